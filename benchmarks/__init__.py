@@ -1,0 +1,1 @@
+"""ftuner against its peers: declarative cases, interleaved timing, results saved as JSON."""

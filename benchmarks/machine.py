@@ -1,0 +1,89 @@
+"""What the results say about where they were taken: processor, caches, package versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PACKAGES = (
+    "ftuner", "numpy", "llvmlite", "torch", "onnxruntime", "openvino", "onnx", "apache-tvm",
+)  # fmt: skip
+
+ASSUMED_L2_BYTES = 1 << 20
+"""Assumed where the system does not tell: no current server core has much less than this."""
+
+_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The processor as the operating system describes it."""
+
+    cpu_model: str
+    architecture: str
+    system: str
+    cores: int
+    """Cores that this process may use."""
+    cache_bytes: dict[str, int]
+    """Capacity of one instance of each data or unified cache, by name (`L1`, `L2`, ...)."""
+
+    @property
+    def l2_bytes(self) -> int:
+        return self.cache_bytes.get("L2", ASSUMED_L2_BYTES)
+
+    def level_holding(self, size_bytes: int) -> str:
+        """Name of the first level as large as `size_bytes`."""
+        for name, capacity_bytes in sorted(self.cache_bytes.items()):
+            if size_bytes <= capacity_bytes:
+                return name
+        return "DRAM"
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cache_bytes() -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level, size = (
+                (index / name).read_text().strip() for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction":
+            sizes[f"L{level}"] = int(size[:-1]) * _SUFFIXES[size[-1]]
+    return sizes
+
+
+def describe() -> Machine:
+    """The machine that this process runs on."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return Machine(_cpu_model(), platform.machine(), platform.system(), cores, _cache_bytes())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that are installed among `PACKAGES`."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

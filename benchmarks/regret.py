@@ -1,0 +1,185 @@
+"""`python -m benchmarks.regret`: the plan chosen by arithmetic against the best measured one.
+
+For each shape of a set, every single-uKernel and two-band cover is run: one tile height for all
+rows and one more for the remainder, of every panel width, on every grid of workers. Regret is the
+time of the chosen plan over that of the fastest, less one; the chosen plan is timed among them,
+interleaved, so noise can only make it look worse.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.cases import Gemm, select
+from benchmarks.machine import describe, versions
+from benchmarks.results import SCHEMA, save
+from benchmarks.run import RESULTS
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.ukernel import ROW
+from ftuner.planner.plan import Plan, Problem
+from ftuner.runtime.dense import Dense
+from ftuner.runtime.encode import Encoded, Strides
+from ftuner.runtime.session import Session, default_session
+
+ROUNDS = 25
+BURST_S = 5e-4
+L2_MULTIPLE = 4
+"""Weights rotated, in multiples of L2, so that B comes from where it would."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan ready to run, and the width of the panels it reads."""
+
+    name: str
+    width: int
+    encoded: Encoded
+
+
+def covers(m: int, heights: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """All covers of `m` rows by one height, or by one and a single tile or two of another."""
+    for main in range(1, min(heights, m) + 1):
+        tiles, rest = divmod(m, main)
+        if rest == 0:
+            yield ((main, tiles),)
+        for other in range(1, heights + 1):
+            for count in (1, 2, 3):
+                left = m - count * other
+                if other != main and left > 0 and left % main == 0:
+                    yield ((main, left // main), (other, count))
+
+
+def layout(case: Gemm) -> Strides:
+    """Contiguous x and y, and a bias."""
+    return Strides(case.k * 4, 4, 0, 0, case.n * 4, (), (0,), False)
+
+
+def candidates(layers: dict[int, Dense], case: Gemm, session: Session) -> list[Candidate]:
+    """The chosen plan of each width first, then all others."""
+    found = []
+    for width, layer in layers.items():
+        products = layer.products
+        problem = Problem(case.m, case.n, case.k, 1, ROW, False, "panels", width, 0,
+                             session.threads)  # fmt: skip
+        strides = layout(case)
+        planner = products.planner
+        for option in planner.options(problem):
+            if not option.fits(case.m):
+                continue
+            plan = planner.lay_out(problem, option)
+            found.append(Candidate(f"{option.choice.grid}", width,
+                                   products.encode(plan, strides)))  # fmt: skip
+            for segments in covers(case.m, option.family.max_mr):
+                forced = with_segments(plan, segments)
+                if forced is not None:
+                    name = f"{option.choice.grid} {segments}"
+                    found.append(Candidate(name, width, products.encode(forced, strides)))
+    return found
+
+
+def with_segments(plan: Plan, segments: tuple[tuple[int, int], ...]) -> Plan | None:
+    """The plan with another cover of the rows, where all workers have all rows."""
+    shares = []
+    for share in plan.shares:
+        bands = []
+        for band in share.bands:
+            if band.rows != (0, plan.problem.m):
+                return None
+            if max(mr for mr, _ in segments) > band.family.max_mr:
+                return None
+            bands.append(band._replace(segments=segments))
+        shares.append(share._replace(bands=tuple(bands)))
+    return plan._replace(shares=tuple(shares))
+
+
+def measure(case: Gemm, session: Session) -> dict[str, Any]:
+    """Regret of one shape."""
+    generator = np.random.default_rng(0)
+    l2 = session.hardware.levels[1].capacity_bytes
+    copies = max(2, math.ceil(L2_MULTIPLE * l2 / (case.n * case.k * 4)))
+    weights = [generator.standard_normal((case.n, case.k), dtype=np.float32) for _ in range(copies)]
+    bias = generator.standard_normal(case.n, dtype=np.float32)
+    x = generator.standard_normal((case.m, case.k), dtype=np.float32)
+    y = np.empty((case.m, case.n), dtype=np.float32)
+    # One set of packed weights for each width: whoever reads it finds it in the same cache.
+    chosen_width = Dense(weights[0], bias, session=session).width
+    widths = session.products(FLOAT32).compiled.library.widths
+    packed = {v: [Dense(w, bias, session=session, width=v) for w in weights] for v in widths}
+    products = packed[chosen_width][0].products
+    problem = packed[chosen_width][0].problem(case.m)
+    own = products.encode(products.planner.plan(problem), layout(case))
+    runs = [Candidate("chosen", chosen_width, own)]
+    runs += candidates({v: layers[0] for v, layers in packed.items()}, case, session)
+
+    def burst(candidate: Candidate, calls: int) -> float:
+        layers = packed[candidate.width]
+        began = time.perf_counter()
+        for i in range(calls):
+            layer = layers[i % copies]
+            words = layer.bias_words.address
+            layer.products.launch(candidate.encoded, x, layer.packed, y, words)
+        return (time.perf_counter() - began) / calls
+
+    burst(runs[0], copies)
+    estimate = burst(runs[0], copies)
+    calls = copies * max(1, round(BURST_S / (estimate * copies)))
+    best = [math.inf] * len(runs)
+    order = list(range(len(runs)))
+    for _ in range(ROUNDS):
+        generator.shuffle(order)
+        for i in order:
+            burst(runs[i], copies)
+            best[i] = min(best[i], burst(runs[i], calls))
+    fastest = min(range(len(runs)), key=best.__getitem__)
+    return {
+        "case": case.label,
+        "candidates": len(runs),
+        "chosen_s": best[0],
+        "best_s": best[fastest],
+        "best": f"{runs[fastest].width}v {runs[fastest].name}",
+        "regret": best[0] / best[fastest] - 1,
+    }
+
+
+def main(
+    set_: Annotated[str, typer.Option("--set", help="workload set")] = "mlp",
+    threads: Annotated[int, typer.Option(help="threads")] = 1,
+    every: Annotated[int, typer.Option(help="take every n-th shape")] = 5,
+    most: Annotated[float, typer.Option(help="skip shapes of more GFLOP than this")] = 0.3,
+) -> None:
+    """Measure regret and save it."""
+    session = default_session()
+    session.threads = threads
+    cases = [c for c in select("gemm", set_) if 2e-9 * c.m * c.n * c.k <= most][::every]
+    results = []
+    for case in cases:
+        results.append(measure(case, session))
+        last = results[-1]
+        print(f"{last['case']:>16}  {100 * last['regret']:5.1f}%  {last['best']}", flush=True)
+    regrets = [r["regret"] for r in results]
+    print(f"mean {100 * sum(regrets) / len(regrets):.1f}%, worst {100 * max(regrets):.1f}%")
+    document = {
+        "schema": SCHEMA,
+        "kind": "regret",
+        "set": set_,
+        "threads": threads,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": asdict(describe()),
+        "versions": versions(),
+        "mean": sum(regrets) / len(regrets),
+        "worst": max(regrets),
+        "cases": results,
+    }
+    save(document, RESULTS / f"regret-{set_}-t{threads}.json")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,288 @@
+"""`python -m benchmarks.report`: rewrite the tables of docs/performance.md from saved results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.engines import SUBJECT
+from benchmarks.results import Document, geomean, load, summarise
+from benchmarks.run import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
+END = "<!-- benchmarks:end -->"
+
+KINDS = ("gemm", "bmm", "metaschedule", "regret", "overhead")
+PEERS_KINDS = ("gemm", "bmm")
+"""Kinds of document that the page shows, in order; other results may stand beside them."""
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def _threads(document: Document) -> str:
+    count = document["threads"]
+    return f"{count} thread" + ("s" if count != 1 else "")
+
+
+def _title(document: Document) -> str:
+    return f"{document['kind']} {document['set']}, {_threads(document)}"
+
+
+def _taken_on(document: Document) -> str:
+    machine = document["machine"]
+    caches = ", ".join(f"{n} {size >> 10} KiB" for n, size in machine["cache_bytes"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    return (
+        f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} cores, {caches}; "
+        f"{versions}; {document['date']}"
+    )
+
+
+def _overview(documents: Sequence[Document]) -> Iterator[str]:
+    head = ("cases", "threads", "number", "geomean", "by medians", "least", "wins", "losses",
+            "share of peak")  # fmt: skip
+    rows = []
+    for document in documents:
+        s = summarise(document)
+        least = f"{s.worst[2]:.2f} ({s.worst[0]}, {s.worst[1]})" if s.worst else "–"
+        rows.append(
+            (
+                f"{document['kind']} {document['set']}",
+                str(document["threads"]),
+                str(s.cases),
+                _number(s.geomean),
+                _number(s.geomean_median),
+                least,
+                str(s.wins),
+                str(len(s.losses)),
+                _number(s.fraction_of_peak),
+            )
+        )
+    yield "### Against the best peer at each shape"
+    yield ""
+    yield from _rows(head, rows)
+
+
+def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
+    summaries = [(document, summarise(document).per_peer) for document in documents]
+    peers = list(dict.fromkeys(peer for _, ratios in summaries for peer in ratios))
+    if not peers:
+        return
+    yield "### Against each peer, geometric means"
+    yield ""
+    rows = (
+        (_title(document), *(_number(ratios.get(peer)) for peer in peers))
+        for document, ratios in summaries
+    )
+    yield from _rows(("cases", *peers), rows)
+
+
+def _losses(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Losses"
+    yield ""
+    none = True
+    for document in documents:
+        summary = summarise(document)
+        if not summary.losses and not summary.refused:
+            continue
+        none = False
+        yield f"{_title(document)}:"
+        yield ""
+        if summary.losses:
+            rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
+            yield from _rows(("shape", "best peer", "ratio"), rows)
+        for label, engine, reason in summary.refused:
+            yield f"- refused: {engine} on {label}: {reason}"
+        if summary.refused:
+            yield ""
+    if none:
+        yield "None."
+        yield ""
+
+
+def _tuning(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Tuning"
+    yield ""
+    for document in documents:
+        own = document["ftuner_tuning_s"]
+        rows = []
+        for result in document["cases"]:
+            engines = result["engines"]
+            searched, mine = (
+                engines.get(name, {}).get("min_s") for name in ("metaschedule", SUBJECT)
+            )
+            rows.append(
+                (
+                    result["label"],
+                    _number(result["tuning_s"] / own if own else None),
+                    _number(searched / mine if searched and mine else None),
+                )
+            )
+        trials = document["settings"]["trials"]
+        yield (
+            f"MetaSchedule, {trials} trials a shape, {_threads(document)}. Its search for one "
+            f"shape over {SUBJECT}'s tuning for all shapes, and its best kernel's time over "
+            f"{SUBJECT}'s:"
+        )
+        yield ""
+        yield from _rows(("shape", "tuning time ratio", "kernel time ratio"), rows)
+
+
+def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
+    """What a dynamic m does: ratio and share of peak by m, for sets that vary nothing else."""
+    chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
+    if not chosen:
+        return
+    yield "### By rows"
+    yield ""
+    table: dict[int, list[str]] = {}
+    for document in chosen:
+        groups: dict[int, list[tuple[float, float]]] = {}
+        for result in document["cases"]:
+            if result["ratio"] is not None:
+                share = result["engines"][SUBJECT]["fraction_of_peak"]
+                groups.setdefault(result["case"]["m"], []).append((result["ratio"], share))
+        for m, pairs in groups.items():
+            ratio, share = (geomean(p[i] for p in pairs) for i in (0, 1))
+            table.setdefault(m, []).extend((_number(ratio), _number(share)))
+    titles = [t for d in chosen for t in (f"ratio, {_threads(d)}", f"share of peak, {_threads(d)}")]
+    rows = ((str(m), *cells) for m, cells in sorted(table.items()))
+    yield from _rows(("m", *titles), rows)
+
+
+def _regret(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Regret"
+    yield ""
+    yield (
+        "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
+        "plans, measured: how much longer it takes."
+    )
+    yield ""
+    rows = []
+    for document in documents:
+        worst = max(document["cases"], key=lambda result: result["regret"])
+        rows.append(
+            (
+                f"{document['set']}, {_threads(document)}",
+                str(len(document["cases"])),
+                f"{100 * document['mean']:.1f}%",
+                f"{100 * worst['regret']:.1f}% ({worst['case']})",
+            )
+        )
+    yield from _rows(("cases", "shapes", "mean", "worst"), rows)
+
+
+def _overhead(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Besides multiplying"
+    yield ""
+    rows = []
+    for document in documents:
+        start, planning = document["warm_start"], document["planning"]
+        for dtype, seconds in document["tune_s"].items():
+            rows.append((f"tuning {dtype}, empty cache, probe included", f"{seconds:.2f} s"))
+        rows.append(("import", f"{start['import_s']:.2f} s"))
+        rows.append(
+            ("import, load, first product; warm cache", f"{start['first_product_s']:.2f} s")
+        )
+        rows.append(("planning a new number of rows", f"{planning['plan_s'] * 1e6:.1f} us"))
+        rows.append(("writing that plan for the driver", f"{planning['write_s'] * 1e6:.1f} us"))
+        for threads, call in document["call"].items():
+            what = f"a call (1 x 512 x 512) beyond its kernel, threads: {threads}"
+            rows.append((what, f"{call['overhead_s'] * 1e6:.1f} us"))
+    yield from _rows(("what", "time"), rows)
+
+
+def render(documents: Sequence[Document]) -> str:
+    """The generated part of the page, in Markdown, for documents in the order given."""
+    runs = [document for document in documents if document["kind"] in PEERS_KINDS]
+    by_kind = {
+        kind: [document for document in documents if document["kind"] == kind] for kind in KINDS
+    }
+    if not documents:
+        return "No results are recorded.\n"
+    lines: list[str] = []
+    if runs:
+        lines += [*_overview(runs), *_per_peer(runs), *_by_rows(runs)]
+    for kind, section in (("metaschedule", _tuning), ("regret", _regret), ("overhead", _overhead)):
+        if by_kind[kind]:
+            lines += section(by_kind[kind])
+    if runs:
+        lines += _losses(runs)
+    lines += ["### Where and when", ""]
+    lines += [f"- {_title(document)}: {_taken_on(document)}" for document in documents]
+    return "\n".join(lines) + "\n"
+
+
+def replace_between_markers(page: str, generated: str) -> str:
+    """`page` with what stands between the markers replaced; raises ValueError without them."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks its markers {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{generated}\n{END}{after}"
+
+
+def read_results(folder: Path) -> list[Document]:
+    """The documents of `KINDS` in `folder`, ordered by kind, set and threads."""
+    paths = [
+        path
+        for path in sorted(folder.glob("*.json"))
+        if json.loads(path.read_text()).get("kind") in KINDS
+    ]
+    documents = [load(path) for path in paths]
+    return sorted(documents, key=lambda d: (KINDS.index(d["kind"]), d["set"], d["threads"]))
+
+
+def plot(documents: Sequence[Document], path: Path) -> None:
+    """Ratio to the best peer against the work of a call, one line of points a document."""
+    import matplotlib.pyplot as plt  # only this option needs it
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for document in documents:
+        if document["kind"] not in PEERS_KINDS:
+            continue
+        points = [(r["flops"], r["ratio"]) for r in document["cases"] if r["ratio"] is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), ".", label=_title(document))
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("floating-point operations of a call")
+    axes.set_ylabel(f"best peer's time / {SUBJECT}'s time")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="Folder of JSON results.")] = RESULTS,
+    page: Annotated[Path, typer.Option(help="Page with the markers.")] = PAGE,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw the ratios into this file.")
+    ] = None,
+) -> None:
+    """Rewrite the generated part of the page."""
+    documents = read_results(results)
+    page.write_text(replace_between_markers(page.read_text(), render(documents)))
+    if picture is not None:
+        plot(documents, picture)
+
+
+if __name__ == "__main__":
+    typer.run(main)

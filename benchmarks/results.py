@@ -1,0 +1,111 @@
+"""Result documents: comparison with the peers, summaries, reading and writing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+Document = dict[str, Any]
+
+
+def geomean(values: Iterable[float]) -> float:
+    """Geometric mean of positive numbers; NaN of none."""
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
+
+
+def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str, Any]:
+    """The best peer and the subject's ratios to it, from each engine's seconds.
+
+    A ratio is the peer's seconds over the subject's: above one, the subject is faster. None where
+    the subject or every peer is missing or refused. The best peer is the one with the least
+    minimum; for the ratio of medians, the one with the least median.
+    """
+    timed = {name: entry for name, entry in engines.items() if "min_s" in entry}
+    own = timed.get(subject)
+    peers = {name: entry for name, entry in timed.items() if name != subject}
+    best = min(peers, key=lambda name: peers[name]["min_s"], default=None)
+    ratio = ratio_median = None
+    if own is not None and best is not None:
+        ratio = peers[best]["min_s"] / own["min_s"]
+        ratio_median = min(entry["median_s"] for entry in peers.values()) / own["median_s"]
+    return {"best_peer": best, "ratio": ratio, "ratio_median": ratio_median}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One document in a few numbers; ratios are from minima unless the name says otherwise."""
+
+    cases: int
+    """Cases that have a ratio."""
+    geomean: float
+    geomean_median: float
+    wins: int
+    """Cases where the subject beats every peer."""
+    losses: tuple[tuple[str, str, float], ...]
+    """Label, best peer and ratio of the other cases, worst first."""
+    worst: tuple[str, str, float] | None
+    per_peer: dict[str, float]
+    """Geometric mean of the ratio to each peer."""
+    refused: tuple[tuple[str, str, str], ...]
+    """Label, engine and reason of the outputs that were wrong."""
+    fraction_of_peak: float
+    """Geometric mean of the subject's share of the machine's peak; NaN if not known."""
+
+
+def summarise(document: Document, subject: str = "ftuner") -> Summary:
+    """The summary of one gemm or bmm document."""
+    ratios, medians, fractions = [], [], []
+    per_peer: dict[str, list[float]] = {}
+    refused = []
+    for result in document["cases"]:
+        engines = result["engines"]
+        for name, entry in engines.items():
+            if "refused" in entry:
+                refused.append((result["label"], name, entry["refused"]))
+        if result["ratio"] is None:
+            continue
+        ratios.append((result["label"], result["best_peer"], result["ratio"]))
+        medians.append(result["ratio_median"])
+        own = engines[subject]
+        if own["fraction_of_peak"]:
+            fractions.append(own["fraction_of_peak"])
+        for name, entry in engines.items():
+            if name != subject and "min_s" in entry:
+                per_peer.setdefault(name, []).append(entry["min_s"] / own["min_s"])
+    ratios.sort(key=lambda row: row[2])
+    losses = tuple(row for row in ratios if row[2] < 1.0)
+    return Summary(
+        cases=len(ratios),
+        geomean=geomean(row[2] for row in ratios),
+        geomean_median=geomean(medians),
+        wins=len(ratios) - len(losses),
+        losses=losses,
+        worst=ratios[0] if ratios else None,
+        per_peer={name: geomean(values) for name, values in per_peer.items()},
+        refused=tuple(refused),
+        fraction_of_peak=geomean(fractions),
+    )
+
+
+def save(document: Document, path: Path) -> None:
+    """Write a document atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    partial.replace(path)
+
+
+def load(path: Path) -> Document:
+    """Read a document; raises ValueError if it is not of this suite's schema."""
+    document: Document = json.loads(path.read_text())
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"{path.name}: schema {document.get('schema')!r}, expected {SCHEMA}")
+    return document

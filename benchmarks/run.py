@@ -1,0 +1,160 @@
+"""`python -m benchmarks.run`: measure ftuner against its peers and save the results as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.engines import ENGINES, SUBJECT
+from benchmarks.measure import Request
+from benchmarks.results import Document, load, summarise
+from benchmarks.timing import Settings
+
+RESULTS = Path(__file__).parent / "results"
+DEFAULT_PEERS = "numpy,torch,onnxruntime,openvino"
+QUICK_BUDGET_S = 0.1
+
+app = typer.Typer(add_completion=False, help=__doc__)
+console = Console()
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The environment of a measuring process: every library's thread pool of one size.
+
+    How long idle workers spin is left at each library's default, which is its best between the
+    calls of a burst; `timing.settle` waits it out before another engine's turn.
+    """
+    count = str(threads)
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+    }
+
+
+def table(document: Document) -> Table:
+    """Ratios of a document: one row a peer, the best peer at each shape on top."""
+    summary = summarise(document)
+    head = f"{document['kind']} {document['set']}, threads: {document['threads']}"
+    shown = Table(title=f"{head}: peer's time / {SUBJECT}'s time, from minima")
+    for column in ("against", "geomean", "cases"):
+        shown.add_column(column, justify="left" if column == "against" else "right")
+    shown.add_row("best peer at each shape", f"{summary.geomean:.3f}", str(summary.cases))
+    for name, ratio in sorted(summary.per_peer.items(), key=lambda item: item[1]):
+        shown.add_row(name, f"{ratio:.3f}", "")
+    if summary.worst:
+        label, peer, ratio = summary.worst
+        shown.add_row(f"worst shape: {label} ({peer})", f"{ratio:.3f}", "")
+    lost = len(summary.losses)
+    shown.caption = (
+        f"wins {summary.wins}, losses {lost}; by medians {summary.geomean_median:.3f}; "
+        f"share of peak {summary.fraction_of_peak:.3f}"
+    )
+    return shown
+
+
+def _run(request: Request) -> bool:
+    """Measure in a fresh process; whether every output was right."""
+    command = [sys.executable, "-m", "benchmarks.measure", json.dumps(asdict(request))]
+    root = Path(__file__).parent.parent
+    subprocess.run(command, env=environment(request.threads), cwd=root, check=True)
+    document = load(Path(request.out))
+    console.print(table(document))
+    refused = summarise(document).refused
+    for label, engine, reason in refused:
+        console.print(f"[red]refused[/red] {engine} on {label}: {reason}")
+    return not refused
+
+
+Peers = Annotated[str, typer.Option(help="Peers, by name, separated by commas.")]
+Threads = Annotated[str, typer.Option(help="Thread counts separated by commas; a process each.")]
+Out = Annotated[
+    str | None, typer.Option(help="JSON file; {threads} stands for the count of threads.")
+]
+Only = Annotated[str, typer.Option(help="Labels of cases to keep, separated by commas.")]
+Budget = Annotated[float | None, typer.Option(help="Seconds for each case and engine.")]
+Quick = Annotated[bool, typer.Option(help=f"A budget of {QUICK_BUDGET_S} s.")]
+Seed = Annotated[int, typer.Option(help="Seed of the operands and of the order of engines.")]
+
+
+def _measure(
+    kind: str,
+    set_name: str,
+    threads: str,
+    peers: str,
+    out: str | None,
+    only: str,
+    budget: float | None,
+    quick: bool,
+    seed: int,
+) -> None:
+    names = (SUBJECT, *(name for name in peers.split(",") if name and name != SUBJECT))
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown:
+        raise typer.BadParameter(f"unknown peers {unknown}; one of {', '.join(ENGINES)}")
+    settings = Settings()
+    if quick:
+        settings = replace(settings, budget_s_per_engine=QUICK_BUDGET_S)
+    if budget is not None:
+        settings = replace(settings, budget_s_per_engine=budget)
+    right = True
+    template = out or str(RESULTS / f"{kind}-{set_name}-t{{threads}}.json")
+    labels = tuple(label for label in only.split(",") if label)
+    for count in (int(part) for part in threads.split(",")):
+        path = Path(template.replace("{threads}", str(count))).resolve()
+        request = Request(kind, set_name, names, count, str(path), labels, seed, settings)
+        try:
+            cases = request.cases()
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        if not cases:
+            raise typer.BadParameter(f"no case of {kind} {set_name} is labelled {only}")
+        right = _run(request) and right
+    if not right:
+        raise typer.Exit(1)
+
+
+@app.command()
+def gemm(
+    set_name: Annotated[
+        str, typer.Option("--set", help="mlp, deepbench, dietcode, inductor, all.")
+    ],
+    threads: Threads = "1",
+    peers: Peers = DEFAULT_PEERS,
+    out: Out = None,
+    only: Only = "",
+    budget: Budget = None,
+    quick: Quick = False,
+    seed: Seed = 0,
+) -> None:
+    """Dense layers with a constant weight and a dynamic m."""
+    _measure("gemm", set_name, threads, peers, out, only, budget, quick, seed)
+
+
+@app.command()
+def bmm(
+    set_name: Annotated[str, typer.Option("--set", help="dietcode, mlp, all.")] = "all",
+    threads: Threads = "1",
+    peers: Peers = DEFAULT_PEERS,
+    out: Out = None,
+    only: Only = "",
+    budget: Budget = None,
+    quick: Quick = False,
+    seed: Seed = 0,
+) -> None:
+    """Batched products of two inputs with a dynamic length."""
+    _measure("bmm", set_name, threads, peers, out, only, budget, quick, seed)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,146 @@
+"""Interleaved timing of several engines on one case.
+
+In each round every engine runs one burst of calls, in an order drawn anew, so that what the
+machine's neighbours do falls on all alike. Before a burst the other engines' worker threads are
+given time to fall asleep, and untimed calls bring the engine's own threads and code back.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long to measure. Every number is a choice of this suite."""
+
+    budget_s_per_engine: float = 0.4
+    """Wall-clock time for one case, over its engines; rounds stop when it is spent."""
+    burst_s: float = 1e-3
+    """A burst lasts at least this long."""
+    burst_calls: int = 3
+    """A burst has at least so many calls."""
+    min_rounds: int = 5
+    max_rounds: int = 60
+    long_call_s: float = 0.1
+    """A call this long is a burst by itself and needs no warming up."""
+    long_call_min_rounds: int = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call of one engine, as the mean of a burst, over the rounds."""
+
+    min_s: float
+    """Least over the rounds: what the code does when the machine's neighbours are quiet."""
+    median_s: float
+    rounds: int
+    calls_per_burst: int
+
+
+SETTLE_WINDOW_S = 1e-3
+SETTLE_BUSY_FRACTION = 0.2
+SETTLE_TIMEOUT_S = 0.12
+"""About twice the longest spin seen among the engines (50 ms, ONNX Runtime 1.31 on two cores)."""
+
+
+def settle() -> None:
+    """Sleep until this process has used next to no CPU time for two windows in a row.
+
+    Engines let their workers spin for one to fifty milliseconds after a call. The process's CPU
+    time counts all its threads, so it tells when the last of them sleeps.
+    """
+    deadline = time.perf_counter() + SETTLE_TIMEOUT_S
+    quiet = 0
+    while quiet < 2 and time.perf_counter() < deadline:
+        wall, busy = time.perf_counter(), time.process_time()
+        time.sleep(SETTLE_WINDOW_S)
+        busy, wall = time.process_time() - busy, time.perf_counter() - wall
+        quiet = quiet + 1 if busy < SETTLE_BUSY_FRACTION * wall else 0
+
+
+class _Runner:
+    """One engine's calls, taken round robin, and the size of its bursts."""
+
+    def __init__(self, calls: Sequence[Call], settings: Settings, clock: Callable[[], float]):
+        assert calls
+        self._rotation: Iterator[Call] = cycle(calls)
+        self._clock = clock
+        estimate_s = self.burst(1)
+        self.long = estimate_s >= settings.long_call_s
+        self.warm_up_calls = 0 if self.long else max(2, len(calls))
+        if not self.long:
+            self.run(self.warm_up_calls)
+            estimate_s = min(estimate_s, self.burst(1))
+        by_time = math.ceil(settings.burst_s / max(estimate_s, 1e-9))
+        self.calls_per_burst = 1 if self.long else max(settings.burst_calls, by_time)
+        self.samples_s: list[float] = []
+
+    def run(self, count: int) -> None:
+        for call in islice(self._rotation, count):
+            call()
+
+    def burst(self, count: int) -> float:
+        """Run `count` calls; seconds a call."""
+        calls = list(islice(self._rotation, count))
+        start = self._clock()
+        for call in calls:
+            call()
+        return (self._clock() - start) / count
+
+
+def measure(
+    engines: Mapping[str, Sequence[Call]],
+    settings: Settings,
+    rng: random.Random,
+    clock: Callable[[], float] = time.perf_counter,
+    settle: Callable[[], None] = settle,
+) -> dict[str, Timing]:
+    """Time each engine's `calls` (one for each copy of the operands) in interleaved rounds.
+
+    Every engine runs the same number of rounds, so that the minima compare.
+    """
+    if not engines:
+        return {}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        start = clock()
+        runners: dict[str, _Runner] = {}
+        for name, calls in engines.items():
+            settle()
+            runners[name] = _Runner(calls, settings, clock)
+        any_long = any(runner.long for runner in runners.values())
+        min_rounds = settings.long_call_min_rounds if any_long else settings.min_rounds
+        budget_s = settings.budget_s_per_engine * len(engines)
+        order = list(runners)
+        rounds = 0
+        while rounds < min_rounds or (rounds < settings.max_rounds and clock() - start < budget_s):
+            rng.shuffle(order)
+            for name in order:
+                runner = runners[name]
+                settle()
+                runner.run(runner.warm_up_calls)
+                runner.samples_s.append(runner.burst(runner.calls_per_burst))
+            rounds += 1
+    finally:
+        if collecting:
+            gc.enable()
+    return {
+        name: Timing(
+            min(runner.samples_s),
+            statistics.median(runner.samples_s),
+            rounds,
+            runner.calls_per_burst,
+        )
+        for name, runner in runners.items()
+    }

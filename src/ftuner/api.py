@@ -1,0 +1,170 @@
+"""The public functions, on the session of this process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ftuner.core.dtype import DTYPES
+from ftuner.errors import DTypeError
+from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.report.explain import Explanation
+from ftuner.report.explain import explain as explain_on
+from ftuner.runtime.arrays import Array
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.dense import Activation, Dense, layer_epilogue
+from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.session import default_session
+from ftuner.runtime.threads import checked_threads
+from ftuner.ukernels.filters import Funnel
+
+__all__ = [
+    "Dense",
+    "TuneReport",
+    "explain",
+    "get_num_threads",
+    "hardware",
+    "matmul",
+    "set_num_threads",
+    "tune",
+]
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What tuning did."""
+
+    dtype: str
+    isa: str
+    funnel: Funnel
+    compiled: int
+    """Bundles of uKernels compiled now."""
+    cached: int
+    """Bundles found in the cache."""
+    seconds: float
+    """From the call to ready for every shape, the probe of the machine included."""
+
+
+_MATMUL: list[Matmul] = []
+
+
+def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool = False) -> Array:
+    """The matrix product of `a` and `b`, as `numpy.matmul` defines it.
+
+    Args:
+        a: `(..., m, k)` or `(k,)`, float32 or float64.
+        b: `(..., k, n)` or `(k,)`, of the same dtype. Batch axes broadcast. Transposed and strided
+            views are read in place where a uKernel can, else packed piece by piece.
+        out: where to write, of the product's shape and dtype; any strides. It may overlap the
+            operands.
+        accumulate: add to `out` instead of replacing what it holds.
+
+    Returns:
+        `(..., m, n)`: `out` if given, as a NumPy array. Each element is a dot product summed in
+        an order that depends on the plan: it differs from the exact one by at most `k` unit
+        roundoffs of the sum of absolute products.
+
+    Raises:
+        ShapeError: extents that do not fit.
+        DTypeError: another dtype, or two of them.
+        OperandError: an object that is no array, or an `out` that is read-only.
+    """
+    if not _MATMUL:
+        _MATMUL.append(Matmul(default_session()))
+    return _MATMUL[0](a, b, out, accumulate)
+
+
+def tune(
+    dtype: str = "float32",
+    activation: Activation = None,
+    bias: bool = False,
+    residual: bool = False,
+    progress: Progress | None = None,
+) -> TuneReport:
+    """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
+    compile.
+
+    Calls do this by themselves when they must; tuning beforehand, at installation or at the start
+    of a service, takes it out of them. What is in the cache is not made again.
+
+    Args:
+        dtype: `float32` or `float64`.
+        activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
+        progress: called with (what, done, total).
+
+    Raises:
+        DTypeError, ExpressionError: unknown names.
+    """
+    if dtype not in DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
+    began = time.perf_counter()
+    epilogue = layer_epilogue(bias, activation, residual)
+    counts = {"first": -1, "total": 0}
+
+    def count(what: str, done: int, total: int) -> None:
+        if what == "compile":
+            if counts["first"] < 0:
+                counts["first"] = done
+            counts["total"] = total
+        if progress is not None:
+            progress(what, done, total)
+
+    backend = default_session().backend
+    backend.tune(DTYPES[dtype], epilogue, count)
+    library = backend.library(DTYPES[dtype], epilogue)
+    cached = counts["first"] if counts["total"] else len(library.families()) + 1
+    total = counts["total"] or cached
+    return TuneReport(
+        dtype=dtype,
+        isa=backend.isa.name,
+        funnel=library.funnel,
+        compiled=total - cached,
+        cached=cached,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def hardware() -> CpuHardware:
+    """The hardware model of this machine: probed once, in under a second, and kept."""
+    return default_session().hardware
+
+
+def set_num_threads(threads: int) -> None:
+    """Threads that a call may use, the caller's own included; 1 to 1024.
+
+    Raises:
+        ConfigurationError: another number, or none.
+    """
+    default_session().threads = checked_threads(threads)
+
+
+def get_num_threads() -> int:
+    """Threads that a call may use: what was set, `FTUNER_NUM_THREADS`, or the usable cores."""
+    return default_session().threads
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+    dtype: str = "float32",
+    workers: int | None = None,
+    hardware: str | None = None,
+) -> Explanation:
+    """The plan of a product, its estimate by terms, and its place under the roofline.
+
+    Args:
+        m, n, k, batch: extents, positive.
+        workers: threads; by default those in use here, or all cores of a recorded machine.
+        hardware: name of a recorded machine; by default this one.
+
+    Raises:
+        ShapeError, DTypeError, HardwareError: arguments out of range or unknown.
+    """
+    machine: CpuHardware | GpuHardware
+    machine = default_session().hardware if hardware is None else load_recorded(hardware)
+    if workers is None and hardware is None:
+        workers = default_session().threads
+    return explain_on(m, n, k, batch, dtype, workers, machine)

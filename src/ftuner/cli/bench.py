@@ -1,0 +1,174 @@
+"""`ftuner bench`: ftuner against the peers that are installed, on a few shapes, in a minute."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.errors import ConfigurationError, FTunerError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.cli.measure import Case, Request
+
+app = typer.Typer(no_args_is_help=True, help="Time ftuner against the peers that are installed.")
+
+MEASURING_MODULE = "ftuner.cli.measure"
+DEFAULT_GEMMS = (
+    (1, 768, 768), (16, 768, 768), (77, 768, 3072), (128, 3072, 768), (333, 1024, 1024),
+)  # fmt: skip
+"""(m, n, k): layers of BERT base and one of a wider model, for sentences of several lengths."""
+DEFAULT_BMMS = ((12, 31, 31, 64), (12, 128, 128, 64), (12, 77, 64, 77), (16, 200, 200, 64))
+"""(batch, m, n, k): attention of models of that size, scores and weighted sums."""
+
+Extent = typer.Option(min=1, help="All extents together, or none for a handful of shapes.")
+Threads = Annotated[int | None, typer.Option(min=1, help="By default those that ftuner uses.")]
+Peers = Annotated[str | None, typer.Option(help="Names separated by commas; by default all.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Time ftuner against the peers that are installed."""
+
+
+@app.command()
+def gemm(
+    m: Annotated[int | None, Extent] = None,
+    n: Annotated[int | None, Extent] = None,
+    k: Annotated[int | None, Extent] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Products of x[m, k] by a constant weight[n, k], float32."""
+    shapes: list[tuple[int, ...]] = [(1, *s) for s in DEFAULT_GEMMS]
+    if m is not None or n is not None or k is not None:
+        shapes = [(1, *_all_given(m=m, n=n, k=k))]
+    _bench("gemm", shapes, threads, peers, as_json)
+
+
+@app.command()
+def bmm(
+    batch: Annotated[int | None, Extent] = None,
+    m: Annotated[int | None, Extent] = None,
+    n: Annotated[int | None, Extent] = None,
+    k: Annotated[int | None, Extent] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Batched products of a[batch, m, k] by b[batch, k, n], nothing constant, float32."""
+    shapes: list[tuple[int, ...]] = list(DEFAULT_BMMS)
+    if batch is not None or m is not None or n is not None or k is not None:
+        shapes = [_all_given(batch=batch, m=m, n=n, k=k)]
+    _bench("bmm", shapes, threads, peers, as_json)
+
+
+def _all_given(**extents: int | None) -> tuple[int, ...]:
+    missing = [f"--{name}" for name, extent in extents.items() if extent is None]
+    if missing:
+        raise typer.BadParameter(f"give all extents or none; {', '.join(missing)} missing")
+    return tuple(extent for extent in extents.values() if extent is not None)
+
+
+def _bench(
+    kind: str,
+    shapes: list[tuple[int, ...]],
+    threads: int | None,
+    peers: str | None,
+    as_json: bool,
+) -> None:
+    from ftuner import api
+    from ftuner.cli.peers import ENGINES, SUBJECT
+
+    known = [name for name in ENGINES if name != SUBJECT]
+    asked = known if peers is None else [p.strip() for p in peers.split(",") if p.strip()]
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"unknown peers {', '.join(unknown)}; known are {', '.join(known)}"
+        )
+    here = [name for name in asked if ENGINES[name].available()]
+    cases: list[Case] = [
+        {"kind": kind, "batch": batch, "m": m, "n": n, "k": k} for batch, m, n, k in shapes
+    ]
+    request: Request = {
+        "cases": cases,
+        "engines": [SUBJECT, *here],
+        "threads": threads or api.get_num_threads(),
+    }
+    document = _measured(request)
+    document["not_installed"] = [name for name in asked if name not in here]
+    document["geomean"] = {name: _geomean(document, name) for name in here}
+    if as_json:
+        print_json(document)
+        return
+    out = console()
+    out.print(_ratio_table(kind, document, here))
+    for result in document["results"]:
+        for name in result["wrong"]:
+            out.print(f"{name} is wrong on {_label(result['case'])} and was not timed")
+    if document["not_installed"]:
+        out.print(f"not installed: {', '.join(document['not_installed'])}")
+
+
+def _measured(request: Request) -> dict[str, Any]:
+    """The measuring process's document. Its progress goes to stderr."""
+    count = str(request["threads"])
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+    }
+    command = [sys.executable, "-m", MEASURING_MODULE, json.dumps(request)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise FTunerError(f"the measuring process ended with exit code {done.returncode}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def _geomean(document: dict[str, Any], name: str) -> float | None:
+    """Geometric mean of the ratios to one peer; None if it has none."""
+    logs = [math.log(r["ratios"][name]) for r in document["results"] if name in r["ratios"]]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+def _label(case: Case) -> str:
+    batch = f"{case['batch']} x " if case["kind"] == "bmm" else ""
+    return f"{batch}{case['m']} x {case['n']} x {case['k']}"
+
+
+def _ratio_table(kind: str, document: dict[str, Any], peers: list[str]) -> Table:
+    from rich.table import Table
+
+    from ftuner.report.units import count
+
+    table = Table(
+        title=f"{kind} on {count(document['threads'], 'thread')}: peer's time / ftuner's time",
+        title_justify="left",
+        caption=", ".join(f"{name} {v}" for name, v in document["versions"].items()),
+        caption_justify="left",
+    )
+    table.add_column("shape")
+    for name in peers:
+        table.add_column(name, justify="right")
+    for result in document["results"]:
+        ratios = [result["ratios"].get(name) for name in peers]
+        table.add_row(_label(result["case"]), *(_shown(ratio) for ratio in ratios))
+    table.add_section()
+    table.add_row("geometric mean", *(_shown(document["geomean"][name]) for name in peers))
+    return table
+
+
+def _shown(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"

@@ -1,0 +1,155 @@
+"""`ftuner explain`: the plan of one shape, its picture, its estimate, its place on the roofline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ftuner.cli.output import JsonOption, console, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.report.explain import Explanation
+
+app = typer.Typer(no_args_is_help=True, help="Explain the plan of one shape, without running it.")
+
+Extent = typer.Option(min=1)
+
+
+@app.callback()
+def explain() -> None:
+    """Explain the plan of one shape, without running it."""
+
+
+@app.command()
+def gemm(
+    m: Annotated[int, Extent],
+    n: Annotated[int, Extent],
+    k: Annotated[int, Extent],
+    batch: Annotated[int, Extent] = 1,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: all.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="A recorded machine; default: this one.")
+    ] = None,
+    isa: Annotated[str | None, typer.Option(help="Default: the widest.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Draw the plan to an SVG or PNG file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain the product of (m, k) by a packed (k, n)."""
+    from ftuner.hardware.recorded import load_recorded
+    from ftuner.report.explain import explain as explain_on
+    from ftuner.report.picture import patch_picture
+
+    if hardware is not None:
+        machine = load_recorded(hardware)
+    else:
+        # Imported apart: a recorded machine is planned for without NumPy and LLVM.
+        from ftuner.runtime.session import default_session
+
+        session = default_session()
+        machine = session.hardware
+        workers = workers or session.threads
+    found = explain_on(m, n, k, batch, dtype, workers, machine, isa)
+    if save is not None:
+        from ftuner.report.plots import save_picture
+
+        save_picture(found, save)
+    if as_json:
+        print_json(found.to_document())
+        return
+    out = console()
+    out.print(_plan_table(found))
+    out.print(_widths_line(found))
+    out.print(patch_picture(found))
+    out.print(_estimate_table(found))
+    out.print(_roofline_table(found))
+    out.print(_waste_line(found))
+    if save is not None:
+        out.print(f"drawn to {save}", soft_wrap=True)
+
+
+def _plan_table(found: Explanation) -> Table:
+    from rich.table import Table
+
+    c = found.contraction
+    batch = f"{c.batch} x " if c.batch > 1 else ""
+    table = Table(
+        title=f"{batch}{c.m} x {c.n} x {c.k} {c.dtype} on {found.hardware.name}, {found.isa.name}",
+        title_justify="left",
+    )
+    for column in ("worker", "uKernel", "rows", "columns", "tiles", "panels", "batch", "k"):
+        table.add_column(column, justify="left" if column == "uKernel" else "right")
+    last = 0
+    for patch in found.patches():
+        if patch.worker != last:
+            table.add_section()
+            last = patch.worker
+        ranges = (patch.rows, patch.columns, patch.batch, patch.k)
+        rows, columns, elements, steps = (f"{begin}..{end}" for begin, end in ranges)
+        table.add_row(str(patch.worker), str(patch.kernel), rows, columns, str(patch.tiles),
+                      str(patch.panels), elements, steps)  # fmt: skip
+    return table
+
+
+def _widths_line(found: Explanation) -> str:
+    from ftuner.report.units import duration
+
+    chosen, *others = found.widths
+    line = f"panels of {chosen.columns} columns, estimated at {duration(chosen.seconds)}"
+    for other in others:
+        line += f"; of {other.columns} they would take {duration(other.seconds)}"
+    return line
+
+
+def _estimate_table(found: Explanation) -> Table:
+    from rich.table import Table
+
+    from ftuner.report.units import duration
+
+    total = found.estimate.seconds
+    table = Table(title=f"estimate, bound by {found.estimate.bound}", title_justify="left")
+    table.add_column("term")
+    table.add_column("time", justify="right")
+    table.add_column("of total", justify="right")
+    for name, seconds in found.estimate.terms().items():
+        table.add_row(name.removesuffix("_s"), duration(seconds), f"{seconds / total:.1%}")
+    table.add_section()
+    table.add_row("total, transfers overlapping", duration(total), "100.0%")
+    return table
+
+
+def _roofline_table(found: Explanation) -> Table:
+    from rich.table import Table
+
+    from ftuner.report.units import rate
+
+    line = found.roofline
+    table = Table(
+        title=f"roofline at {line.flops_per_byte:.3g} flop/byte, bound by {line.bound}",
+        title_justify="left",
+    )
+    table.add_column("roof")
+    for column in ("bandwidth", "attainable", "of peak"):
+        table.add_column(column, justify="right")
+    peak = line.peak_flops_per_s
+    for roof in line.roofs:
+        name = f"{roof.level} (operands fit)" if roof.level == line.home else roof.level
+        attainable = roof.attainable_flops_per_s
+        table.add_row(name, rate(roof.bandwidth_bytes_per_s, "B/s"), rate(attainable, "flop/s"),
+                      f"{attainable / peak:.1%}")  # fmt: skip
+    table.add_section()
+    table.add_row("peak", "", rate(peak, "flop/s"), "100.0%")
+    predicted = rate(line.predicted_flops_per_s, "flop/s")
+    table.add_row("estimate", "", predicted, f"{line.fraction_of_peak:.1%}")
+    return table
+
+
+def _waste_line(found: Explanation) -> str:
+    from ftuner.report.units import count
+
+    rows, columns = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
+    return f"wasted: {rows}; {columns} inside the last vector ({found.wasted_fraction:.1%})"

@@ -1,0 +1,41 @@
+"""`ftuner hardware`: the hardware model of this machine, or of a recorded one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ftuner.cli.output import JsonOption, console, print_json
+
+
+def hardware(
+    name: Annotated[str | None, typer.Option(help="A recorded machine, not this one.")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the hardware model, and where each of its values came from."""
+    from ftuner.hardware.recorded import load_recorded, recorded_names
+    from ftuner.report.hardware import hardware_document, hardware_table
+
+    if sum((name is not None, list_names, probe)) > 1:
+        raise typer.BadParameter("--name, --list and --probe exclude each other")
+    if list_names:
+        if as_json:
+            print_json({"recorded": list(recorded_names())})
+        else:
+            typer.echo("\n".join(recorded_names()))
+        return
+    if name is not None:
+        found = load_recorded(name)
+    else:
+        # Imported apart: a recorded machine is shown without NumPy and LLVM.
+        from ftuner.runtime.cache import default_cache
+        from ftuner.runtime.session import known_hardware
+
+        found = known_hardware(default_cache(), again=probe)
+    if as_json:
+        print_json(hardware_document(found))
+    else:
+        console().print(hardware_table(found))

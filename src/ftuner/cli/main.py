@@ -1,0 +1,63 @@
+"""`ftuner`: the command line. Commands live one a file; this one puts them together.
+
+Help must be quick: what a command needs beyond its options is imported when it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import ftuner
+from ftuner.cli import bench, cache, explain, hardware, tune
+from ftuner.errors import FTunerError
+
+EXIT_NAMED_ERROR = 2
+"""The exit code of an error that ftuner raises on purpose; also that of a bad option."""
+
+
+class NamedErrors(TyperGroup):
+    """A group that ends with one line on stderr where ftuner raises an error of its own."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FTunerError as error:
+            message = " ".join(str(error).split())
+            typer.echo(f"ftuner: {type(error).__name__}: {message}", err=True)
+            raise typer.Exit(EXIT_NAMED_ERROR) from error
+
+
+app = typer.Typer(
+    cls=NamedErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Tensor programs with dynamic shapes, tuned once per machine by arithmetic.",
+)
+app.command("hardware")(hardware.hardware)
+app.command("tune")(tune.tune)
+app.command("cache")(cache.cache)
+app.add_typer(explain.app, name="explain")
+app.add_typer(bench.app, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ftuner {ftuner.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Tensor programs with dynamic shapes, tuned once per machine by arithmetic."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,70 @@
+"""`ftuner tune`: enumerate, filter and compile the uKernels of this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ftuner.cli.output import JsonOption, console, print_json, progress_console
+
+
+def tune(
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    activation: Annotated[
+        str | None, typer.Option(help="Activation of a Dense layer, such as relu or gelu.")
+    ] = None,
+    bias: Annotated[bool, typer.Option("--bias", help="For a Dense layer with a bias.")] = False,
+    isa: Annotated[str | None, typer.Option(help="Default: the widest.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make products of a dtype and epilogue ready for every shape."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from ftuner import api
+    from ftuner.core.dtype import DTYPES
+    from ftuner.errors import DTypeError
+    from ftuner.report.funnel import funnel_document, funnel_table
+    from ftuner.report.units import count, duration
+    from ftuner.runtime.dense import layer_epilogue
+    from ftuner.runtime.session import ISA_VARIABLE
+    from ftuner.ukernels.library import build_library
+
+    if dtype not in DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
+    epilogue = layer_epilogue(bias, activation, False)
+    machine = api.hardware()
+    name = isa or os.environ.get(ISA_VARIABLE) or machine.widest.name
+    library = build_library(machine, name, DTYPES[dtype], epilogue)
+    if not as_json:
+        console().print(funnel_table(library.funnel, library.isa, library.dtype))
+    # What a process runs on is chosen before its first product, and by the environment.
+    os.environ[ISA_VARIABLE] = name
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+        task = progress.add_task("tune", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        report = api.tune(dtype, activation, bias, progress=show)
+    if as_json:
+        print_json(
+            {
+                "dtype": report.dtype,
+                "isa": report.isa,
+                "activation": activation,
+                "bias": bias,
+                "compiled": report.compiled,
+                "cached": report.cached,
+                "seconds": report.seconds,
+                "funnel": funnel_document(report.funnel),
+            }
+        )
+        return
+    done = f"{count(report.compiled, 'bundle')} of uKernels compiled"
+    if not report.compiled:
+        done = "nothing to compile"
+    had = f"{report.cached} already in the cache"
+    typer.echo(f"ready for every shape in {duration(report.seconds)}: {done}, {had}")

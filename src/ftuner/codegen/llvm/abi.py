@@ -1,0 +1,212 @@
+"""The records that the runtime writes and native code reads: names of their slots.
+
+A record is an array of 8-byte slots. A *plan* holds a header, one worker record for each worker,
+and behind them the pack and band records that the workers' records point to. A plan never changes
+after it is written; what changes from call to call (addresses of arrays) is in the *call* record.
+"""
+
+from __future__ import annotations
+
+from ftuner.core.dtype import DType
+from ftuner.core.ukernel import UKernel, epilogue_digest
+from ftuner.planner.cover import MAX_SEGMENTS
+
+SLOT_BYTES = 8
+"""Records are arrays of 8-byte slots."""
+MAX_OPERANDS = 4
+"""Arrays that one epilogue reads."""
+
+
+class Call:
+    """Addresses of one call."""
+
+    PLAN = 0
+    A = 1
+    B = 2
+    C = 3
+    WORKSPACE = 4
+    POOL = 5
+    NEXT_CHUNK = 6
+    """The first chunk that no worker has taken yet."""
+    OPERANDS = 7
+    SIZE = OPERANDS + MAX_OPERANDS
+
+
+class Plan:
+    """What all workers of one plan share. Strides are in bytes."""
+
+    WORKERS = 0
+    BATCH_RANK = 1
+    BATCH_AXES = 2
+    """Address of `BATCH_RANK` records of four slots: extent, stride in A, in B, in C."""
+    A_ROW_STRIDE = 3
+    A_K_STRIDE = 4
+    B_K_STRIDE = 5
+    B_COLUMN_STRIDE = 6
+    C_ROW_STRIDE = 7
+    K = 8
+    ACCUMULATE = 9
+    SHARED_PACK = 10
+    """1 if workers pack B together and wait for each other; 0 if each packs what it needs."""
+    SHARED_PACK_OFFSET = 11
+    PARTS = 12
+    """Parts that k is cut into; more than one needs the reduction of partial products."""
+    PARTIAL_OFFSET = 13
+    PARTIAL_BYTES = 14
+    N = 15
+    REDUCE = 16
+    """Address of the function that reduces partial products."""
+    A_STRIDE = 17
+    """The stride of A that its layout leaves to run time, for uKernels that read A in place."""
+    CHUNKS = 18
+    """0: each worker has a record of its own. Otherwise all work is in the first record, cut into
+    so many chunks, and workers take the next one when they have finished theirs."""
+    CHUNK_BY_PANELS = 19
+    """1 if chunks are ranges of panels, 0 if they are ranges of batch elements."""
+    CHUNK_EXTENT = 20
+    """Panels or batch elements to be cut."""
+    PRIVATE_STRIDE = 21
+    """Bytes between the private workspaces of workers that share a record."""
+    OPERAND_STRIDES = 22
+    WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
+
+
+class Worker:
+    """One worker's share of a plan."""
+
+    BATCH_BEGIN = 0
+    BATCH_END = 1
+    PACKS = 2
+    PACK_COUNT = 3
+    BANDS = 4
+    BAND_COUNT = 5
+    PRIVATE_OFFSET = 6
+    """Where in the workspace this worker's own packed B and A begin."""
+    A_BLOCK_OFFSET = 7
+    REDUCE_BEGIN = 8
+    REDUCE_END = 9
+    SIZE = 10
+
+
+class Pack:
+    """Panels of B to pack, all of one width."""
+
+    COLUMN = 0
+    PANELS = 1
+    WIDTH = 2
+    """Columns of a panel that exist."""
+    PADDED = 3
+    """Columns of a panel as stored, zeros behind the last that exists."""
+    OFFSET = 4
+    """Bytes from the beginning of the packed B to the first of these panels that is packed."""
+    FIRST_PANEL = 5
+    """The number of the first panel among those that chunks are cut from."""
+    SIZE = 6
+
+
+class Band:
+    """Columns `COLUMN ..` in `PANELS` panels, crossed with row segments."""
+
+    COLUMN = 0
+    PANELS = 1
+    PANEL_WIDTH = 2
+    VALID_COLUMNS = 3
+    """Columns of each panel that are stored; equals the width except in tails."""
+    B_IN_WORKSPACE = 4
+    """1: B is read from the panels packed in the workspace; 0: from the B that was given, which
+    may be packed already. `B_OFFSET` counts from there."""
+    B_OFFSET = 5
+    B_PANEL_STRIDE = 6
+    B_K_STRIDE = 7
+    ROW = 8
+    K_BEGIN = 9
+    K_END = 10
+    KC = 11
+    BLOCK_TILES = 12
+    """Row tiles of the first segment in one cache block (`mc / mr`)."""
+    PACK_A = 13
+    PARTIAL = 14
+    """-1: write C; s >= 0: write the s-th partial product."""
+    FIRST_PANEL = 15
+    """The number of the first panel among those that chunks are cut from."""
+    SEGMENTS = 16
+    FIRST_SEGMENT = 17
+    SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
+
+
+class Segment:
+    """Row tiles of one height, of one uKernel."""
+
+    KERNEL = 0
+    MR = 1
+    TILES = 2
+    SIZE = 3
+
+
+class Context:
+    """What a uKernel reads besides its arguments; strides in bytes."""
+
+    A_STRIDE = 0
+    """Between rows of A (row layout) or between k steps (column layout)."""
+    A_TILE_STRIDE = 1
+    """Between row tiles of A."""
+    B_K_STRIDE = 2
+    C_ROW_STRIDE = 3
+    VALID_COLUMNS = 4
+    ACCUMULATE = 5
+    FINISH = 6
+    """1 on the last block of k: apply the epilogue."""
+    OPERANDS = 7
+    """Address and stride of each epilogue operand, two slots each."""
+    SIZE = OPERANDS + 2 * MAX_OPERANDS
+
+
+class PoolSlot:
+    """The thread pool's memory. Things written by different threads are 128 bytes apart."""
+
+    JOB = 0
+    ARGUMENT = 1
+    DONE = 16
+    """Workers that have finished the job."""
+    DONE_SLEEPERS = 17
+    """1 while the caller sleeps until `DONE` changes."""
+    BARRIER_ARRIVED = 32
+    BARRIER_GENERATION = 48
+    BARRIER_SLEEPERS = 49
+    """Workers that sleep until `BARRIER_GENERATION` changes."""
+    MAILBOXES = 64
+    """One for each worker: `MAIL_*`."""
+    MAIL_JOBS = 0
+    """Jobs posted so far."""
+    MAIL_SLEEPERS = 1
+    """1 while the worker sleeps until `MAIL_JOBS` changes."""
+    MAIL_CPU = 2
+    """Where the worker last began a job, or was told to."""
+    MAIL_MOVED = 3
+    """1 if the launch that woke the worker has told it where to run."""
+    MAIL_THREAD = 4
+    """The worker's thread, as the kernel numbers it."""
+    MAIL_ALLOWED = 16
+    """The set of CPUs that the worker may run on, `CPU_MASK_WORDS` slots."""
+    CPU_MASK_WORDS = 16
+    """1024 CPUs, as in the C library's `cpu_set_t`."""
+    MAILBOX_SIZE = 32
+
+
+POOL_WORKER_SYMBOL = "ftuner_pool_worker"
+POOL_RUN_SYMBOL = "ftuner_pool_run"
+POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
+
+
+def call_symbol(dtype: DType) -> str:
+    """The entry point of matrix products."""
+    return f"ftuner_call_{dtype}"
+
+
+def pack_symbol(dtype: DType) -> str:
+    return f"ftuner_pack_{dtype}"
+
+
+def reduce_symbol(like: UKernel) -> str:
+    """The reduction of partial products for the dtype, ISA and epilogue of a uKernel."""
+    return f"reduce_{like.dtype}_{like.isa}_{epilogue_digest(like.epilogue)}"

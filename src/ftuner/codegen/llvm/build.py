@@ -1,0 +1,106 @@
+"""Small words for writing LLVM IR: types, byte addressing, slots of records, vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.abi import SLOT_BYTES
+from ftuner.core.dtype import FLOAT32, DType
+
+VOID = ir.VoidType()
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+PTR = ir.PointerType()
+
+
+def scalar_type(dtype: DType) -> ir.Type:
+    return ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
+
+
+def const(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+def at(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value | int) -> ir.Value:
+    """The address `offset` bytes from `pointer`."""
+    index = const(offset) if isinstance(offset, int) else offset
+    return builder.gep(pointer, [index], source_etype=I8)
+
+
+def slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
+    """The integer in a slot of a record."""
+    return builder.load(at(builder, record, index * SLOT_BYTES), typ=I64)
+
+
+def pointer_slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
+    """The pointer in a slot of a record."""
+    return builder.load(at(builder, record, index * SLOT_BYTES), typ=PTR)
+
+
+def set_slot(builder: ir.IRBuilder, record: ir.Value, index: int, value: ir.Value) -> None:
+    builder.store(value, at(builder, record, index * SLOT_BYTES))
+
+
+def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:
+    """Stack memory for one value of `kind`, reserved once per call of the function."""
+    with builder.goto_entry_block():
+        memory = builder.alloca(kind)
+    memory.align = align
+    # llvmlite still gives stack memory a typed pointer, which does not mix with opaque ones.
+    memory.type = PTR
+    return memory
+
+
+def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
+    vector = ir.VectorType(scalar.type, lanes)
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
+    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(first, undefined, zeros)
+
+
+def shuffle(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """Lanes of the concatenation of `x` and `y`."""
+    mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+    return builder.shuffle_vector(x, y, mask)
+
+
+def intrinsic(
+    module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]
+) -> ir.Function:
+    """The declaration of an LLVM intrinsic or an external function, once per module."""
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    return ir.Function(module, ir.FunctionType(result, arguments), name)
+
+
+def type_suffix(vector: ir.Type) -> str:
+    """The overload suffix of an intrinsic: `v8f32`, `f64`."""
+    if isinstance(vector, ir.VectorType):
+        return f"v{vector.count}{type_suffix(vector.element)}"
+    return "f32" if isinstance(vector, ir.FloatType) else "f64"
+
+
+def multiply_add(
+    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value, fused: bool
+) -> ir.Value:
+    """`x * y + z`, as one instruction where the ISA has it."""
+    if not fused:
+        return builder.fadd(builder.fmul(x, y), z)
+    fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(x.type)}", x.type, [x.type] * 3)
+    return builder.call(fma, [x, y, z])
+
+
+def call_address(
+    builder: ir.IRBuilder, kind: ir.FunctionType, address: ir.Value, arguments: Sequence[ir.Value]
+) -> ir.Value:
+    """Call the function of type `kind` at an address."""
+    # llvmlite finds a callee's type in the type of its pointer, which a cast to itself would not
+    # change: go through an integer, which LLVM folds away.
+    callee = builder.inttoptr(builder.ptrtoint(address, I64), kind.as_pointer())
+    return builder.call(callee, arguments)

@@ -1,0 +1,71 @@
+"""Bundles: the functions that are compiled, kept on disk and loaded together, one object each.
+
+A bundle is a value that says all that decides its machine code; `key` hashes it together with the
+versions of the code generator, and never holds a shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+from ftuner.codegen.llvm.abi import (
+    POOL_RUN_SYMBOL,
+    POOL_WORKER_SYMBOL,
+    call_symbol,
+    pack_symbol,
+    reduce_symbol,
+)
+from ftuner.codegen.llvm.jit import Target, llvm_version
+from ftuner.core.dtype import DTYPES
+from ftuner.core.ukernel import UKernel
+
+
+@dataclass(frozen=True)
+class KernelBundle:
+    """uKernels of one family, or (`reduce`) the reduction that goes with an epilogue."""
+
+    kernels: tuple[UKernel, ...]
+    reduce: bool
+    fused: bool
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        if self.reduce:
+            return (reduce_symbol(self.kernels[0]),)
+        return tuple(k.symbol for k in self.kernels)
+
+
+@dataclass(frozen=True)
+class RuntimeBundle:
+    """The thread pool and the drivers of all dtypes."""
+
+    vector_bytes: int
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
+        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *entries)
+
+
+Bundle = KernelBundle | RuntimeBundle
+
+
+def bundle_key(bundle: Bundle, target: Target) -> str:
+    """The name under which a bundle's object is kept: a hash of all that decides it."""
+    text = repr((bundle, target, llvm_version(), generator_digest()))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def generator_digest() -> str:
+    """A hash of the code generator's own source, so that a changed generator misses the cache."""
+    digest = hashlib.sha256()
+    for package in ("ftuner.codegen.llvm", "ftuner.core"):
+        for entry in sorted(resources.files(package).iterdir(), key=lambda e: e.name):
+            if entry.name.endswith(".py"):
+                digest.update(entry.name.encode())
+                digest.update(entry.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,59 @@
+"""Compiling bundles: in this process, or as a worker process that serves one after the other.
+
+`python -m ftuner.codegen.llvm.compile` reads pickled (bundle, target) pairs from standard input
+and writes pickled objects, in order, to standard output. Processes, because llvmlite holds one lock
+around all of LLVM; a plain child, because a fork would inherit threads, and a spawned one would run
+the user's main module again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.bundle import Bundle, RuntimeBundle
+from ftuner.codegen.llvm.driver import emit_driver
+from ftuner.codegen.llvm.gemm import emit_ukernel
+from ftuner.codegen.llvm.jit import Target, compile_object
+from ftuner.codegen.llvm.pool import emit_pool
+from ftuner.codegen.llvm.reduce import emit_reduce
+from ftuner.core.dtype import DTYPES
+
+
+def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
+    """The IR of a bundle."""
+    module = ir.Module("ftuner")
+    module.triple = target.triple
+    if isinstance(bundle, RuntimeBundle):
+        emit_pool(module)
+        for dtype in DTYPES.values():
+            emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
+    elif bundle.reduce:
+        emit_reduce(module, bundle.kernels[0], bundle.fused)
+    else:
+        for kernel in bundle.kernels:
+            emit_ukernel(module, kernel, bundle.fused)
+    return module
+
+
+def compile_bundle(bundle: Bundle, target: Target) -> bytes:
+    """The object file of a bundle."""
+    return compile_object(bundle_module(bundle, target), target)
+
+
+def serve() -> None:
+    """Compile what standard input asks for until it ends."""
+    requests, results = sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        try:
+            bundle, target = pickle.load(requests)
+        except EOFError:
+            return
+        pickle.dump(compile_bundle(bundle, target), results)
+        results.flush()
+
+
+if __name__ == "__main__":
+    serve()

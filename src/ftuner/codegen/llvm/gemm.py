@@ -1,0 +1,365 @@
+"""The body of a uKernel: a register-tile outer product over run-time k, in LLVM IR.
+
+Signature of the compiled function::
+
+    void kernel(context, a, b, c, row, column, k, tiles)
+
+computes `tiles` row tiles, one below the other, of one panel of B. `context` is an `abi.Context`;
+`row` and `column` place the first tile in C, for the epilogue's operands. Accumulators are SSA
+values from the first multiply-add to the last store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.abi import Context
+from ftuner.codegen.llvm.build import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    const,
+    intrinsic,
+    multiply_add,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.emit import emit
+from ftuner.codegen.llvm.loops import counted_loop
+from ftuner.codegen.llvm.rows import copy_rows
+from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.core.ukernel import COLUMN, PACKED, UKernel
+
+PREFETCH_BYTES = 2048
+"""How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
+times bandwidth). Fitted on AMD Zen 3, where 1024 to 2048 bytes take 15 to 40% off products of up to
+24 rows, and less hides less; not checked on other cores."""
+LOW_TILE_ROWS = 3
+"""Tiles this low use up B faster than it comes, and want twice the distance. Fitted likewise."""
+PREFETCH_STEPS = 16
+"""The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
+LINE_BYTES = 64
+
+KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
+
+
+def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool) -> ir.Function:
+    """Add the function of a uKernel to a module. `fused`: whether the ISA fuses multiply-add."""
+    function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
+    context, a, b, c, row, column, k, tiles = function.args
+    for argument, name in zip(
+        function.args, ("context", "a", "b", "c", "row", "column", "k", "tiles"), strict=True
+    ):
+        argument.name = name
+    for pointer in (context, a, b, c):
+        pointer.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    size = kernel.dtype.itemsize
+    a_stride = slot(builder, context, Context.A_STRIDE)
+    c_stride = slot(builder, context, Context.C_ROW_STRIDE)
+    scratch = None
+    if kernel.tail:
+        scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
+    a_row_stride = const(size) if kernel.a_layout == COLUMN else a_stride
+    tile_step = slot(builder, context, Context.A_TILE_STRIDE)
+    with counted_loop(builder, const(0), tiles) as tile:
+        a_tile = at(builder, a, builder.mul(tile, tile_step))
+        c_tile = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
+        first_row = builder.add(row, builder.mul(tile, const(kernel.mr)))
+        _prefetch_rows(builder, kernel, c_tile, c_stride)
+        accumulators = _reduction(builder, kernel, fused, context, a_tile, a_row_stride, b, k)
+        if scratch is None:
+            finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
+                        first_row, column)  # fmt: skip
+        else:
+            valid = slot(builder, context, Context.VALID_COLUMNS)
+            ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+            scratch_stride = const(kernel.nr * size)
+            accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE),
+                                             const(0))  # fmt: skip
+            with builder.if_then(builder.and_(ragged, accumulate)):
+                copy_rows(builder, kernel.dtype, kernel.lanes, c_tile, c_stride, scratch,
+                          scratch_stride, const(kernel.mr), valid)  # fmt: skip
+            place = builder.select(ragged, scratch, c_tile)
+            stride = builder.select(ragged, scratch_stride, c_stride)
+            finish_tile(builder, kernel, fused, context, accumulators, place, stride, first_row,
+                        column, valid)  # fmt: skip
+            with builder.if_then(ragged):
+                copy_rows(builder, kernel.dtype, kernel.lanes, scratch, scratch_stride, c_tile,
+                          c_stride, const(kernel.mr), valid)  # fmt: skip
+    builder.ret_void()
+    return function
+
+
+def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value) -> None:
+    """Ask for the tile's lines of C now: they are written a whole reduction later."""
+    last = kernel.nr * kernel.dtype.itemsize - 1
+    for i in range(kernel.mr):
+        row = at(builder, c, builder.mul(c_stride, const(i)))
+        for offset in range(0, last, LINE_BYTES):
+            _prefetch(builder, at(builder, row, offset), write=True)
+        _prefetch(builder, at(builder, row, last), write=True)
+
+
+def _prefetch(builder: ir.IRBuilder, address: ir.Value, write: bool) -> None:
+    """Ask for the cache line at an address, which need not exist."""
+    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+    keep, data = ir.Constant(I32, 3), ir.Constant(I32, 1)
+    builder.call(function, [address, ir.Constant(I32, int(write)), keep, data])
+
+
+def _reduction(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    context: ir.Value,
+    a: ir.Value,
+    a_row_stride: ir.Value,
+    b: ir.Value,
+    k: ir.Value,
+) -> list[list[ir.Value]]:
+    """The k loop: `accumulators[i][v]`, vectors of the tile's sums.
+
+    The main loop takes `chains` steps of k at once, each into accumulators of its own; a second
+    loop takes the steps left over.
+    """
+    size, chains, vectors = kernel.dtype.itemsize, kernel.tile.chains, kernel.tile.vectors
+    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    zero = ir.Constant(vector, [0.0] * kernel.lanes)
+    in_columns = kernel.a_layout == COLUMN
+    a_step = slot(builder, context, Context.A_STRIDE) if in_columns else const(size)
+    if kernel.b_layout == PACKED:
+        b_step = const(kernel.nr * size)
+    else:
+        b_step = slot(builder, context, Context.B_K_STRIDE)
+
+    if kernel.b_layout == PACKED:
+        ahead = const(PREFETCH_BYTES * (2 if kernel.mr <= LOW_TILE_ROWS else 1))
+    else:
+        ahead = builder.mul(b_step, const(PREFETCH_STEPS))
+
+    def step(a_k: ir.Value, b_k: ir.Value, sums: list[list[ir.Value]]) -> list[list[ir.Value]]:
+        for line in range(0, kernel.nr * size, LINE_BYTES):
+            _prefetch(builder, at(builder, at(builder, b_k, ahead), line), write=False)
+        row_of_b = [
+            _load(builder, at(builder, b_k, v * kernel.lanes * size), vector, size)
+            for v in range(vectors)
+        ]
+        column_of_a = []
+        for i in range(kernel.mr):
+            address = at(builder, a_k, builder.mul(a_row_stride, const(i)))
+            element = _load(builder, address, vector.element, size)
+            column_of_a.append(splat(builder, element, kernel.lanes))
+        done = [list(row) for row in sums]
+        for i, v in kernel.tile.registers().tasks(0):
+            done[i][v] = multiply_add(builder, column_of_a[i], row_of_b[v], sums[i][v], fused)
+        return done
+
+    def loop(
+        begin_a: ir.Value, begin_b: ir.Value, count: ir.Value, sums: list[list[list[ir.Value]]]
+    ) -> tuple[ir.Value, ir.Value, list[list[list[ir.Value]]]]:
+        """`count` rounds of `len(sums)` steps; returns where it ended and the sums."""
+        before = builder.block
+        body = builder.append_basic_block("k.body")
+        after = builder.append_basic_block("k.after")
+        builder.cbranch(builder.icmp_signed(">", count, const(0)), body, after)
+        builder.position_at_end(body)
+        index, a_k, b_k = builder.phi(I64), builder.phi(PTR), builder.phi(PTR)
+        carried = [[[builder.phi(vector) for _ in r] for r in s] for s in sums]
+        current_a, current_b, result = a_k, b_k, []
+        for chain in carried:
+            result.append(step(current_a, current_b, chain))
+            current_a, current_b = at(builder, current_a, a_step), at(builder, current_b, b_step)
+        following = builder.add(index, const(1))
+        builder.cbranch(builder.icmp_signed("<", following, count), body, after)
+        end = builder.block
+        for phi, initial, update in (
+            (index, const(0), following), (a_k, begin_a, current_a), (b_k, begin_b, current_b)
+        ):  # fmt: skip
+            phi.add_incoming(initial, before)
+            phi.add_incoming(update, end)
+        builder.position_at_end(after)
+        out_a, out_b = builder.phi(PTR), builder.phi(PTR)
+        for phi, initial, update in ((out_a, begin_a, current_a), (out_b, begin_b, current_b)):
+            phi.add_incoming(initial, before)
+            phi.add_incoming(update, end)
+        out = []
+        for initial_s, carried_s, result_s in zip(sums, carried, result, strict=True):
+            rows = []
+            for initial_r, carried_r, result_r in zip(initial_s, carried_s, result_s, strict=True):
+                row = []
+                for initial, phi, update in zip(initial_r, carried_r, result_r, strict=True):
+                    phi.add_incoming(initial, before)
+                    phi.add_incoming(update, end)
+                    merged = builder.phi(vector)
+                    merged.add_incoming(initial, before)
+                    merged.add_incoming(update, end)
+                    row.append(merged)
+                rows.append(row)
+            out.append(rows)
+        return out_a, out_b, out
+
+    fresh = [[[zero] * vectors for _ in range(kernel.mr)] for _ in range(chains)]
+    rounds = k if chains == 1 else builder.sdiv(k, const(chains))
+    a_end, b_end, sums = loop(a, b, rounds, fresh)
+    if chains > 1:
+        left = builder.srem(k, const(chains))
+        _, _, first = loop(a_end, b_end, left, sums[:1])
+        sums = first + sums[1:]
+    total = sums[0]
+    for other in sums[1:]:
+        total = [
+            [builder.fadd(x, y) for x, y in zip(r, s, strict=True)]
+            for r, s in zip(total, other, strict=True)
+        ]
+    return total
+
+
+def finish_tile(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    context: ir.Value,
+    sums: list[list[ir.Value]],
+    c: ir.Value,
+    c_stride: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
+    valid: ir.Value | None = None,
+) -> None:
+    """Add what C holds if asked to, apply the epilogue on the last block of k, store.
+
+    `valid` is given for tails: if it is less than the width, C is a scratch tile, and operands are
+    read through scratch too, because nothing behind the last column may be touched.
+    """
+    size = kernel.dtype.itemsize
+    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    addresses = [
+        [
+            at(builder, at(builder, c, builder.mul(c_stride, const(i))), v * kernel.lanes * size)
+            for v in range(kernel.tile.vectors)
+        ]
+        for i in range(kernel.mr)
+    ]
+
+    accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
+    sums = _if(
+        builder,
+        accumulate,
+        sums,
+        lambda: [
+            [builder.fadd(s, _load(builder, p, vector, size)) for s, p in zip(r, q, strict=True)]
+            for r, q in zip(sums, addresses, strict=True)
+        ],
+    )
+    if kernel.epilogue != ACCUMULATOR:
+        last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
+        given = sums
+        sums = _if(
+            builder,
+            last,
+            given,
+            lambda: _apply_epilogue(
+                builder, kernel, fused, at(builder, context, Context.OPERANDS * 8), given, row,
+                column, valid
+            ),
+        )  # fmt: skip
+    for values, pointers in zip(sums, addresses, strict=True):
+        for value, pointer in zip(values, pointers, strict=True):
+            builder.store(value, pointer, align=size)
+
+
+def _apply_epilogue(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    operand_slots: ir.Value,
+    sums: list[list[ir.Value]],
+    row: ir.Value,
+    column: ir.Value,
+    valid: ir.Value | None,
+) -> list[list[ir.Value]]:
+    """The epilogue of every vector of a tile. `operand_slots`: address and stride of each."""
+    size, lanes = kernel.dtype.itemsize, kernel.lanes
+    element = scalar_type(kernel.dtype)
+    vector = ir.VectorType(element, lanes)
+    column_bytes = builder.mul(column, const(size))
+    sources = {}
+    for index, operand in enumerate(operands(kernel.epilogue)):
+        base = pointer_slot(builder, operand_slots, 2 * index)
+        stride = slot(builder, operand_slots, 2 * index + 1)
+        if operand.kind in ("row", "matrix"):
+            base = at(builder, base, builder.mul(row, stride))
+        if operand.kind in ("column", "matrix"):
+            base = at(builder, base, column_bytes)
+            if valid is not None:
+                rows = kernel.mr if operand.kind == "matrix" else 1
+                scratch = reserve(builder, ir.ArrayType(element, rows * kernel.nr))
+                scratch_stride = const(kernel.nr * size)
+                ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+                with builder.if_then(ragged):
+                    copy_rows(builder, kernel.dtype, lanes, base, stride, scratch, scratch_stride,
+                              const(rows), valid)  # fmt: skip
+                base = builder.select(ragged, scratch, base)
+                stride = builder.select(ragged, scratch_stride, stride)
+        sources[operand.name] = (operand.kind, base, stride)
+    columns = {
+        name: [
+            _load(builder, at(builder, base, v * lanes * size), vector, size)
+            for v in range(kernel.tile.vectors)
+        ]
+        for name, (kind, base, _) in sources.items()
+        if kind == "column"
+    }
+    done = []
+    for i, values in enumerate(sums):
+        results = []
+        for v, value in enumerate(values):
+            env = {ACCUMULATOR.name: value}
+            for name, (kind, base, stride) in sources.items():
+                if kind == "column":
+                    env[name] = columns[name][v]
+                    continue
+                at_row = at(builder, base, builder.mul(stride, const(i)))
+                if kind == "row":
+                    env[name] = splat(builder, _load(builder, at_row, element, size), lanes)
+                else:
+                    place = at(builder, at_row, v * lanes * size)
+                    env[name] = _load(builder, place, vector, size)
+            results.append(emit(builder, kernel.epilogue, env, fused))
+        done.append(results)
+    return done
+
+
+def _if(
+    builder: ir.IRBuilder,
+    condition: ir.Value,
+    otherwise: list[list[ir.Value]],
+    then: Callable[[], list[list[ir.Value]]],
+) -> list[list[ir.Value]]:
+    """`then()` where the condition holds, else `otherwise`; both nested lists of vectors."""
+    before = builder.block
+    with builder.if_then(condition):
+        changed = then()
+        inside = builder.block
+    merged = []
+    for row_before, row_changed in zip(otherwise, changed, strict=True):
+        row = []
+        for old, new in zip(row_before, row_changed, strict=True):
+            phi = builder.phi(old.type)
+            phi.add_incoming(old, before)
+            phi.add_incoming(new, inside)
+            row.append(phi)
+        merged.append(row)
+    return merged
+
+
+def _load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
+    return builder.load(address, typ=kind, align=align)

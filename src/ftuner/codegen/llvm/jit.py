@@ -1,0 +1,128 @@
+"""From LLVM IR to machine code: compile a module to an object, load an object into the process.
+
+Compiling and loading are apart, so that objects can be kept on disk. llvmlite is imported on first
+use: importing ftuner must stay cheap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+ISA_FEATURES: Mapping[str, str] = {
+    "sse2": "+sse2",
+    "avx2": "+avx,+avx2,+fma,+bmi,+bmi2",
+    "avx512": "+avx,+avx2,+fma,+bmi,+bmi2,+avx512f,+avx512vl,+avx512bw,+avx512dq",
+    "neon": "+neon",
+}
+"""LLVM feature strings by ISA name."""
+SCHEDULING_MODELS: Mapping[str, str] = {"neon": "generic"}
+"""ISAs that are not scheduled for the host CPU. With LLVM 22's model of Neoverse N1, elements of A
+are loaded so early that the k loop of a 5x20 tile moves and spills accumulators; the generic one
+keeps every tile in registers."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is generated for: an LLVM triple, CPU (scheduling model) and feature string."""
+
+    triple: str
+    cpu: str
+    features: str
+
+
+@cache
+def _binding() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def llvm_version() -> str:
+    """Version of LLVM and of llvmlite, as one string for cache keys."""
+    import llvmlite
+
+    return f"{'.'.join(map(str, _binding().llvm_version_info))}/{llvmlite.__version__}"
+
+
+def host_target(isa: str) -> Target:
+    """The target that runs in this process, restricted to the features of `isa`; the scheduling
+    model is the host CPU's own, unless `SCHEDULING_MODELS` knows a better one."""
+    llvm = _binding()
+    cpu = SCHEDULING_MODELS.get(isa) or llvm.get_host_cpu_name()
+    host = {f"+{n}" for n, on in llvm.get_host_cpu_features().items() if on}
+    wanted = ISA_FEATURES[isa].split(",")
+    missing = [f for f in wanted if f not in host]
+    assert not missing, f"host lacks {missing} for {isa}"
+    # The scheduling model alone would switch on all of the CPU's features: switch off what the
+    # ISA does not have.
+    off = ",".join(f"-{f[1:]}" for f in sorted(host) if _is_wider(f[1:], isa))
+    return Target(llvm.get_process_triple(), cpu, ",".join(wanted) + ("," + off if off else ""))
+
+
+def _is_wider(feature: str, isa: str) -> bool:
+    if isa == "sse2":
+        return feature.startswith(("avx", "fma", "f16c", "xop", "vaes", "vpclmul"))
+    if isa == "avx2":
+        return feature.startswith(("avx512", "avx10", "evex512"))
+    return False
+
+
+@lru_cache(maxsize=16)
+def _machine(target: Target) -> Any:
+    llvm = _binding()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def _optimised(module: Any, target: Target) -> Any:
+    llvm = _binding()
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # Kernels arrive vectorised and unrolled as the plan wants them.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(_machine(target), options)
+    builder.getModulePassManager().run(parsed, builder)
+    return parsed
+
+
+def compile_object(module: Any, target: Target) -> bytes:
+    """Optimise an IR module (an `llvmlite.ir.Module` or IR text) and return the object file."""
+    return bytes(_machine(target).emit_object(_optimised(module, target)))
+
+
+def compile_assembly(module: Any, target: Target) -> str:
+    """The assembly of a module, for reading what the compiler made of a kernel."""
+    return str(_machine(target).emit_assembly(_optimised(module, target)))
+
+
+class LoadedObject:
+    """Machine code in this process; lives as long as this value."""
+
+    def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
+        llvm = _binding()
+        with _LOAD_LOCK:
+            # MCJIT takes ownership of its target machine and its module: both are made for it.
+            machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+                opt=0, jit=True
+            )
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            for data in objects:
+                self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
+            self._engine.finalize_object()
+            self.addresses = {s: int(self._engine.get_function_address(s)) for s in symbols}
+        missing = [s for s, a in self.addresses.items() if a == 0]
+        if missing:
+            raise ValueError(f"object lacks the symbols {missing}")
+
+
+_LOAD_LOCK = threading.Lock()

@@ -1,0 +1,168 @@
+"""From task mappings to loops in LLVM IR.
+
+Repeats become counted loops, spatial mappings become arithmetic on the worker's number, and
+partitions become loops over bounds computed from it. All indices are i64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import prod
+
+from llvmlite import ir
+
+from ftuner.core.mapping import (
+    Partition,
+    Repeat,
+    Spatial,
+    TaskMapping,
+    factors,
+    loop_order,
+    strides,
+)
+
+I64 = ir.IntType(64)
+
+Body = Callable[[ir.IRBuilder, tuple[ir.Value, ...]], None]
+"""What emits one task: given the builder and the task's index along each axis, as i64 values."""
+
+
+@contextmanager
+def counted_loop(
+    builder: ir.IRBuilder,
+    begin: ir.Value | int,
+    end: ir.Value | int,
+    step: ir.Value | int = 1,
+) -> Iterator[ir.Value]:
+    """Emit `for (index = begin; index < end; index += step)`; yields the i64 index.
+
+    `begin` and `end` are i64 values, compared as signed, or Python integers; the body runs zero
+    times if `begin >= end`. `step` is positive, and `end + step` must not overflow. Inside the
+    context the builder stands in the body, afterwards behind the loop; the body may add blocks.
+    """
+    assert not isinstance(step, int) or step > 0, f"step {step} of a counted loop"
+    begin, end, step = _i64(begin), _i64(end), _i64(step)
+    entry = builder.block
+    head = builder.append_basic_block("loop.head")
+    body = builder.append_basic_block("loop.body")
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(I64, "index")
+    index.add_incoming(begin, entry)
+    inside = builder.icmp_signed("<", index, end)
+    builder.position_at_end(body)
+    yield index
+    index.add_incoming(builder.add(index, step, flags=("nsw",)), builder.block)
+    builder.branch(head)
+    # Appended only now, so that the text of nested loops nests as well.
+    done = builder.append_basic_block("loop.done")
+    builder.position_at_end(head)
+    builder.cbranch(inside, body, done)
+    builder.position_at_end(done)
+
+
+def partition_bounds(
+    builder: ir.IRBuilder,
+    extent: ir.Value | int,
+    parts: ir.Value | int,
+    worker: ir.Value | int,
+) -> tuple[ir.Value, ir.Value]:
+    """Emit `ftuner.core.mapping.bounds`: the half-open i64 range (begin, end) of `worker`.
+
+    All are i64 values or Python integers, with `extent >= 0`, `0 <= worker < parts`, and
+    `extent * parts` below 2**63.
+    """
+    extent, parts, worker = _i64(extent), _i64(parts), _i64(worker)
+    # Unsigned division, which the ranges above allow, spares the sign fix-ups of a signed one.
+    flags = ("nuw", "nsw")
+    following = builder.add(worker, _i64(1), flags=flags)
+    begin = builder.udiv(builder.mul(worker, extent, flags=flags), parts)
+    end = builder.udiv(builder.mul(following, extent, flags=flags), parts)
+    return begin, end
+
+
+def lower(
+    builder: ir.IRBuilder,
+    mapping: TaskMapping,
+    worker: ir.Value | None,
+    body: Body,
+    unroll: bool = False,
+) -> None:
+    """Emit the tasks of `worker` under `mapping`, in order, calling `body` to emit a task.
+
+    `worker` is an i64 value below `mapping.workers`, which is not checked at run time; it may be
+    None if there is one worker. `body` is called once, inside the innermost loop. With `unroll`,
+    for mappings made of repeats alone, there are no loops: `body` is called for each task in turn
+    with constant indices.
+    """
+    if unroll:
+        assert all(isinstance(f, Repeat) for f in factors(mapping)), f"cannot unroll {mapping!r}"
+        for task in mapping.tasks(0):
+            body(builder, tuple(_i64(index) for index in task))
+        return
+    assert worker is not None or mapping.workers == 1, f"{mapping!r} needs a worker"
+    if mapping.workers == 0:
+        return
+    worker = _i64(0) if worker is None else worker
+    indices = (_i64(0),) * len(mapping.shape)
+    inner_workers = mapping.workers
+    with ExitStack() as loops:
+        for factor in factors(mapping):
+            inner_workers //= factor.workers
+            own = _digit(builder, worker, inner_workers, factor.workers, mapping.workers)
+            task = _enter(builder, loops, factor, own)
+            indices = tuple(
+                builder.add(builder.mul(outer, _i64(extent)), inner)
+                for outer, extent, inner in zip(indices, factor.shape, task, strict=True)
+            )
+        body(builder, indices)
+
+
+def _enter(
+    builder: ir.IRBuilder, loops: ExitStack, factor: TaskMapping, worker: ir.Value
+) -> tuple[ir.Value, ...]:
+    """Open the loops of one factor and return the task's index along each axis."""
+    if isinstance(factor, Repeat):
+        by_axis = {
+            axis: loops.enter_context(counted_loop(builder, 0, factor.extents[axis]))
+            for axis in loop_order(factor.ranks)
+        }
+        return tuple(by_axis[axis] for axis in range(len(factor.extents)))
+    if isinstance(factor, Spatial):
+        return _position(builder, worker, factor.extents, factor.ranks)
+    assert isinstance(factor, Partition), f"no lowering for {factor!r}"
+    position = _position(builder, worker, factor.parts, tuple(range(len(factor.parts))))
+    ranges = [
+        partition_bounds(builder, extent, parts, at)
+        for extent, parts, at in zip(factor.extents, factor.parts, position, strict=True)
+    ]
+    return tuple(loops.enter_context(counted_loop(builder, *range_)) for range_ in ranges)
+
+
+def _position(
+    builder: ir.IRBuilder, worker: ir.Value, extents: tuple[int, ...], ranks: tuple[int, ...]
+) -> tuple[ir.Value, ...]:
+    """Where `worker` stands in a grid of `extents` whose axes are ordered by `ranks`."""
+    return tuple(
+        _digit(builder, worker, stride, extent, prod(extents))
+        for stride, extent in zip(strides(extents, ranks), extents, strict=True)
+    )
+
+
+def _digit(
+    builder: ir.IRBuilder, number: ir.Value, stride: int, radix: int, limit: int
+) -> ir.Value:
+    """`number // stride % radix` for a `number` in `0 .. limit - 1`."""
+    if radix == 1:
+        return _i64(0)
+    quotient = builder.udiv(number, _i64(stride)) if stride > 1 else number
+    # The optimiser does not know the limit, so it could not drop the remainder by itself.
+    return builder.urem(quotient, _i64(radix)) if stride * radix < limit else quotient
+
+
+def _i64(value: ir.Value | int) -> ir.Value:
+    if isinstance(value, int):
+        return ir.Constant(I64, value)
+    assert value.type == I64, f"expected an i64 value, got {value.type}"
+    return value

@@ -1,0 +1,332 @@
+"""The native half of the thread pool: worker loop, launch, barrier, in LLVM IR.
+
+Workers enter `ftuner_pool_worker` once, from a Python thread that has released the interpreter
+lock, and stay there. A launch writes the job, posts it to each worker it needs and takes part as
+worker 0. Waiting spins with the CPU's pause hint, then sleeps in the kernel (a futex on Linux,
+short naps elsewhere); it never yields, which leaves a thread runnable and at the end of the queue.
+
+The pool is a record of 8-byte slots, a cache line or more for each thing that is written alone:
+`abi.PoolSlot` names them.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.abi import (
+    POOL_BARRIER_SYMBOL,
+    POOL_RUN_SYMBOL,
+    POOL_WORKER_SYMBOL,
+    SLOT_BYTES,
+    PoolSlot,
+)
+from ftuner.codegen.llvm.build import (
+    I1,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    intrinsic,
+    reserve,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.loops import counted_loop
+
+JOB_TYPE = ir.FunctionType(VOID, [PTR, I64])
+"""A job: `void job(argument, worker)`."""
+
+_PAUSES_PER_US = {"x86_64": 25, "AMD64": 25}
+_OTHER_PAUSES_PER_US = 500
+"""Polls in a microsecond. Derived: a pause is 64 cycles on AMD Zen 3 and 140 on Intel Skylake and
+after; the hint of AArch64 is a no-operation on most cores, and the load beside it is all there
+is."""
+SPIN_FOR_JOB_US = 300
+"""How long a worker polls for a job before it sleeps: longer than the gap between two products of
+one model, shorter than a scheduler's slice, because who sleeps is run at once when woken, and who
+spins beside another spinning thread waits for a whole slice."""
+SPIN_FOR_OTHERS_US = 150
+"""How long workers poll for each other before they sleep: longer than it takes to wake a worker, on
+a virtual machine too. Longer waits mean that somebody has lost its CPU, and may need this one."""
+_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}
+_GETTID_NUMBER = {"x86_64": 186, "aarch64": 178}
+_FUTEX_WAIT_PRIVATE = 128
+_FUTEX_WAKE_PRIVATE = 129
+_NAP_US = 100
+
+
+def emit_pool(module: ir.Module) -> None:
+    """Add the pool's functions to a module."""
+    _emit_barrier(module)
+    _emit_worker(module)
+    _emit_run(module)
+
+
+def _slot_address(builder: ir.IRBuilder, pool: ir.Value, index: int) -> ir.Value:
+    return at(builder, pool, index * SLOT_BYTES)
+
+
+def _mailbox(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+    offset = builder.mul(worker, const(PoolSlot.MAILBOX_SIZE * SLOT_BYTES))
+    return at(builder, at(builder, pool, PoolSlot.MAILBOXES * SLOT_BYTES), offset)
+
+
+def _pause(builder: ir.IRBuilder) -> None:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
+    else:
+        hint = intrinsic(builder.module, "llvm.aarch64.hint", VOID, [I32])
+        builder.call(hint, [ir.Constant(I32, 1)])
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def _can_futex() -> bool:
+    return _is_linux() and platform.machine() in _FUTEX_NUMBER
+
+
+def _current_cpu(builder: ir.IRBuilder) -> ir.Value:
+    function = intrinsic(builder.module, "sched_getcpu", I32, [])
+    return builder.sext(builder.call(function, []), I64)
+
+
+def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> None:
+    function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
+    size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
+    builder.call(function, [builder.trunc(thread, I32), size, mask])
+
+
+def _introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Write down who this worker is and where it may run, for `_place`."""
+    if not _can_futex():
+        return
+    thread = _system_call(builder, _GETTID_NUMBER[platform.machine()])
+    set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
+    mask = at(builder, mailbox, PoolSlot.MAIL_ALLOWED * SLOT_BYTES)
+    _affinity(builder, "sched_getaffinity", const(0), mask)
+
+
+def _place(
+    builder: ir.IRBuilder, pool: ir.Value, mailbox: ir.Value, worker: ir.Value, caller: ir.Value
+) -> None:
+    """Tell a sleeping worker to wake on a CPU of its own.
+
+    A scheduler likes to wake a thread where its waker runs (on a virtual machine it takes a halted
+    CPU for a stolen one), and leaves the two there for milliseconds, one waiting for the other.
+    The worker is barred from the CPUs of the caller and of the workers before it until it has
+    woken.
+    """
+    free = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        set_slot(builder, free, word, slot(builder, mailbox, PoolSlot.MAIL_ALLOWED + word))
+    _remove_cpu(builder, free, caller)
+    with counted_loop(builder, const(1), worker) as other:
+        _remove_cpu(builder, free, slot(builder, _mailbox(builder, pool, other), PoolSlot.MAIL_CPU))
+    some = const(0)
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        some = builder.or_(some, slot(builder, free, word))
+    with builder.if_then(builder.icmp_signed("!=", some, const(0))):
+        set_slot(builder, mailbox, PoolSlot.MAIL_MOVED, const(1))
+        thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
+        _affinity(builder, "sched_setaffinity", thread, free)
+
+
+def _settle(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Write down where this worker runs, and let it go anywhere again if it was placed here."""
+    if not _can_futex():
+        return
+    set_slot(builder, mailbox, PoolSlot.MAIL_CPU, _current_cpu(builder))
+    moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
+    with builder.if_then(builder.icmp_signed("!=", moved, const(0)), likely=False):
+        set_slot(builder, mailbox, PoolSlot.MAIL_MOVED, const(0))
+        mask = at(builder, mailbox, PoolSlot.MAIL_ALLOWED * SLOT_BYTES)
+        _affinity(builder, "sched_setaffinity", const(0), mask)
+
+
+def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
+    """Take a CPU out of a set; numbers outside it are ignored."""
+    inside = builder.icmp_unsigned("<", cpu, const(64 * PoolSlot.CPU_MASK_WORDS))
+    with builder.if_then(inside):
+        place = at(builder, mask, builder.mul(builder.lshr(cpu, const(6)), const(SLOT_BYTES)))
+        bit = builder.shl(const(1), builder.and_(cpu, const(63)))
+        word = builder.load(place, typ=I64)
+        builder.store(builder.and_(word, builder.not_(bit)), place)
+
+
+def _system_call(builder: ir.IRBuilder, number: int, *arguments: ir.Value) -> ir.Value:
+    """`syscall(number, ...)`: the symbol of the C library."""
+    name = "syscall"
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), name)
+    return builder.call(function, [const(number), *arguments])
+
+
+def _futex(builder: ir.IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
+    number = _FUTEX_NUMBER[platform.machine()]
+    _system_call(builder, number, address, const(operation), value, ir.Constant(PTR, None))
+
+
+def _spins(us: int) -> ir.Constant:
+    return const(us * _PAUSES_PER_US.get(platform.machine(), _OTHER_PAUSES_PER_US))
+
+
+def _wait(
+    builder: ir.IRBuilder,
+    address: ir.Value,
+    relation: str,
+    value: ir.Value,
+    spins: ir.Value,
+    sleepers: ir.Value,
+) -> ir.Value:
+    """Wait until the slot at `address` is (`relation` "==") or is not ("!=") `value`.
+
+    Polls `spins` times, then sleeps until `_wake` is called after each change of the slot.
+    `sleepers` is the address of the count of those who do. Returns what the slot then holds.
+    """
+    entry = builder.block
+    poll = builder.append_basic_block("wait.poll")
+    again = builder.append_basic_block("wait.again")
+    pause = builder.append_basic_block("wait.pause")
+    sleep = builder.append_basic_block("wait.sleep")
+    done = builder.append_basic_block("wait.done")
+    builder.branch(poll)
+    builder.position_at_end(poll)
+    count = builder.phi(I64)
+    count.add_incoming(const(0), entry)
+    seen = builder.load_atomic(address, "acquire", SLOT_BYTES, typ=I64)
+    builder.cbranch(builder.icmp_signed(relation, seen, value), done, again)
+    builder.position_at_end(again)
+    following = builder.add(count, const(1))
+    builder.cbranch(builder.icmp_signed("<", count, spins), pause, sleep)
+    builder.position_at_end(pause)
+    _pause(builder)
+    count.add_incoming(following, builder.block)
+    builder.branch(poll)
+    builder.position_at_end(sleep)
+    if _can_futex():
+        # Count first, then the kernel looks at the slot, both in one total order: either the
+        # waker sees the count or the kernel sees the new value and returns at once.
+        builder.atomic_rmw("add", sleepers, const(1), "seq_cst")
+        _futex(builder, address, _FUTEX_WAIT_PRIVATE, seen)
+        builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
+    else:
+        function = intrinsic(builder.module, "usleep", I32, [I32])
+        builder.call(function, [ir.Constant(I32, _NAP_US)])
+    count.add_incoming(following, builder.block)
+    builder.branch(poll)
+    builder.position_at_end(done)
+    return seen
+
+
+def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
+    """Wake all who sleep on the slot at `address`, which has just been changed with seq_cst.
+
+    Returns whether there was anybody.
+    """
+    if not _can_futex():
+        return ir.Constant(I1, 0)
+    asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
+    anybody = builder.icmp_signed("!=", asleep, const(0))
+    with builder.if_then(anybody, likely=False):
+        _futex(builder, address, _FUTEX_WAKE_PRIVATE, const(0x7FFFFFFF))
+    return anybody
+
+
+def _emit_barrier(module: ir.Module) -> None:
+    """`void barrier(pool, workers)`: returns once `workers` callers have arrived."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
+    pool, workers = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    generation_address = _slot_address(builder, pool, PoolSlot.BARRIER_GENERATION)
+    arrived_address = _slot_address(builder, pool, PoolSlot.BARRIER_ARRIVED)
+    sleepers = _slot_address(builder, pool, PoolSlot.BARRIER_SLEEPERS)
+    generation = builder.load_atomic(generation_address, "acquire", SLOT_BYTES, typ=I64)
+    before = builder.atomic_rmw("add", arrived_address, const(1), "acq_rel")
+    last = builder.icmp_signed("==", builder.add(before, const(1)), workers)
+    with builder.if_else(last) as (release, wait):
+        with release:
+            builder.atomic_rmw("xchg", arrived_address, const(0), "monotonic")
+            following = builder.add(generation, const(1))
+            builder.atomic_rmw("xchg", generation_address, following, "seq_cst")
+            _wake(builder, generation_address, sleepers)
+        with wait:
+            _wait(
+                builder, generation_address, "!=", generation, _spins(SPIN_FOR_OTHERS_US), sleepers
+            )
+    builder.ret_void()
+
+
+def _emit_worker(module: ir.Module) -> None:
+    """`void worker(pool, index)`: serves jobs until one without a function arrives."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
+    pool, index = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    mailbox = _mailbox(builder, pool, index)
+    sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
+    _introduce(builder, mailbox)
+    serve = function.append_basic_block("serve")
+    work = function.append_basic_block("work")
+    leave = function.append_basic_block("leave")
+    entry = builder.block
+    builder.branch(serve)
+    builder.position_at_end(serve)
+    epoch = builder.phi(I64)
+    epoch.add_incoming(const(0), entry)
+    spins = builder.phi(I64)
+    spins.add_incoming(_spins(SPIN_FOR_JOB_US), entry)
+    posted = _wait(builder, mailbox, "!=", epoch, spins, sleepers)
+    job = builder.load(_slot_address(builder, pool, PoolSlot.JOB), typ=PTR)
+    argument = builder.load(_slot_address(builder, pool, PoolSlot.ARGUMENT), typ=PTR)
+    builder.cbranch(builder.icmp_unsigned("==", job, ir.Constant(PTR, None)), leave, work)
+    builder.position_at_end(work)
+    _settle(builder, mailbox)
+    call_address(builder, JOB_TYPE, job, [argument, index])
+    done = _slot_address(builder, pool, PoolSlot.DONE)
+    builder.atomic_rmw("add", done, const(1), "seq_cst")
+    woken = _wake(builder, done, _slot_address(builder, pool, PoolSlot.DONE_SLEEPERS))
+    # A caller that had to be woken may have been put on this CPU: make room for it.
+    again = builder.select(woken, const(0), _spins(SPIN_FOR_JOB_US))
+    epoch.add_incoming(posted, builder.block)
+    spins.add_incoming(again, builder.block)
+    builder.branch(serve)
+    builder.position_at_end(leave)
+    builder.ret_void()
+
+
+def _emit_run(module: ir.Module) -> None:
+    """`void run(pool, job, argument, workers)`: the caller is worker 0; one caller at a time.
+
+    Without a job the workers leave their loops.
+    """
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64]), POOL_RUN_SYMBOL)
+    pool, job, argument, workers = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    done = _slot_address(builder, pool, PoolSlot.DONE)
+    builder.store(job, _slot_address(builder, pool, PoolSlot.JOB))
+    builder.store(argument, _slot_address(builder, pool, PoolSlot.ARGUMENT))
+    builder.atomic_rmw("xchg", done, const(0), "monotonic")
+    with counted_loop(builder, const(1), workers) as worker:
+        mailbox = _mailbox(builder, pool, worker)
+        builder.atomic_rmw("add", mailbox, const(1), "seq_cst")
+        if _can_futex():
+            sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
+            asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
+            with builder.if_then(builder.icmp_signed("!=", asleep, const(0)), likely=False):
+                _place(builder, pool, mailbox, worker, _current_cpu(builder))
+                _futex(builder, mailbox, _FUTEX_WAKE_PRIVATE, const(1))
+    is_job = builder.icmp_unsigned("!=", job, ir.Constant(PTR, None))
+    with builder.if_then(is_job):
+        call_address(builder, JOB_TYPE, job, [argument, const(0)])
+        others = builder.sub(workers, const(1))
+        sleepers = _slot_address(builder, pool, PoolSlot.DONE_SLEEPERS)
+        _wait(builder, done, "==", others, _spins(SPIN_FOR_OTHERS_US), sleepers)
+    builder.ret_void()

@@ -1,0 +1,102 @@
+"""The uKernel: a tile program of fixed spatial size and run-time reduction length.
+
+The tile equation. Level 0 is the register tile: `mr` rows times `nr = vectors * lanes` columns of
+accumulators, held `chains` times over consecutive steps of k and summed at the end (more than one
+chain only where a single tile has too few accumulators to hide the latency of a multiply-add).
+Level 1 is the cache tile: `mc x kc` of A stays in L2, `kc x nr` of B in L1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import key as expression_key
+from ftuner.core.mapping import TaskMapping, repeat, spatial
+
+ROW = "row"
+"""A is contiguous along k; rows are a run-time stride apart."""
+COLUMN = "column"
+"""A is contiguous along m; steps of k are a run-time stride apart. Packed A is of this layout."""
+PACKED = "packed"
+"""B in panels of `nr` columns, contiguous along n, one k step after the other."""
+STRIDED = "strided"
+"""B where it lies, contiguous along n; steps of k are a run-time stride apart."""
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Level 0. Registers: `mr * vectors * chains` accumulators, `vectors` of B, one of A."""
+
+    mr: int
+    vectors: int
+    chains: int
+
+    @property
+    def accumulators(self) -> int:
+        return self.mr * self.vectors * self.chains
+
+    def registers(self) -> TaskMapping:
+        """The accumulators (row, vector) of one chain, in the order of their multiply-adds."""
+        return repeat(self.mr, self.vectors)
+
+    def elements(self, lanes: int) -> TaskMapping:
+        """The tile's elements: registers one after the other, lanes at once."""
+        return self.registers() * spatial(1, lanes)
+
+    def __str__(self) -> str:
+        return f"{self.mr}x{self.vectors}v" + (f"/{self.chains}" if self.chains > 1 else "")
+
+
+@dataclass(frozen=True)
+class CacheTile:
+    """Level 1: rows of A (`mc`) and steps of k (`kc`) of one block."""
+
+    mc: int
+    kc: int
+
+
+@dataclass(frozen=True)
+class UKernel:
+    """One compiled tile program.
+
+    `tail` uKernels store only the first columns of their tile, as many as the run-time tells; the
+    others store all of them. `epilogue` is an expression of the accumulator and of operands, by
+    default the accumulator itself.
+    """
+
+    tile: RegisterTile
+    dtype: DType
+    isa: str
+    lanes: int
+    a_layout: str = ROW
+    b_layout: str = PACKED
+    tail: bool = False
+    epilogue: Expr = ACCUMULATOR
+
+    @property
+    def mr(self) -> int:
+        return self.tile.mr
+
+    @property
+    def nr(self) -> int:
+        return self.tile.vectors * self.lanes
+
+    @property
+    def symbol(self) -> str:
+        """The name of the compiled function, unique among all uKernels."""
+        tail = "_tail" if self.tail else ""
+        return (
+            f"gemm_{self.dtype}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}"
+            f"_{self.a_layout}_{self.b_layout}{tail}_{epilogue_digest(self.epilogue)}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.mr}x{self.nr}" + ("t" if self.tail else "")
+
+
+def epilogue_digest(epilogue: Expr) -> str:
+    """A short stable name of an epilogue expression."""
+    return hashlib.sha256(expression_key(epilogue).encode()).hexdigest()[:12]

@@ -1,0 +1,114 @@
+"""The estimate: seconds of a piece of work on one uKernel, made of named terms.
+
+Pure functions of (hardware, uKernel, rectangle). Cycles of one k step of a register tile follow
+Low et al., "Analytical Modeling Is Enough for High-Performance BLIS" (2016): multiply-adds over
+their ports, loads over theirs, and the latency of a chain of dependent multiply-adds. Transfers
+overlap with them, so the largest counts; what surrounds the reduction of a tile is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ftuner.core.dtype import DType
+from ftuner.core.ukernel import RegisterTile
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+
+TILE_CYCLES = 24.0
+"""Cycles to enter and leave a tile. Fitted on AMD Zen 3 (AVX2, tiles 1x16 to 6x16 and 4x24, k from
+8 to 96); not checked on other cores."""
+TILE_CYCLES_PER_VECTOR = 2.0
+"""Cycles to clear, add and store one vector of accumulators; fitted as TILE_CYCLES."""
+TAIL_CYCLES_PER_ROW = 6.0
+"""Cycles to copy one row of a tail tile from scratch to C; fitted as TILE_CYCLES."""
+PACK_CYCLES_PER_VECTOR_COPY = 1.8
+"""Cycles to copy one vector into a panel; fitted as TILE_CYCLES."""
+PACK_CYCLES_PER_VECTOR_TRANSPOSE = 4.5
+"""Cycles to transpose one vector into a panel; fitted as TILE_CYCLES."""
+FAR_ROW_BYTES_PER_CYCLE = 5.0
+"""Bytes of B that arrive per cycle where every k step lies on another page, which no prefetcher
+crosses; fitted as TILE_CYCLES."""
+CACHE_SHARE = 0.8
+"""Part of a cache that a block may fill: the rest is for what passes by. From Low et al., who
+leave one way of each set to the streams."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of the busiest worker by cause."""
+
+    issue_s: float = 0.0
+    """Multiply-adds over their ports."""
+    stall_s: float = 0.0
+    """What k steps take longer than their multiply-adds: latency, load ports, B from L2."""
+    l3_s: float = 0.0
+    """Transfers from the caches behind L2."""
+    dram_s: float = 0.0
+    """Transfers from DRAM."""
+    tile_s: float = 0.0
+    """Entering and leaving tiles, the copies of tails and the sums of partial products."""
+    pack_s: float = 0.0
+    """Packing A and B."""
+    synchronise_s: float = 0.0
+    """Starting the workers and waiting for them."""
+
+    @property
+    def seconds(self) -> float:
+        """The largest of what overlaps (computing, each memory level) plus what does not."""
+        compute_s = self.issue_s + self.stall_s + self.tile_s
+        return max(compute_s, self.l3_s, self.dram_s) + self.pack_s + self.synchronise_s
+
+    @property
+    def bound(self) -> str:
+        """What holds the work up: `compute`, `l3` or `dram`."""
+        compute_s = self.issue_s + self.stall_s + self.tile_s
+        terms = {"compute": compute_s, "l3": self.l3_s, "dram": self.dram_s}
+        return max(terms, key=lambda name: terms[name])
+
+    def terms(self) -> dict[str, float]:
+        """All terms by name, in seconds."""
+        return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class StepCycles:
+    """Cycles of one k step of a register tile, by what limits it."""
+
+    issue: float
+    latency: float
+    load: float
+
+    @property
+    def cycles(self) -> float:
+        return max(self.issue, self.latency, self.load)
+
+
+def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
+    """One k step of a tile whose operands are in L1."""
+    return StepCycles(
+        issue=tile.mr * tile.vectors / isa.fma_per_cycle,
+        latency=isa.fma_latency_cycles / tile.chains,
+        load=(tile.mr + tile.vectors) / isa.load_per_cycle,
+    )
+
+
+def tile_cycles(tile: RegisterTile, tail: bool = False) -> float:
+    """What one tile costs besides its k steps."""
+    cycles = TILE_CYCLES + TILE_CYCLES_PER_VECTOR * tile.mr * tile.vectors * tile.chains
+    return cycles + TAIL_CYCLES_PER_ROW * tile.mr if tail else cycles
+
+
+def efficiency(tile: RegisterTile, isa: Isa) -> float:
+    """The part of the FMA peak that a tile reaches with its operands in L1; at most 1."""
+    step = step_cycles(tile, isa)
+    return step.issue / step.cycles
+
+
+def panel_intensity(
+    tile: RegisterTile, isa: Isa, dtype: DType, hardware: CpuHardware, level: MemoryLevel
+) -> float:
+    """Time to compute a k step over the time to fetch its row of B from `level`: `R` of FTuner's
+    tile filter, with the reduction axis at one step. Above 1 the fetch hides."""
+    row_bytes = tile.vectors * isa.vector_bytes
+    bytes_per_cycle = level.bandwidth_bytes_per_s / hardware.clock_hz
+    return step_cycles(tile, isa).issue / (row_bytes / bytes_per_cycle)

@@ -1,0 +1,39 @@
+"""The named errors that ftuner raises at its boundary.
+
+Each also derives from the built-in error a caller would expect, so that code written for NumPy
+(`except ValueError`, `except TypeError`) keeps working.
+"""
+
+from __future__ import annotations
+
+
+class FTunerError(Exception):
+    """Base of every error that ftuner raises on purpose."""
+
+
+class ShapeError(FTunerError, ValueError):
+    """Extents that do not fit together, or that are negative."""
+
+
+class DTypeError(FTunerError, TypeError):
+    """An element type that is not supported, or operands of different ones."""
+
+
+class OperandError(FTunerError, TypeError):
+    """An object that is not an array, or an output that cannot be written."""
+
+
+class ExpressionError(FTunerError, ValueError):
+    """An epilogue expression that is malformed or names operands that were not given."""
+
+
+class HardwareError(FTunerError, RuntimeError):
+    """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
+
+
+class ConfigurationError(FTunerError, ValueError):
+    """A setting (thread count, environment variable, option) outside its range."""
+
+
+class CacheWarning(UserWarning):
+    """The cache on disk could not be used as it is; ftuner went on without it or rebuilt it."""

@@ -1,0 +1,137 @@
+"""The hardware-information model: frozen descriptions of one machine.
+
+Every number carries its unit in its name. `provenance` maps a field's name to where its value came
+from: `system` (read from the operating system or the CPU), `probed` (a micro-benchmark on the
+machine), `datasheet`, `fitted`, or `assumed` (a conservative default because nothing else was to
+be had).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ftuner.core.dtype import DType
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One vector instruction set as one core of the machine executes it."""
+
+    name: str
+    """`sse2`, `avx2`, `avx512` or `neon`."""
+    vector_bytes: int
+    vector_registers: int
+    fused: bool
+    """Whether multiply-add is one instruction; if not, it is a multiply and an add."""
+    fma_per_cycle: float
+    """Vector multiply-adds issued per cycle."""
+    fma_latency_cycles: float
+    load_per_cycle: float
+    """Full-width vector loads per cycle from L1."""
+    store_per_cycle: float
+    masked: bool
+    """Whether loads and stores take a mask per lane at full speed."""
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def lanes(self, dtype: DType) -> int:
+        return self.vector_bytes // dtype.itemsize
+
+    def peak_flops_per_cycle(self, dtype: DType) -> float:
+        """Floating-point operations per cycle of one core, a multiply-add counted as two."""
+        return 2.0 * self.lanes(dtype) * self.fma_per_cycle
+
+
+@dataclass(frozen=True)
+class MemoryLevel:
+    """One level of the memory hierarchy; the last one is DRAM."""
+
+    name: str
+    capacity_bytes: int
+    line_bytes: int
+    associativity: int
+    """Ways of a set; 0 where it does not apply (DRAM) or is not known."""
+    shared_by_cores: int
+    """Cores of this machine that share one instance of the level."""
+    bandwidth_bytes_per_s: float
+    """Sequential read by one core."""
+    bandwidth_all_bytes_per_s: float
+    """Sequential read by all cores at once, together."""
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+
+@dataclass(frozen=True)
+class CpuHardware:
+    """A CPU: what `cores` equal cores, each with every ISA in `isas`, can do."""
+
+    name: str
+    architecture: str
+    """`x86_64` or `aarch64`."""
+    model_name: str
+    cores: int
+    """Cores that this process may use (affinity and cgroup limits respected)."""
+    clock_hz: float
+    """Sustained clock of a core under vector load."""
+    isas: tuple[Isa, ...]
+    """Widest last."""
+    levels: tuple[MemoryLevel, ...]
+    """L1 first, DRAM last."""
+    page_bytes: int
+    synchronise_s: float
+    """Seconds to start a job on all workers and to wait for them."""
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of what identifies the machine; measured rates are left out, so that two
+        probes of one machine agree."""
+        identity = (
+            self.architecture,
+            self.model_name,
+            self.cores,
+            tuple((i.name, i.vector_bytes, i.vector_registers) for i in self.isas),
+            tuple((m.name, m.capacity_bytes, m.line_bytes) for m in self.levels[:-1]),
+        )
+        return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+
+    @property
+    def widest(self) -> Isa:
+        return self.isas[-1]
+
+    def isa(self, name: str) -> Isa:
+        for isa in self.isas:
+            if isa.name == name:
+                return isa
+        raise KeyError(name)
+
+    def peak_flops_per_s(self, isa: Isa, dtype: DType, cores: int = 1) -> float:
+        return cores * self.clock_hz * isa.peak_flops_per_cycle(dtype)
+
+
+@dataclass(frozen=True)
+class GpuHardware:
+    """A GPU, by its datasheet and, where there is one, by a probe."""
+
+    name: str
+    architecture: str
+    """`sm_80`, `sm_90`, ..."""
+    multiprocessors: int
+    subpartitions_per_multiprocessor: int
+    warp_threads: int
+    registers_per_multiprocessor: int
+    registers_per_thread: int
+    threads_per_multiprocessor: int
+    shared_bytes_per_multiprocessor: int
+    shared_bytes_per_block: int
+    clock_hz: float
+    l2_bytes: int
+    l2_bandwidth_bytes_per_s: float
+    dram_bytes: int
+    dram_bandwidth_bytes_per_s: float
+    matrix_flops_per_s: Mapping[str, float]
+    """Dense rate of the matrix units by input dtype (`float16`, `bfloat16`, `tf32`, `float64`)."""
+    vector_flops_per_s: Mapping[str, float]
+    """Rate without matrix units by dtype."""
+    launch_s: float
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

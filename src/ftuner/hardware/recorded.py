@@ -1,0 +1,173 @@
+"""Machines as data: hardware descriptions to and from plain documents, and the recorded ones.
+
+A document is made of what TOML and JSON have in common: tables, lists, strings, numbers and
+booleans. Its keys are the fields of the dataclass, and `kind` (`cpu` or `gpu`). Recorded machines
+are such documents in `machines/*.toml`, one a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import CpuHardware, GpuHardware
+
+_KINDS: Mapping[str, type[CpuHardware] | type[GpuHardware]] = {
+    "cpu": CpuHardware,
+    "gpu": GpuHardware,
+}
+_SUFFIX = ".toml"
+_PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
+_MAY_BE_ZERO = frozenset({"associativity", "synchronise_s", "launch_s"})
+_MAY_BE_EMPTY = frozenset({"provenance", "matrix_flops_per_s"})
+
+_T = TypeVar("_T")
+
+
+@cache
+def recorded_names() -> tuple[str, ...]:
+    """Names of the recorded machines, sorted."""
+    folder = resources.files("ftuner.hardware") / "machines"
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(n[: -len(_SUFFIX)] for n in names if n.endswith(_SUFFIX)))
+
+
+def load_recorded(name: str) -> CpuHardware | GpuHardware:
+    """The recorded machine called `name`; HardwareError if there is none."""
+    known = recorded_names()
+    if name not in known:
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise HardwareError(f"no recorded machine {name!r}; known are {', '.join(known)}.{hint}")
+    return _load(name)
+
+
+@cache
+def _load(name: str) -> CpuHardware | GpuHardware:
+    path = resources.files("ftuner.hardware") / "machines" / f"{name}{_SUFFIX}"
+    return from_document(_parse_toml(path.read_text(encoding="utf-8")))
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    # Imported here because most processes never read a recorded machine.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
+
+
+def to_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
+    """The hardware as nested dicts and lists, which JSON and TOML can hold."""
+    (kind,) = (k for k, cls in _KINDS.items() if isinstance(hardware, cls))
+    return {"kind": kind, **_encode(hardware)}
+
+
+def _encode(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
+    """The inverse of `to_document`.
+
+    Raises HardwareError, naming the entry, if something is missing, unknown, of a wrong type, not
+    finite, or not positive."""
+    if not isinstance(document, Mapping):
+        raise HardwareError(f"hardware document is {_described(document)}; expected a table")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise HardwareError(f"hardware document: kind is {kind!r}; expected 'cpu' or 'gpu'")
+    entries = {key: value for key, value in document.items() if key != "kind"}
+    hardware = _decode_dataclass(_KINDS[kind], entries, "hardware")
+    if isinstance(hardware, CpuHardware):
+        for field, parts in (("isas", hardware.isas), ("levels", hardware.levels)):
+            names = [part.name for part in parts]
+            if len(set(names)) < len(names):
+                raise HardwareError(f"hardware.{field} repeats a name: {', '.join(names)}")
+    return hardware
+
+
+def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
+    table = _expect(document, Mapping, "a table", where)
+    assert is_dataclass(cls)
+    hints = get_type_hints(cls)
+    unknown = [key for key in table if key not in hints]
+    if unknown:
+        raise HardwareError(f"{where} has the unknown entries {unknown}")
+    values: dict[str, Any] = {}
+    for field in fields(cls):
+        if field.name in table:
+            value = _decode(hints[field.name], table[field.name], f"{where}.{field.name}")
+            values[field.name] = value
+        elif field.default_factory is MISSING:
+            raise HardwareError(f"{where} lacks {field.name!r}")
+    for name, source in values.get("provenance", {}).items():
+        if name not in hints or source not in _PROVENANCES:
+            raise HardwareError(
+                f"{where}.provenance says {name} = {source!r}; expected a field and one of "
+                f"{', '.join(sorted(_PROVENANCES))}"
+            )
+    return cls(**values)
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    field = where.rpartition(".")[2]
+    if hint is bool:
+        return _expect(value, bool, "true or false", where)
+    if hint is str:
+        return _expect(value, str, "a string", where)
+    if hint is int or hint is float:
+        return _decode_number(hint, value, where, zero=field in _MAY_BE_ZERO)
+    if get_origin(hint) is tuple:
+        items = _expect(value, list, "a list", where)
+        if not items:
+            raise HardwareError(f"{where} is empty")
+        item_type = get_args(hint)[0]
+        return tuple(
+            _decode_dataclass(item_type, item, f"{where}[{i}]") for i, item in enumerate(items)
+        )
+    assert get_origin(hint) is Mapping, f"no document form for {hint}"
+    table = _expect(value, Mapping, "a table", where)
+    if not table and field not in _MAY_BE_EMPTY:
+        raise HardwareError(f"{where} is empty")
+    key_type, item_type = get_args(hint)
+    return {
+        _expect(key, key_type, "a string as key", where): _decode(item_type, item, f"{where}.{key}")
+        for key, item in table.items()
+    }
+
+
+def _decode_number(hint: type, value: Any, where: str, zero: bool) -> int | float:
+    accepted = int if hint is int else (int, float)
+    # In Python a boolean is an integer; in a document it is a mistake.
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        expected = "an integer" if hint is int else "a number"
+        raise HardwareError(f"{where} is {_described(value)}; expected {expected}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        expected = "finite and not negative" if zero else "finite and positive"
+        raise HardwareError(f"{where} is {value!r}; expected it {expected}")
+    return float(value) if hint is float else value
+
+
+def _expect(value: Any, kind: Any, expected: str, where: str) -> Any:
+    if not isinstance(value, kind):
+        raise HardwareError(f"{where} is {_described(value)}; expected {expected}")
+    return value
+
+
+def _described(value: Any) -> str:
+    return f"{value!r:.60} ({type(value).__name__})"

@@ -1,0 +1,104 @@
+"""Covering one axis exactly: which tile heights, how many of each.
+
+A dynamic programme over the heights of a family, solved once up to a few times the tallest; larger
+extents are the solution of their remainder plus more of the main tile, so that a look-up is O(1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.cost.estimate import step_cycles, tile_cycles
+from ftuner.hardware.model import Isa
+from ftuner.ukernels.library import Family
+
+MAX_SEGMENTS = 4
+"""Different heights in one cover; more never pay, and a native record has room for so many."""
+PERIODS = 3
+"""Multiples of the tallest tile that are solved outright. Derived: with fewer than two tallest
+tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""
+
+
+class Cover(NamedTuple):
+    """Row tiles that cover an extent exactly, and their cycles for one panel."""
+
+    segments: tuple[tuple[int, int], ...]
+    """(mr, tiles), tallest first."""
+    tiles: int
+    step: float
+    """Cycles of one k step of all tiles together."""
+    issue: float
+    """The part of `step` that multiply-adds take."""
+    fixed: float
+    """Cycles of entering and leaving all tiles, once for each block of k."""
+
+
+class CoverTable:
+    """Exact covers by one family, at one length of k and one source of B.
+
+    `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
+    to fetch one k step of the panel for each tile but the first, 0 where it stays in L1.
+    """
+
+    def __init__(self, family: Family, isa: Isa, steps: int, row_of_b_cycles: float) -> None:
+        self._tiles: dict[int, tuple[float, float, float]] = {}
+        for kernel in family.kernels:
+            terms = step_cycles(kernel.tile, isa)
+            step = max(terms.cycles, row_of_b_cycles)
+            self._tiles[kernel.mr] = (step, terms.issue, tile_cycles(kernel.tile, family.tail))
+        cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
+        self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
+        limit = PERIODS * family.max_mr
+        best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        for rows in range(1, limit + 1):
+            options = []
+            for mr in cost:
+                if mr > rows:
+                    continue
+                before = best[rows - mr]
+                used = (*before[1], mr)
+                if len(set(used)) <= MAX_SEGMENTS:
+                    options.append((before[0] + cost[mr], used))
+            best.append(min(options))
+        self._solved = [self._cover(used) for _, used in best]
+        self._limit = limit
+        self._last = (0, self._solved[0])
+        self.issue_per_row = self._tiles[self._main][1] / self._main
+        """Cycles of multiply-adds for one row and one k step."""
+
+    def _cover(self, heights: tuple[int, ...]) -> Cover:
+        distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
+        segments = tuple((mr, heights.count(mr)) for mr in distinct)
+        step = sum(self._tiles[mr][0] for mr in heights)
+        issue = sum(self._tiles[mr][1] for mr in heights)
+        fixed = sum(self._tiles[mr][2] for mr in heights)
+        return Cover(segments, len(heights), step, issue, fixed)
+
+    @property
+    def main(self) -> int:
+        """The height with the fewest cycles a row."""
+        return self._main
+
+    def __getitem__(self, rows: int) -> Cover:
+        if rows <= self._limit:
+            return self._solved[rows]
+        last = self._last
+        if last[0] == rows:
+            # The planner asks for the same rows several times in a row.
+            return last[1]
+        more = (rows - self._limit) // self._main + 1
+        rest = self._solved[rows - more * self._main]
+        step, issue, fixed = self._tiles[self._main]
+        if rest.segments and rest.segments[0][0] == self._main:
+            segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])
+        else:
+            segments = ((self._main, more), *rest.segments)
+        cover = Cover(
+            segments,
+            rest.tiles + more,
+            rest.step + more * step,
+            rest.issue + more * issue,
+            rest.fixed + more * fixed,
+        )
+        self._last = (rows, cover)
+        return cover

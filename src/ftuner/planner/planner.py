@@ -1,0 +1,147 @@
+"""The planner: from a library and a run-time shape to the cheapest exact cover. Arithmetic only.
+
+Axes batch, m, n and k are each cut for the workers (a grid, as even as tiles allow); within a
+worker's rectangle, n falls into panels of one width and a tail, and m is covered by the dynamic
+programme of `cover`. Candidates differ in grid, width and packing of B; each is priced in closed
+form, and the cheapest is laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+from ftuner.cost.estimate import Estimate
+from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
+from ftuner.planner.price import Option, PricedMachine, split_rows
+from ftuner.ukernels.library import Library
+
+MIN_K_PART = 64
+"""Steps of k that a part must keep; below, adding parts up costs more than it saves."""
+MAX_PRICED = 1024
+"""Problems, apart from m, whose options are kept."""
+
+
+@lru_cache(maxsize=4096)
+def grids(
+    workers: int, batch: int, panels: int, parts_k: int
+) -> tuple[tuple[int, int, int, int], ...]:
+    """Ways to spread workers over (batch, m, n, k), one worker alone among them.
+
+    No axis gets more workers than it has units; m is not known here, `Option.fits` looks at it. k
+    is cut only where batch and n have fewer units than there are workers.
+    """
+    found = [(1, 1, 1, 1)]
+    starved = batch == 1 and panels < 2 * workers
+    for used in {workers, *(p for p in _powers_of_two(workers) if p > 1)}:
+        for parts_b in _divisors(used):
+            for parts_m in _divisors(used // parts_b):
+                for parts_n in _divisors(used // (parts_b * parts_m)):
+                    parts = used // (parts_b * parts_m * parts_n)
+                    if parts_b > batch or parts_n > panels:
+                        continue
+                    if parts == 1 or (starved and parts <= parts_k):
+                        found.append((parts_b, parts_m, parts_n, parts))
+    return tuple(dict.fromkeys(found))
+
+
+def _powers_of_two(limit: int) -> tuple[int, ...]:
+    return tuple(1 << i for i in range(limit.bit_length()) if 1 << i <= limit)
+
+
+@lru_cache(maxsize=256)
+def _divisors(value: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, value + 1) if value % d == 0)
+
+
+class Planner:
+    """Plans for one library. Holds tables of covers and prices, a bounded number of them; safe to
+    use from several threads."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._machine = PricedMachine(library)
+        self._lanes = library.lanes
+        self._options: dict[tuple[object, ...], tuple[Option, ...]] = {}
+
+    def plan(self, problem: Problem) -> Plan:
+        """The cheapest plan; every extent of the problem is positive."""
+        m = problem.m
+        best, least = None, 0.0
+        for option in self.options(problem):
+            if option.first_row <= m <= option.last_row:
+                issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = option.terms(m)
+                # `Estimate.seconds`, without making an Estimate.
+                seconds = max(issue_s + stall_s + tile_s, l3_s, dram_s) + pack_s + wait_s
+                if best is None or seconds < least:
+                    best, least = option, seconds
+        assert best is not None
+        return self.lay_out(problem, best, best.chunks(least))
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """What the busiest worker of a plan spends its time on."""
+        for option in self.options(plan.problem):
+            if option.choice == plan.choice:
+                return Estimate(*option.terms(plan.problem.m))
+        raise AssertionError(f"no such choice: {plan.choice}")
+
+    def options(self, problem: Problem) -> tuple[Option, ...]:
+        """The candidates of a problem, priced for any m: widths x grids x ways to hold B."""
+        key = problem[1:]
+        found = self._options.get(key)
+        if found is None:
+            found = tuple(self._make_options(problem))
+            while len(self._options) >= MAX_PRICED:
+                self._options.pop(next(iter(self._options)), None)
+            self._options[key] = found
+        return found
+
+    def _make_options(self, problem: Problem) -> Iterator[Option]:
+        n, k = problem.n, problem.k
+        if problem.b_source == "panels":
+            widths: tuple[int, ...] = (problem.width,)
+            packs: tuple[bool, ...] = (False,)
+        else:
+            widths = self.library.widths
+            packs = (True,) if problem.b_source == "other" else (True, False)
+        for vectors in widths:
+            nr = vectors * self._lanes
+            lengths = self._machine.blocks_of_k(k, nr)
+            for grid in grids(problem.workers, problem.batch, -(-n // nr), k // MIN_K_PART):
+                for pack_b, kc in product(packs, lengths):
+                    shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
+                    choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared)
+                    yield Option(self._machine, problem, choice)
+
+    def option(self, problem: Problem, choice: Choice) -> Option:
+        """One candidate, whether the planner would think of it or not."""
+        return Option(self._machine, problem, choice)
+
+    def lay_out(self, problem: Problem, option: Option, chunks: int = 0) -> Plan:
+        """The patches of an option, worker by worker; `chunks` as in `Plan`."""
+        choice, m = option.choice, problem.m
+        nr, full, left, pack_b = option.nr, option.full, option.left, choice.pack_b
+        table, family = option.table, option.family
+        # A tail is always read from a packed panel: nothing behind the last column may be touched.
+        pack_tail = problem.b_source != "panels"
+        shares = []
+        for batch in option.batch_ranges:
+            for rows in split_rows(m, table.main, choice.grid[1]):
+                height = rows[1] - rows[0]
+                segments = table[height].segments
+                for first, last in option.unit_ranges:
+                    bands: tuple[Band, ...] = ()
+                    panels = (last if last < full else full) - first
+                    if height and panels > 0:
+                        bands = (Band(first * nr, panels, panels * nr, rows, segments, family,
+                                      pack_b),)  # fmt: skip
+                    if height and last > full:
+                        assert option.tail_table is not None
+                        assert option.tail_family is not None
+                        tail = option.tail_table[height].segments
+                        bands += (Band(full * nr, 1, left, rows, tail, option.tail_family,
+                                       pack_tail),)  # fmt: skip
+                    for part, k_range in enumerate(option.k_ranges):
+                        shares.append(Share(batch, k_range, part, bands))
+        return Plan(problem, choice, tuple(shares), option.block_of_rows(m), chunks)

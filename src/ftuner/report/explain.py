@@ -1,0 +1,325 @@
+"""Explaining a plan: its patches, its estimate by terms, its place under the roofline.
+
+Arithmetic on the hardware model alone, so a plan can be explained for a machine that is not at
+hand. Nothing is compiled or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ftuner.core.contraction import Contraction
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.ukernel import ROW, UKernel
+from ftuner.cost.estimate import CACHE_SHARE, Estimate
+from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
+from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
+from ftuner.planner.plan import Plan, Problem, Range
+from ftuner.planner.planner import Planner
+from ftuner.ukernels.library import build_library
+
+COMPUTE = "compute"
+"""What bounds a product that the multiply-add units hold up, and no memory level."""
+
+
+class PatchOfWorker(NamedTuple):
+    """One patch as a worker computes it; every range is half open."""
+
+    worker: int
+    kernel: UKernel
+    rows: Range
+    columns: Range
+    tiles: int
+    """Row tiles."""
+    panels: int
+    batch: Range
+    k: Range
+
+
+class Region(NamedTuple):
+    """A rectangle of the C matrix of one batch element, computed by one uKernel."""
+
+    rows: Range
+    columns: Range
+    kernel: UKernel
+    workers: tuple[int, ...]
+    """Several where the batch or the reduction axis is cut: for other elements, or other parts of
+    the sum."""
+
+
+@dataclass(frozen=True)
+class PanelWidth:
+    """A width that the weight could be packed in, and what the product would then take."""
+
+    vectors: int
+    columns: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What one memory level lets through, if the operands lie there."""
+
+    level: str
+    bandwidth_bytes_per_s: float
+    """Of all workers together."""
+    attainable_flops_per_s: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The product under the roofline (Williams, Waterman and Patterson, 2009): A, B and C cross
+    each level once, which is the least that any plan moves."""
+
+    flops_per_byte: float
+    peak_flops_per_s: float
+    """Of as many cores as there are workers."""
+    roofs: tuple[Roof, ...]
+    """L1 first, DRAM last."""
+    home: str
+    """The first level that A, B and C fit together, room left for what passes by."""
+    predicted_flops_per_s: float
+    """By the estimate."""
+
+    @property
+    def attainable_flops_per_s(self) -> float:
+        """Under the roof of the home level."""
+        return next(r.attainable_flops_per_s for r in self.roofs if r.level == self.home)
+
+    @property
+    def bound(self) -> str:
+        """`compute`, or the memory level whose bandwidth is the lower roof."""
+        return COMPUTE if self.attainable_flops_per_s >= self.peak_flops_per_s else self.home
+
+    @property
+    def fraction_of_peak(self) -> float:
+        return self.predicted_flops_per_s / self.peak_flops_per_s
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a product of one shape runs as it does."""
+
+    contraction: Contraction
+    hardware: CpuHardware
+    isa: Isa
+    plan: Plan
+    estimate: Estimate
+    widths: tuple[PanelWidth, ...]
+    """Every panel width of the library, cheapest first: the first one is the plan's."""
+    roofline: Roofline
+
+    @property
+    def wasted_rows(self) -> int:
+        """Rows computed that nobody asked for."""
+        return max(region.rows[1] for region in self.regions()) - self.contraction.m
+
+    @property
+    def wasted_columns(self) -> int:
+        """Columns computed inside the last vector and not stored."""
+        lanes = self.isa.lanes(self.contraction.dtype)
+        return -self.contraction.n % lanes
+
+    @property
+    def wasted_fraction(self) -> float:
+        """The part of all computed elements that is not stored."""
+        m, n = self.contraction.m, self.contraction.n
+        computed = (m + self.wasted_rows) * (n + self.wasted_columns)
+        return 1.0 - m * n / computed
+
+    def patches(self) -> Iterator[PatchOfWorker]:
+        """All patches, worker by worker, in the order in which a worker begins them."""
+        for worker, share in enumerate(self.plan.shares):
+            for patch in self.plan.patches(share):
+                yield PatchOfWorker(
+                    worker,
+                    patch.family.kernels[patch.mr - 1],
+                    (patch.row, patch.row + patch.mr * patch.tiles),
+                    (patch.column, patch.column + patch.columns),
+                    patch.tiles,
+                    patch.panels,
+                    share.batch,
+                    share.k,
+                )
+
+    def regions(self) -> tuple[Region, ...]:
+        """The rectangles of C, each once, in the order of the first worker that computes it."""
+        workers: dict[tuple[Range, Range, UKernel], list[int]] = {}
+        for patch in self.patches():
+            workers.setdefault((patch.rows, patch.columns, patch.kernel), []).append(patch.worker)
+        return tuple(Region(*place, tuple(found)) for place, found in workers.items())
+
+    def to_document(self) -> dict[str, Any]:
+        """The explanation as nested dicts and lists, which JSON can hold."""
+        contraction, choice, line = self.contraction, self.plan.choice, self.roofline
+        return {
+            "contraction": {
+                "m": contraction.m,
+                "n": contraction.n,
+                "k": contraction.k,
+                "batch": contraction.batch,
+                "dtype": contraction.dtype.name,
+                "flops": contraction.flops,
+                "bytes_moved": contraction.bytes_moved,
+            },
+            "hardware": self.hardware.name,
+            "isa": self.isa.name,
+            "workers": self.plan.problem.workers,
+            "plan": {
+                "grid": dict(zip(("batch", "m", "n", "k"), choice.grid, strict=True)),
+                "panel_vectors": choice.vectors,
+                "kc": choice.kc,
+                "mc": self.plan.mc,
+                "pack_a": choice.pack_a,
+                "patches": [
+                    {
+                        "worker": patch.worker,
+                        "ukernel": str(patch.kernel),
+                        "rows": list(patch.rows),
+                        "columns": list(patch.columns),
+                        "tiles": patch.tiles,
+                        "panels": patch.panels,
+                        "batch": list(patch.batch),
+                        "k": list(patch.k),
+                    }
+                    for patch in self.patches()
+                ],
+            },
+            "panel_widths": [
+                {"vectors": w.vectors, "columns": w.columns, "seconds": w.seconds}
+                for w in self.widths
+            ],
+            "estimate": {
+                **self.estimate.terms(),
+                "seconds": self.estimate.seconds,
+                "bound": self.estimate.bound,
+            },
+            "roofline": {
+                "flops_per_byte": line.flops_per_byte,
+                "peak_flops_per_s": line.peak_flops_per_s,
+                "roofs": [
+                    {
+                        "level": roof.level,
+                        "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
+                        "attainable_flops_per_s": roof.attainable_flops_per_s,
+                    }
+                    for roof in line.roofs
+                ],
+                "home": line.home,
+                "bound": line.bound,
+                "attainable_flops_per_s": line.attainable_flops_per_s,
+                "predicted_flops_per_s": line.predicted_flops_per_s,
+                "fraction_of_peak": line.fraction_of_peak,
+            },
+            "waste": {
+                "rows": self.wasted_rows,
+                "columns": self.wasted_columns,
+                "fraction": self.wasted_fraction,
+            },
+        }
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    workers: int | None,
+    hardware: CpuHardware | GpuHardware,
+    isa: str | None = None,
+) -> Explanation:
+    """Plan `batch` products of `(m, k)` by a packed `(k, n)` and say why it is so.
+
+    Args:
+        m, n, k, batch: extents, positive.
+        dtype: `float32` or `float64`.
+        workers: from one to the machine's cores; all of them if None.
+        isa: one of the machine's; the widest if None.
+
+    Raises:
+        ShapeError: an extent is not positive.
+        DTypeError: another dtype.
+        ConfigurationError: more workers than cores, or none.
+        HardwareError: a GPU, or an ISA that the machine does not have.
+    """
+    if not isinstance(hardware, CpuHardware):
+        raise HardwareError(
+            f"{hardware.name} is a GPU; this version plans for CPUs only and makes no GPU plans"
+        )
+    for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+        if extent < 1:
+            raise ShapeError(f"{name} is {extent}; expected at least 1")
+    if dtype not in DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
+    if workers is None:
+        workers = hardware.cores
+    if not 1 <= workers <= hardware.cores:
+        raise ConfigurationError(
+            f"workers is {workers}; {hardware.name} has {hardware.cores} cores, and the hardware "
+            "model says nothing of more"
+        )
+    contraction = Contraction(m, n, k, DTYPES[dtype], batch)
+    planner = _planner(hardware, isa or hardware.widest.name, DTYPES[dtype])
+    library = planner.library
+    # A weight is packed once, for the width that its products are cheapest with.
+    plans = []
+    for vectors in library.widths:
+        plan = planner.plan(
+            Problem(
+                m=m,
+                n=n,
+                k=k,
+                batch=batch,
+                a_layout=ROW,
+                a_must_pack=False,
+                b_source="panels",
+                width=vectors,
+                b_k_bytes=0,
+                workers=workers,
+            )
+        )
+        plans.append((planner.estimate(plan), vectors, plan))
+    plans.sort(key=lambda found: (found[0].seconds, found[1]))
+    estimate, _, plan = plans[0]
+    widths = tuple(PanelWidth(v, v * library.lanes, e.seconds) for e, v, _ in plans)
+    return Explanation(
+        contraction,
+        hardware,
+        library.isa,
+        plan,
+        estimate,
+        widths,
+        _roofline(contraction, hardware, library.isa, workers, estimate),
+    )
+
+
+@lru_cache(maxsize=16)
+def _planner(hardware: CpuHardware, isa: str, dtype: DType) -> Planner:
+    return Planner(build_library(hardware, isa, dtype))
+
+
+def _roofline(
+    contraction: Contraction, hardware: CpuHardware, isa: Isa, workers: int, estimate: Estimate
+) -> Roofline:
+    flops_per_byte = contraction.flops / contraction.bytes_moved
+    peak = hardware.peak_flops_per_s(isa, contraction.dtype, workers)
+    roofs = []
+    for level in hardware.levels:
+        rate = min(workers * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s)
+        roofs.append(Roof(level.name, rate, min(peak, flops_per_byte * rate)))
+    fitting = (
+        level.name
+        for level in hardware.levels
+        if contraction.bytes_moved <= CACHE_SHARE * level.capacity_bytes
+    )
+    return Roofline(
+        flops_per_byte=flops_per_byte,
+        peak_flops_per_s=peak,
+        roofs=tuple(roofs),
+        home=next(fitting, hardware.levels[-1].name),
+        predicted_flops_per_s=contraction.flops / estimate.seconds,
+    )

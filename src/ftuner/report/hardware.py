@@ -1,0 +1,88 @@
+"""The hardware model as a table in which every value says where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from rich.table import Table
+
+from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MemoryLevel
+from ftuner.hardware.recorded import to_document
+from ftuner.report.units import capacity, duration, rate
+
+_RATES = {
+    "_bytes_per_s": "B/s",
+    "_flops_per_s": "flop/s",
+    "_hz": "Hz",
+}
+
+
+def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
+    """One row a value: part of the machine, quantity, value with unit, provenance."""
+    table = Table(title=f"{hardware.name} ({hardware.architecture})", title_justify="left")
+    table.add_column("part")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    table.add_column("provenance")
+    kind = "GPU" if isinstance(hardware, GpuHardware) else "CPU"
+    _add_part(table, kind, hardware)
+    if isinstance(hardware, CpuHardware):
+        parts: list[Isa | MemoryLevel] = [*hardware.isas, *hardware.levels]
+        for part in parts:
+            table.add_section()
+            _add_part(table, part.name, part)
+    return table
+
+
+def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
+    """The hardware as nested dicts and lists, and its fingerprint where it has one."""
+    document = to_document(hardware)
+    if isinstance(hardware, CpuHardware):
+        document["fingerprint"] = hardware.fingerprint
+    return document
+
+
+def _add_part(table: Table, name: str, part: CpuHardware | GpuHardware | Isa | MemoryLevel) -> None:
+    shown = name
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if field.name in ("name", "provenance") or isinstance(value, tuple):
+            continue
+        source = part.provenance.get(field.name, "")
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                table.add_row(shown, f"{_quantity(field.name)}, {key}", _shown(field.name, item),
+                              source)  # fmt: skip
+                shown = ""
+        else:
+            table.add_row(shown, _quantity(field.name), _shown(field.name, value), source)
+            shown = ""
+
+
+def _quantity(field: str) -> str:
+    for suffix in (*_RATES, "_bytes", "_cycles", "_s"):
+        if field.endswith(suffix):
+            return field[: -len(suffix)].replace("_", " ")
+    return field.replace("_", " ")
+
+
+def _shown(field: str, value: Any) -> str:
+    """A value with its unit, which its field's name tells."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    for suffix, unit in _RATES.items():
+        if field.endswith(suffix):
+            return rate(value, unit)
+    if field.endswith("_bytes") or "_bytes_per_" in field:
+        return capacity(value)
+    if field.endswith("_s"):
+        return duration(value)
+    if field.endswith("_cycles"):
+        return f"{value:g} cycles"
+    if field == "associativity" and not value:
+        return "-"
+    return f"{value:g}"

@@ -1,0 +1,119 @@
+"""Plans as pictures on disk, by matplotlib: the patches of C, and the roofline."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ftuner.errors import ConfigurationError
+from ftuner.report.explain import Explanation
+from ftuner.report.picture import COLOURS, ukernels_by_area, workers_label
+from ftuner.report.units import duration, rate
+
+SUFFIXES = (".svg", ".png")
+_SIZE_INCHES = (11.0, 5.0)
+_DPI = 150
+_LABEL_SHARE = 0.06
+"""A patch narrower or lower than this part of C carries no label of its own; the legend has it."""
+_MARGIN = 4.0
+"""The roofline is drawn this factor beyond its ridges and the product, to both sides."""
+
+
+def save_picture(explanation: Explanation, path: str | Path) -> None:
+    """Draw the patches by worker and uKernel, beside the roofline; SVG or PNG by suffix.
+
+    Raises:
+        ConfigurationError: another suffix, matplotlib is not installed, or the file cannot be
+            written.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise ConfigurationError(
+            f"cannot save a picture as {target.name!r}; expected a name that ends in "
+            f"{' or '.join(SUFFIXES)}"
+        )
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError(
+            'saving pictures needs matplotlib; install it with: pip install "ftuner[plot]"'
+        )
+    # Imported by name: most processes never draw.
+    figure = import_module("matplotlib.figure").Figure(_SIZE_INCHES, layout="constrained")
+    patches, roofline = figure.subplots(1, 2, width_ratios=(2, 1))
+    _draw_patches(patches, explanation)
+    _draw_roofline(roofline, explanation)
+    try:
+        figure.savefig(target, dpi=_DPI)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {target}: {error}") from error
+
+
+def _draw_patches(axes: Any, explanation: Explanation) -> None:
+    rectangle = import_module("matplotlib.patches").Rectangle
+    contraction = explanation.contraction
+    regions = explanation.regions()
+    names = ukernels_by_area(regions).names
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    for region in regions:
+        name = str(region.kernel)
+        (top, bottom), (left, right) = region.rows, region.columns
+        axes.add_patch(
+            rectangle((left, top), right - left, bottom - top, facecolor=colours[name],
+                      edgecolor="white", linewidth=0.8)
+        )  # fmt: skip
+        wide = right - left >= _LABEL_SHARE * contraction.n
+        if wide and bottom - top >= _LABEL_SHARE * contraction.m:
+            label = f"{workers_label(region.workers)}\n{name}"
+            axes.text((left + right) / 2, (top + bottom) / 2, label, ha="center", va="center",
+                      fontsize=8)  # fmt: skip
+    for workers in {region.workers for region in regions}:
+        own = [region for region in regions if region.workers == workers]
+        top, left = min(r.rows[0] for r in own), min(r.columns[0] for r in own)
+        bottom, right = max(r.rows[1] for r in own), max(r.columns[1] for r in own)
+        axes.add_patch(
+            rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="black",
+                      linewidth=1.6)
+        )  # fmt: skip
+    handles = [rectangle((0, 0), 1, 1, facecolor=colours[name], label=name) for name in names]
+    axes.legend(handles=handles, title="uKernel", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_xlim(0, contraction.n)
+    axes.set_ylim(contraction.m, 0)
+    axes.set_xlabel("n")
+    axes.set_ylabel("m")
+    batch = f"{contraction.batch} x " if contraction.batch > 1 else ""
+    axes.set_title(
+        f"{batch}{contraction.m} x {contraction.n} x {contraction.k} {contraction.dtype}, "
+        f"{explanation.hardware.name} {explanation.isa.name}"
+    )
+
+
+def _draw_roofline(axes: Any, explanation: Explanation) -> None:
+    line = explanation.roofline
+    here = line.flops_per_byte
+    ridges = [line.peak_flops_per_s / roof.bandwidth_bytes_per_s for roof in line.roofs]
+    low, high = min(here, *ridges) / _MARGIN, max(here, *ridges) * _MARGIN
+    for roof, ridge in zip(line.roofs, ridges, strict=True):
+        peak = line.peak_flops_per_s / 1e9
+        axes.plot(
+            (low, ridge, high),
+            (low * roof.bandwidth_bytes_per_s / 1e9, peak, peak),
+            label=f"{roof.level}, {rate(roof.bandwidth_bytes_per_s, 'B/s')}",
+            linewidth=2.2 if roof.level == line.home else 0.9,
+        )
+    axes.axvline(here, color="grey", linestyle=":", linewidth=0.9)
+    axes.plot(
+        [here],
+        [line.predicted_flops_per_s / 1e9],
+        "k*",
+        markersize=11,
+        label=f"estimate, {duration(explanation.estimate.seconds)}",
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("flop / byte")
+    axes.set_ylabel("Gflop/s")
+    axes.set_title(
+        f"{line.fraction_of_peak:.0%} of {rate(line.peak_flops_per_s, 'flop/s')}", fontsize=10
+    )
+    axes.legend(fontsize=8, loc="lower right")

@@ -1,0 +1,116 @@
+"""The CPU back end: libraries compiled by LLVM and loaded into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from typing import Any
+
+from ftuner.codegen.llvm.abi import (
+    POOL_RUN_SYMBOL,
+    POOL_WORKER_SYMBOL,
+    call_symbol,
+    pack_symbol,
+    reduce_symbol,
+)
+from ftuner.codegen.llvm.bundle import Bundle, KernelBundle, RuntimeBundle
+from ftuner.codegen.llvm.jit import LoadedObject, host_target, llvm_version
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.expr import Expr
+from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.backend import Backend, Progress
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.threads import ThreadPool
+from ftuner.ukernels.library import Library, build_library
+
+log = logging.getLogger(__name__)
+
+
+class CompiledLibrary:
+    """A library whose uKernels are in this process: addresses of its functions."""
+
+    def __init__(
+        self, library: Library, loaded: LoadedObject, kernels: dict[str, tuple[int, ...]],
+        reduce_address: int,
+    ) -> None:  # fmt: skip
+        self.library = library
+        self.kernels = kernels
+        """Addresses by family name; the function of height `mr` is at `mr - 1`."""
+        self.reduce_address = reduce_address
+        self._loaded = loaded
+
+
+class CpuBackend(Backend):
+    """One ISA of this machine's CPU. Safe to use from several threads."""
+
+    def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
+        self._hardware = hardware
+        self.isa = hardware.isa(isa)
+        self.cache = cache
+        self.target = host_target(isa)
+        self._lock = threading.Lock()
+        self._compiled: dict[tuple[DType, Expr], CompiledLibrary] = {}
+        runtime = RuntimeBundle(self.isa.vector_bytes)
+        objects = compile_missing([runtime], self.target, cache, None)
+        self._runtime = LoadedObject(objects, runtime.symbols)
+        addresses = self._runtime.addresses
+        self.pool = ThreadPool(addresses[POOL_WORKER_SYMBOL], addresses[POOL_RUN_SYMBOL])
+        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
+        self.entries: dict[DType, Any] = {
+            t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
+        }
+        """`entry(plan, pool, workspace, &a, &b, &c, operands)` by dtype."""
+        pack = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+            *[ctypes.c_int64] * 3,
+        )  # fmt: skip
+        self.packs: dict[DType, Any] = {t: pack(addresses[pack_symbol(t)]) for t in DTYPES.values()}
+        """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
+
+    @property
+    def hardware(self) -> CpuHardware:
+        return self._hardware
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self._hardware.fingerprint}-{self.isa.name}-{llvm_version()}"
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype in self.entries
+
+    def library(self, dtype: DType, epilogue: Expr) -> Library:
+        return build_library(self._hardware, self.isa.name, dtype, epilogue)
+
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> None:
+        self.compiled(dtype, epilogue, progress)
+
+    def compiled(
+        self, dtype: DType, epilogue: Expr, progress: Progress | None = None
+    ) -> CompiledLibrary:
+        """The library of a dtype and epilogue, compiled if need be and loaded."""
+        found = self._compiled.get((dtype, epilogue))
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._compiled.get((dtype, epilogue))
+            if found is None:
+                found = self._load(self.library(dtype, epilogue), progress)
+                self._compiled[dtype, epilogue] = found
+            return found
+
+    def _load(self, library: Library, progress: Progress | None) -> CompiledLibrary:
+        families = library.families()
+        fused = self.isa.fused
+        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused) for f in families]
+        some = families[0].kernels[0]
+        bundles.append(KernelBundle((some,), True, fused))
+        began = time.perf_counter()
+        objects = compile_missing(bundles, self.target, self.cache, progress)
+        symbols = [s for bundle in bundles for s in bundle.symbols]
+        loaded = LoadedObject(objects, symbols)
+        log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
+        kernels = {f.name: tuple(loaded.addresses[k.symbol] for k in f.kernels) for f in families}
+        return CompiledLibrary(library, loaded, kernels, loaded.addresses[reduce_symbol(some)])

@@ -1,0 +1,301 @@
+"""`Dense`: a layer with a constant weight, packed once, and an epilogue fused into its stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.abi import MAX_OPERANDS
+from ftuner.core import expr as expressions
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
+from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.planner.plan import Problem
+from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
+from ftuner.runtime.encode import SLACK_BYTES, Strides
+from ftuner.runtime.operands import a_layout, unit_columns
+from ftuner.runtime.products import NO_WORDS, Products, Ready, forget_oldest, words
+from ftuner.runtime.session import Session, default_session
+
+REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
+"""Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one
+to some hundreds, each as likely as the next."""
+MAX_CALLS = 4096
+"""Layouts of arguments remembered by a layer."""
+BIAS = Operand("bias", "column")
+RESIDUAL = Operand("residual", "matrix")
+
+Activation = str | Callable[[Expr], Expr] | None
+
+
+def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -> Expr:
+    """`activation(acc + bias) + residual`.
+
+    `activation` is a name of `ACTIVATIONS` or a function from expression to expression.
+
+    Raises:
+        ExpressionError: an unknown activation, or one that reads operands of its own.
+    """
+    value: Expr = ACCUMULATOR
+    if has_bias:
+        value = value + BIAS
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise ExpressionError(
+                f"activation is {activation!r}; known are {', '.join(sorted(ACTIVATIONS))}, or "
+                "give a function of an expression"
+            )
+        value = ACTIVATIONS[activation](value)
+    elif activation is not None:
+        value = expressions.as_expr(activation(value))
+    if has_residual:
+        value = value + RESIDUAL
+    return value
+
+
+class _Call(NamedTuple):
+    """What a call with arguments of one layout does."""
+
+    ready: Ready
+    shape: tuple[int, ...]
+
+
+class Dense:
+    """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x.
+
+    The weight is packed at construction into panels of the width that the estimate likes best over
+    a range of row counts; nothing is compiled, packed or measured in a call.
+    """
+
+    def __init__(
+        self,
+        weight: object,
+        bias: object | None = None,
+        activation: Activation = None,
+        residual: bool = False,
+        *,
+        width: int | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """Pack a weight and make the layer's uKernels ready.
+
+        Args:
+            weight: `(out_features, in_features)`, float32 or float64, any strides; copied.
+            bias: `(out_features,)`, or None; copied.
+            activation: a name of `ftuner.core.expr.ACTIVATIONS`, or a function that builds an
+                expression from the expression it is given, or None.
+            residual: whether calls bring an array that is added last.
+            width: vectors of a panel, one of the library's `widths`; by default the one that the
+                estimate likes best.
+            session: the state to use instead of the process's own.
+
+        Raises:
+            ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
+        """
+        session = session or default_session()
+        w = as_array(weight, "weight")
+        dtype = dtype_of(w, "weight")
+        if w.ndim != 2 or 0 in w.shape:
+            raise ShapeError(
+                f"weight is {w.shape}; expected (out_features, in_features), neither 0"
+            )
+        self.out_features, self.in_features = w.shape
+        self.dtype = w.dtype
+        self._session = session
+        self._bias: Array | None = None
+        if bias is not None:
+            given = as_array(bias, "bias")
+            same_dtype(w, given, "bias")
+            if given.shape != (self.out_features,):
+                raise ShapeError(f"bias is {given.shape}; expected ({self.out_features},)")
+            self._bias = np.array(given, copy=True)
+        self.takes_residual = residual
+        self.epilogue = layer_epilogue(bias is not None, activation, residual)
+        names = [operand.name for operand in operands(self.epilogue)]
+        if len(names) > MAX_OPERANDS or not set(names) <= {"bias", "residual"}:
+            raise ExpressionError(
+                f"the epilogue reads {', '.join(names)}; a layer has only bias and residual"
+            )
+        self._names = tuple(names)
+        self.products: Products = session.products(dtype, self.epilogue)
+        self.width = width or self.products.compiled.library.widths[0]
+        if width is None:
+            self.width = self._best_width()
+        elif width not in (known := self.products.compiled.library.widths):
+            raise ConfigurationError(f"width is {width}; this machine's library has {known}")
+        self.packed = self._pack(w)
+        self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
+        self._calls: dict[tuple[object, ...], _Call] = {}
+
+    def _best_width(self) -> int:
+        planner = self.products.planner
+        library = self.products.compiled.library
+        if len(library.widths) == 1:
+            return library.widths[0]
+
+        def total(width: int) -> float:
+            """Sum of logarithms: each count of rows weighs the same, however long it takes."""
+            problems = (self.problem(rows)._replace(width=width) for rows in REFERENCE_ROWS)
+            return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
+
+        return min(library.widths, key=total)
+
+    def _pack(self, weight: Array) -> Array:
+        """The weight in panels: full ones, then one of the vectors that the rest needs."""
+        weight = readable(weight)
+        library = self.products.compiled.library
+        lanes, k, n = library.lanes, self.in_features, self.out_features
+        nr = self.width * lanes
+        elements = -(-n // lanes) * lanes * k
+        size = weight.itemsize
+        memory = np.empty(elements * size + SLACK_BYTES + 64, dtype=np.uint8)
+        shift = -memory.ctypes.data % 64
+        packed = memory[shift : shift + elements * size].view(weight.dtype)
+        pack = self.products.backend.packs[library.dtype]
+        source, target = weight.ctypes.data, packed.ctypes.data
+        column_stride, k_stride = weight.strides
+        for column in range(0, n, nr):
+            width = min(nr, n - column)
+            padded = -(-width // lanes) * lanes
+            place = target + column * k * size
+            pack(source + column * column_stride, k_stride, column_stride, place, k, width, padded)
+        return packed
+
+    def problem(self, rows: int, layout: str = ROW, must_pack: bool = False) -> Problem:
+        """What the planner is asked for `rows` rows of an x that lies as told."""
+        return Problem(rows, self.out_features, self.in_features, 1, layout, must_pack, "panels",
+                       self.width, 0, self._session.threads)  # fmt: skip
+
+    def __call__(
+        self, x: object, residual: object | None = None, out: object | None = None
+    ) -> Array:
+        """Apply the layer.
+
+        Args:
+            x: `(..., in_features)`, of the weight's dtype, any strides.
+            residual: `(..., out_features)`, if and only if the layer was made with `residual=True`.
+            out: `(..., out_features)` to write to; made if not given.
+
+        Returns:
+            `(..., out_features)`.
+
+        Raises:
+            ShapeError, DTypeError, OperandError: arguments that do not fit.
+        """
+        if type(x) is np.ndarray and residual is None:
+            # The short way, for arguments like some before: no view is made, nothing is planned.
+            if out is None:
+                call = self._calls.get((x.shape, x.strides, self._session.threads))
+                if call is not None and x.dtype == self.dtype and x.flags.aligned:
+                    y = np.empty(call.shape, self.dtype)
+                    self.products.run(call.ready, x, self.packed, y, self.bias_words.address)
+                    return y
+            elif type(out) is np.ndarray:
+                call = self._calls.get(
+                    (x.shape, x.strides, self._session.threads, out.shape, out.strides)
+                )
+                if (
+                    call is not None
+                    and x.dtype == self.dtype == out.dtype
+                    and x.flags.aligned
+                    and out.flags.behaved
+                    and not np.may_share_memory(x, out)
+                ):
+                    self.products.run(call.ready, x, self.packed, out, self.bias_words.address)
+                    return out
+        return self._general(x, residual, out)
+
+    def _general(self, x_given: object, residual_given: object | None, out: object | None) -> Array:
+        x = as_array(x_given, "x")
+        dtype_of(x, "x")
+        if x.dtype != self.dtype:
+            raise DTypeError(f"x has dtype {x.dtype}, the weight {self.dtype}; convert one of them")
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise ShapeError(f"x is {x.shape}; expected (..., {self.in_features})")
+        shape = (*x.shape[:-1], self.out_features)
+        if (residual_given is not None) != self.takes_residual:
+            expected = "a residual" if self.takes_residual else "no residual"
+            raise OperandError(f"this layer was made to take {expected}")
+        residual = None
+        if residual_given is not None:
+            residual = as_array(residual_given, "residual")
+            same_dtype(x, residual, "residual")
+            if residual.shape != shape:
+                raise ShapeError(f"residual is {residual.shape}; expected {shape}")
+        if out is None:
+            result = np.empty(shape, self.dtype)
+        else:
+            result = writable(out)
+            if result.shape != shape:
+                raise ShapeError(f"out is {result.shape}; expected {shape}")
+            if result.dtype != self.dtype:
+                raise DTypeError(f"out has dtype {result.dtype}, the weight {self.dtype}")
+        if result.size:
+            key: tuple[object, ...] | None = None
+            if residual is None and x is x_given:
+                key = (x.shape, x.strides, self._session.threads)
+                if out is not None:
+                    key = (*key, result.shape, result.strides)
+            self._into(readable(x), residual, result, key)
+        return result
+
+    def _into(
+        self, x: Array, residual: Array | None, y: Array, key: tuple[object, ...] | None
+    ) -> None:
+        """The layer's product to `y`, by way of a fresh array where `y` cannot be written directly.
+
+        `key`: under what to remember the call, if arguments like these can go the short way.
+        """
+        rows = _as_matrix(x)
+        target = _as_matrix_view(y)
+        overlapping = [x, *([residual] if residual is not None else [])]
+        if (
+            target is None
+            or not unit_columns(target)
+            or not y.flags.aligned
+            or any(np.may_share_memory(y, other) for other in overlapping)
+        ):
+            fresh = np.empty(y.shape, y.dtype)
+            self._into(x, residual, fresh, None)
+            y[...] = fresh
+            return
+        page_bytes = self.products.compiled.library.hardware.page_bytes
+        layout = a_layout(rows, self.out_features, page_bytes)
+        a_row, a_k = rows.strides
+        if layout.layout == COLUMN and not layout.must_pack:
+            a_row = rows.itemsize
+        arrays, steps = [], []
+        for name in self._names:
+            if name == "bias":
+                assert self._bias is not None
+                arrays.append(self._bias)
+                steps.append(0)
+            else:
+                assert residual is not None
+                matrix = _as_matrix(readable(residual))
+                if not unit_columns(matrix):
+                    matrix = matrix.copy()
+                arrays.append(matrix)
+                steps.append(matrix.strides[0])
+        problem = self.problem(rows.shape[0], layout.layout, layout.must_pack)
+        strides = Strides(a_row, a_k, 0, 0, target.strides[0], (), tuple(steps), False)
+        ready = self.products.ready(problem, strides)
+        given = words(arrays) if arrays else NO_WORDS
+        self.products.run(ready, rows, self.packed, target, given.address)
+        if key is not None and rows.ctypes.data == x.ctypes.data:
+            forget_oldest(self._calls, MAX_CALLS)
+            self._calls[key] = _Call(ready, y.shape)
+
+
+def _as_matrix(x: Array) -> Array:
+    """All axes but the last as one; a copy only where strides do not allow a view."""
+    return x.reshape(-1, x.shape[-1]) if x.ndim != 2 else x
+
+
+def _as_matrix_view(y: Array) -> Array | None:
+    """The same without a copy, or None."""
+    matrix = _as_matrix(y)
+    return matrix if np.may_share_memory(matrix, y) else None

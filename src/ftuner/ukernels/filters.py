@@ -1,0 +1,140 @@
+"""Pruning: named filters, each with a reason, over the enumerated register tiles.
+
+Thresholds start where FTuner (arXiv 2407.21418) starts, at 0.95, and are relaxed by 0.05 until
+something is left, so that no machine ends with an empty library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ftuner.core.dtype import DType
+from ftuner.core.ukernel import RegisterTile
+from ftuner.cost.estimate import efficiency, panel_intensity, step_cycles
+from ftuner.hardware.model import CpuHardware, Isa
+
+THRESHOLD = 0.95
+THRESHOLD_STEP = 0.05
+MAX_WIDTHS = 2
+"""Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
+More of them only cost tuning time."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What one filter took out."""
+
+    name: str
+    reason: str
+    tiles: tuple[RegisterTile, ...]
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """From all enumerated tiles to the kept ones."""
+
+    enumerated: int
+    pruned: tuple[Pruned, ...]
+    kept: tuple[RegisterTile, ...]
+    """One tile for each height and width."""
+    widths: tuple[int, ...]
+    """Widths of full panels, in vectors, narrowest first; narrower ones serve tails only."""
+
+
+def registers_needed(tile: RegisterTile, isa: Isa) -> int:
+    """Accumulators, one row of B, one element of A, and where multiply-add is not one instruction
+    the product on its way."""
+    return tile.accumulators + tile.vectors + 1 + (0 if isa.fused else 1)
+
+
+def run_filters(
+    tiles: Iterable[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+) -> Funnel:
+    """Apply all filters in order.
+
+    The result holds exactly one tile for each height and width that it covers.
+    """
+    left = list(tiles)
+    enumerated = len(left)
+    pruned: list[Pruned] = []
+
+    def keep(name: str, reason: str, passes: Callable[[RegisterTile], bool]) -> None:
+        nonlocal left
+        out = tuple(t for t in left if not passes(t))
+        left = [t for t in left if passes(t)]
+        pruned.append(Pruned(name, reason, out))
+
+    keep(
+        "registers",
+        "accumulators, a row of B and an element of A do not fit the vector registers",
+        lambda t: registers_needed(t, isa) <= isa.vector_registers,
+    )
+    keep(
+        "chains",
+        "fewer chains already hide the latency of a multiply-add",
+        lambda t: (
+            t.chains == 1
+            or step_cycles(RegisterTile(t.mr, t.vectors, t.chains - 1), isa).latency
+            > step_cycles(t, isa).issue
+        ),
+    )
+    best_chains: dict[tuple[int, int], RegisterTile] = {}
+    for tile in left:
+        place = (tile.mr, tile.vectors)
+        found = best_chains.get(place)
+        if found is None or step_cycles(tile, isa).cycles < step_cycles(found, isa).cycles:
+            best_chains[place] = tile
+    keep(
+        "latency",
+        "more chains of the same tile hide more of the latency",
+        lambda t: best_chains[t.mr, t.vectors] == t,
+    )
+    widths, reason = _kept_widths(left, isa, dtype, hardware)
+    keep("width", reason, lambda t: t.vectors in widths or t.vectors < max(widths))
+    heights = {
+        v: _tail_height([t for t in left if t.vectors == v], isa) for v in range(1, max(widths) + 1)
+    }
+    keep(
+        "tail height",
+        "a lower tile of a width that only tails use comes within 0.95 of its best",
+        lambda t: t.vectors in widths or t.mr <= heights[t.vectors],
+    )
+    return Funnel(enumerated, tuple(pruned), tuple(left), tuple(sorted(widths)))
+
+
+def _kept_widths(
+    tiles: list[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+) -> tuple[set[int], str]:
+    """Widths whose tallest tile is neither load-bound nor bound by L2, fewest loads first."""
+    tallest = {t.vectors: t for t in sorted(tiles, key=lambda t: t.mr)}
+    l2 = hardware.levels[min(1, len(hardware.levels) - 1)]
+    threshold = THRESHOLD
+    while threshold > 0:
+        passing = [
+            t
+            for t in tallest.values()
+            if efficiency(t, isa) >= threshold
+            and panel_intensity(t, isa, dtype, hardware, l2) >= threshold
+        ]
+        if passing:
+            break
+        threshold -= THRESHOLD_STEP
+    else:
+        passing = list(tallest.values())
+
+    def loads_per_multiply_add(tile: RegisterTile) -> tuple[float, int]:
+        return ((tile.mr + tile.vectors) / (tile.mr * tile.vectors), tile.vectors)
+
+    chosen = sorted(passing, key=loads_per_multiply_add)[:MAX_WIDTHS]
+    reason = (
+        f"load ports or L2 hold its tallest tile under {threshold:.2f} of the peak, "
+        "or other widths load less for each multiply-add"
+    )
+    return {t.vectors for t in chosen}, reason
+
+
+def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:
+    """The lowest tile that comes within the threshold of the best of its width."""
+    best = max(efficiency(t, isa) for t in tiles)
+    return min(t.mr for t in tiles if efficiency(t, isa) >= THRESHOLD * best)

@@ -1,0 +1,105 @@
+"""The library: the uKernels kept for one machine, dtype and epilogue, by how they are used.
+
+A *family* is the uKernels of one panel width: one for each height, all interchangeable on one
+packed operand. Full panels are of the library's widths; the last columns of a matrix go to tail
+families of every width up to the widest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.ukernel import COLUMN, PACKED, ROW, STRIDED, UKernel
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.ukernels.enumerate import register_tiles
+from ftuner.ukernels.filters import Funnel, run_filters
+
+
+@dataclass(frozen=True)
+class Family:
+    """uKernels of one width, operand layouts and epilogue: `kernels[mr - 1]` has height `mr`."""
+
+    vectors: int
+    tail: bool
+    a_layout: str
+    b_layout: str
+    kernels: tuple[UKernel, ...]
+
+    @cached_property
+    def nr(self) -> int:
+        return self.kernels[0].nr
+
+    @cached_property
+    def max_mr(self) -> int:
+        return len(self.kernels)
+
+    @cached_property
+    def name(self) -> str:
+        kind = "tail" if self.tail else "full"
+        return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}"
+
+
+@dataclass(frozen=True)
+class Library:
+    """All families for one machine, ISA, dtype and epilogue."""
+
+    hardware: CpuHardware
+    isa: Isa
+    dtype: DType
+    epilogue: Expr
+    funnel: Funnel
+
+    @property
+    def lanes(self) -> int:
+        return self.isa.lanes(self.dtype)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of full panels, in vectors."""
+        return self.funnel.widths
+
+    def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
+        """The family of a width; tails are always read from packed panels."""
+        assert not tail or b_layout == PACKED
+        tiles = sorted((t for t in self.funnel.kept if t.vectors == vectors), key=lambda t: t.mr)
+        assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
+        kernels = tuple(
+            UKernel(t, self.dtype, self.isa.name, self.lanes, a_layout, b_layout, tail,
+                    self.epilogue)
+            for t in tiles
+        )  # fmt: skip
+        return Family(vectors, tail, a_layout, b_layout, kernels)
+
+    def families(self) -> tuple[Family, ...]:
+        """Every family that some plan may use. In-place B serves matrix products only: a layer
+        packs its weight, so libraries with an epilogue have none."""
+        b_layouts = (PACKED, STRIDED) if self.epilogue == ACCUMULATOR else (PACKED,)
+        found = []
+        for a_layout in (ROW, COLUMN):
+            for b_layout in b_layouts:
+                found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
+            tails = range(1, max(self.widths) + 1)
+            found += [self.family(v, True, a_layout, PACKED) for v in tails]
+        return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def build_library(
+    hardware: CpuHardware, isa_name: str, dtype: DType, epilogue: Expr = ACCUMULATOR
+) -> Library:
+    """Enumerate and filter: arithmetic on the hardware model, no measurement.
+
+    Raises:
+        HardwareError: the machine has no such ISA.
+    """
+    try:
+        isa = hardware.isa(isa_name)
+    except KeyError:
+        known = ", ".join(i.name for i in hardware.isas)
+        raise HardwareError(f"{hardware.name} has no ISA {isa_name!r}; it has {known}") from None
+    funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
+    return Library(hardware, isa, dtype, epilogue, funnel)

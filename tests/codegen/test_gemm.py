@@ -1,0 +1,249 @@
+"""uKernels: what the compiler makes of them on recorded machines, and what they compute here."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+import numpy as np
+import pytest
+from tests.conftest import HOST_ISAS, recorded_cpus
+from tests.reference import Array, assert_product, lie, uniform
+
+from ftuner.codegen.llvm.abi import Context
+from ftuner.codegen.llvm.gemm import emit_ukernel
+from ftuner.codegen.llvm.jit import (
+    ISA_FEATURES,
+    SCHEDULING_MODELS,
+    LoadedObject,
+    Target,
+    compile_assembly,
+    compile_object,
+    host_target,
+)
+from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
+from ftuner.core.ukernel import COLUMN, PACKED, ROW, STRIDED, RegisterTile, UKernel
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.ukernels.library import build_library
+
+CPUS = {
+    "epyc-milan-2": "znver3",
+    "xeon-8375c": "icelake-server",
+    "core-i7-8700": "skylake",
+    "graviton2": "neoverse-n1",
+}
+"""LLVM's names for the recorded machines."""
+
+
+def target_of(machine: CpuHardware, isa: Isa) -> Target:
+    triple = {
+        "x86_64": "x86_64-unknown-linux-gnu",
+        "aarch64": "aarch64-unknown-linux-gnu",
+    }[machine.architecture]
+    off = ",-avx" if isa.name == "sse2" else ",-avx512f" if isa.name == "avx2" else ""
+    cpu = SCHEDULING_MODELS.get(isa.name) or CPUS[machine.name]
+    return Target(triple, cpu, ISA_FEATURES[isa.name] + off)
+
+
+def module_of(kernel: UKernel, fused: bool, triple: str) -> ir.Module:
+    module = ir.Module("kernel")
+    module.triple = triple
+    emit_ukernel(module, kernel, fused)
+    return module
+
+
+MULTIPLY_ADD = {
+    ("x86_64", True): r"\tvfn?madd\d+p[sd]\t",
+    ("x86_64", False): r"\tmulp[sd]\t",
+    ("aarch64", True): r"\tfmla\t",
+}
+STACK = {"x86_64": r"\(%rsp", "aarch64": r"\[sp"}
+VECTOR = {"x86_64": r"%[xyz]mm\d+", "aarch64": r"\b[qdsv]\d+"}
+MOVE = {
+    "x86_64": r"\tv?mov[au]p[sd]\t%[xyz]mm\d+, %[xyz]mm\d+",
+    "aarch64": r"\tmov\tv\d+\S*, v\d+",
+}
+
+
+def k_loop(assembly: str, multiply_add: str) -> list[str]:
+    """The instructions of the innermost loop with the most multiply-adds: from a label to the
+    jump that goes back to it."""
+    loops, label, body = [], "", []
+    for line in assembly.splitlines():
+        if found := re.match(r"(\.LBB\d+_\d+):", line):
+            label, body = found.group(1), []
+            continue
+        body.append(line)
+        if label and re.search(rf"\t(j\w+|b\.\w+|cbn?z\s.*)\s.*{re.escape(label)}$", line):
+            loops.append(body)
+    assert loops
+    return max(loops, key=lambda b: sum(bool(re.search(multiply_add, line)) for line in b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> None:
+    """The tallest tile of each full width: inside the k loop no vector goes to the stack or from
+    one register to another, and there is one multiply-add for each accumulator."""
+    architecture = recorded.architecture
+    for isa in recorded.isas:
+        library = build_library(recorded, isa.name, dtype)
+        target = target_of(recorded, isa)
+        pattern = MULTIPLY_ADD[architecture, isa.fused]
+        for width in library.widths:
+            for a_layout, b_layout in ((ROW, PACKED), (COLUMN, PACKED), (ROW, STRIDED)):
+                kernel = library.family(width, False, a_layout, b_layout).kernels[-1]
+                module = module_of(kernel, isa.fused, target.triple)
+                loop = k_loop(compile_assembly(module, target), pattern)
+                multiply_adds = [line for line in loop if re.search(pattern, line)]
+                assert len(multiply_adds) == kernel.tile.accumulators, kernel.symbol
+                on_stack = [line for line in loop if re.search(STACK[architecture], line)]
+                spills = [line for line in on_stack if re.search(VECTOR[architecture], line)]
+                assert spills == [], kernel.symbol
+                if isa.fused:
+                    assert [line for line in loop if re.search(MOVE[architecture], line)] == []
+                else:
+                    # A multiplication in place costs a copy of one operand, or a load.
+                    adds = [line for line in loop if re.search(r"\taddp[sd]\t", line)]
+                    assert len(adds) == kernel.tile.accumulators, kernel.symbol
+
+
+@pytest.mark.parametrize(
+    ("machine", "register"),
+    [("xeon-8375c", "zmm"), ("core-i7-8700", "ymm"), ("graviton2", "v")],
+)
+def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
+    hardware = next(m for m in recorded_cpus() if m.name == machine)
+    isa = hardware.widest
+    library = build_library(hardware, isa.name, FLOAT32)
+    kernel = library.family(library.widths[0], False, COLUMN, PACKED).kernels[-1]
+    target = target_of(hardware, isa)
+    pattern = MULTIPLY_ADD[hardware.architecture, True]
+    loop = k_loop(compile_assembly(module_of(kernel, True, target.triple), target), pattern)
+    used = [line for line in loop if re.search(pattern, line)]
+    assert all(re.search(rf"\b{register}\d+", line) for line in used)
+
+
+def test_ir_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
+    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, "sse2", 4, ROW, PACKED)
+    golden("kernel-1x4.ll", str(module_of(kernel, False, "x86_64-unknown-linux-gnu")))
+
+
+class Loaded:
+    """A uKernel in this process, whatever ISA it was made for: compiled for `isa`."""
+
+    def __init__(self, kernel: UKernel, fused: bool, isa: str) -> None:
+        self.kernel = kernel
+        target = host_target(isa)
+        data = compile_object(module_of(kernel, fused, target.triple), target)
+        self._object = LoadedObject([data], [kernel.symbol])
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
+        self._call = prototype(self._object.addresses[kernel.symbol])
+
+    def __call__(
+        self, a: Array, b: Array, c: Array, tiles: int = 1, accumulate: bool = False
+    ) -> None:
+        """`a` of `tiles * mr` rows; a packed `b` is given as `(k, nr)`."""
+        size, (a_row, a_k) = a.itemsize, a.strides
+        context = np.zeros(int(Context.SIZE), np.int64)
+        context[Context.A_STRIDE] = a_row if self.kernel.a_layout == ROW else a_k
+        context[Context.A_TILE_STRIDE] = self.kernel.mr * a_row
+        context[Context.B_K_STRIDE] = b.strides[0]
+        context[Context.C_ROW_STRIDE] = c.strides[0]
+        context[Context.VALID_COLUMNS] = c.shape[1]
+        context[Context.ACCUMULATE] = int(accumulate)
+        context[Context.FINISH] = 1
+        assert (a_k if self.kernel.a_layout == ROW else a_row) == size
+        places = [x.ctypes.data for x in (context, a, b, c)]
+        self._call(*places, 0, 0, a.shape[1], tiles)
+
+
+def check(kernel: UKernel, fused: bool, columns: tuple[int, ...], isa: str = HOST_ISAS[-1]) -> None:
+    """One kernel at several lengths of k, over one and several tiles, with and without C."""
+    run = Loaded(kernel, fused, isa)
+    dtype, mr, nr = kernel.dtype.name, kernel.mr, kernel.nr
+    for k in (0, 1, 2, 3, 7, 64, 101):
+        for tiles in (1, 3):
+            for n in columns:
+                for accumulate in (False, True):
+                    a = uniform(k, (tiles * mr, k), dtype)
+                    if kernel.a_layout == COLUMN:
+                        a = np.asfortranarray(a)
+                    b = uniform(k + 1, (k, nr), dtype)
+                    if kernel.b_layout == STRIDED:
+                        b, _ = lie("padded", b)
+                    before = uniform(2, (tiles * mr, n), dtype)
+                    c, memory = lie("padded", before, guard=99.0)
+                    if k == 0 and min(a.strides) == 0:
+                        a = np.empty((tiles * mr, 1), dtype, order="F")[:, :0]
+                    if 0 in a.strides or a.strides[kernel.a_layout == ROW] != a.itemsize:
+                        continue
+                    run(a, b, c, tiles, accumulate)
+                    assert_product(
+                        c, a, b[:, :n], added_to=before if accumulate else None,
+                        message=f"{kernel.symbol} k={k} tiles={tiles} n={n}",
+                    )  # fmt: skip
+                    assert np.count_nonzero(memory == 99.0) == memory.size - c.size
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("tile", ["1x1/4", "1x5/2", "5x5/1", "6x4/1", "14x2/1"])
+def test_avx512_shapes(dtype: DType, tile: str) -> None:
+    """Machine code for wider vectors than this machine's: the same IR, compiled for it."""
+    mr, vectors, chains = map(int, re.findall(r"\d+", tile))
+    lanes = 64 // dtype.itemsize
+    for a_layout, b_layout in ((ROW, PACKED), (COLUMN, STRIDED)):
+        kernel = UKernel(
+            RegisterTile(mr, vectors, chains), dtype, "avx512", lanes, a_layout, b_layout
+        )
+        check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,))
+
+
+@pytest.mark.parametrize(
+    ("isa", "lanes"),
+    [
+        pytest.param(isa, lanes, marks=pytest.mark.isa(isa))
+        for isa, lanes in (("sse2", 4), ("avx2", 8), ("avx512", 16), ("neon", 4))
+    ],
+)
+def test_on_its_own_isa(isa: str, lanes: int) -> None:
+    """Compiled for an ISA and no wider one, where this machine has it."""
+    for tile in (RegisterTile(1, 2, 2), RegisterTile(4, 2, 1)):
+        kernel = UKernel(tile, FLOAT32, isa, lanes)
+        check(kernel, isa != "sse2", (kernel.nr,), isa)
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+@pytest.mark.parametrize("vectors", [1, 3])
+def test_tails(lanes: int, vectors: int) -> None:
+    """Every number of columns that a tail may have: nothing beside them is touched."""
+    for mr, chains in ((1, 3), (3, 1)):
+        kernel = UKernel(
+            RegisterTile(mr, vectors, chains), FLOAT32, "any", lanes, ROW, PACKED, tail=True
+        )
+        check(kernel, HOST_ISAS[-1] != "sse2", tuple(range(1, kernel.nr + 1)))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("a_layout", [ROW, COLUMN])
+@pytest.mark.parametrize("b_layout", [PACKED, STRIDED])
+@pytest.mark.parametrize("chains", [1, 2, 3, 8])
+def test_layouts_and_chains(fused: bool, a_layout: str, b_layout: str, chains: int) -> None:
+    tile = RegisterTile(2, 2, chains)
+    check(UKernel(tile, FLOAT64, "any", 2, a_layout, b_layout), fused, (4,))
+
+
+def test_symbols_tell_kernels_apart() -> None:
+    base = UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8)
+    others = [
+        UKernel(RegisterTile(3, 2, 1), FLOAT32, "avx2", 8),
+        UKernel(RegisterTile(2, 1, 1), FLOAT32, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 2), FLOAT32, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1), FLOAT64, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1), FLOAT32, "sse2", 8),
+        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, COLUMN),
+        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, STRIDED),
+        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, PACKED, True),
+    ]
+    assert len({kernel.symbol for kernel in (base, *others)}) == len(others) + 1

@@ -1,0 +1,359 @@
+"""Emitted elementary functions and expressions, run on this machine's ISAs: every function within
+4 ulp of the exact value, special values as in C's Annex F."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from ftuner.codegen.llvm import vecmath
+from ftuner.codegen.llvm.emit import emit
+from ftuner.codegen.llvm.jit import (
+    ISA_FEATURES,
+    LoadedObject,
+    Target,
+    compile_assembly,
+    compile_object,
+    host_target,
+)
+from ftuner.core.expr import (
+    ACCUMULATOR,
+    ACTIVATIONS,
+    Binary,
+    Constant,
+    Operand,
+    Unary,
+    clip,
+    evaluate,
+    gelu,
+    relu,
+)
+from ftuner.errors import ExpressionError
+
+MAX_ULP = 4.0
+FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf", "erfc")
+ELEMENT = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A vector type on an ISA; zero lanes is a scalar."""
+
+    isa: str
+    dtype: str
+    lanes: int
+
+    @property
+    def fused(self) -> bool:
+        return self.isa != "sse2"
+
+    @property
+    def type(self) -> ir.Type:
+        element = ELEMENT[self.dtype]
+        return ir.VectorType(element, self.lanes) if self.lanes else element
+
+    def __str__(self) -> str:
+        return f"{self.isa}-{self.dtype}x{self.lanes}"
+
+
+# The registers of each ISA, vectors wider than them, an odd length and a scalar.
+CASES = [
+    Case("sse2", "float32", 4),
+    Case("sse2", "float32", 16),
+    Case("sse2", "float64", 2),
+    Case("avx2", "float32", 8),
+    Case("avx2", "float32", 16),
+    Case("avx2", "float32", 3),
+    Case("avx2", "float32", 0),
+    Case("avx2", "float64", 4),
+    Case("avx2", "float64", 8),
+    Case("avx512", "float32", 16),
+    Case("avx512", "float64", 8),
+    Case("neon", "float32", 4),
+    Case("neon", "float64", 2),
+]
+all_cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def module_of(body, case, inputs):
+    """A module with `void f(ptr in..., ptr out, i64 vectors)`, applying `body` vector by vector."""
+    module = ir.Module()
+    i64 = ir.IntType(64)
+    signature = ir.FunctionType(ir.VoidType(), [ir.PointerType()] * (inputs + 1) + [i64])
+    function = ir.Function(module, signature, "f")
+    *sources, destination, vectors = function.args
+    entry = function.append_basic_block("entry")
+    loop, done = function.append_basic_block("loop"), function.append_basic_block("done")
+    ir.IRBuilder(entry).branch(loop)
+    builder = ir.IRBuilder(loop)
+    i = builder.phi(i64)
+    i.add_incoming(i64(0), entry)
+    first = builder.mul(i, i64(max(case.lanes, 1)))
+    align = np.dtype(case.dtype).itemsize
+
+    def address(base):
+        return builder.gep(base, [first], source_etype=ELEMENT[case.dtype])
+
+    loaded = [builder.load(address(s), typ=case.type, align=align) for s in sources]
+    builder.store(body(builder, *loaded), address(destination), align=align)
+    following = builder.add(i, i64(1))
+    i.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_unsigned("<", following, vectors), loop, done)
+    ir.IRBuilder(done).ret_void()
+    return module
+
+
+def run(body, case, *arrays):
+    """`body` of the arrays, elementwise, compiled for the case; skips if the host lacks the ISA."""
+    try:
+        target = host_target(case.isa)
+    except AssertionError as lacking:
+        pytest.skip(str(lacking))
+    loaded = LoadedObject([compile_object(module_of(body, case, len(arrays)), target)], ["f"])
+    lanes = max(case.lanes, 1)
+    count = arrays[0].size
+    vectors = -(-count // lanes)
+    padded = [np.pad(a.astype(case.dtype), (0, vectors * lanes - count)) for a in arrays]
+    out = np.empty_like(padded[0])
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*padded, out)]
+    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), ctypes.c_int64)
+    prototype(loaded.addresses["f"])(*pointers, vectors)
+    return out[:count]
+
+
+def run_function(name, case, x):
+    function = getattr(vecmath, name)
+    return run(lambda builder, v: function(builder, v, case.fused), case, x)
+
+
+REFERENCE = {name: Unary(name, ACCUMULATOR) for name in FUNCTIONS}
+# Where each function does something else than saturate.
+RANGES = {
+    "exp": {"float64": (-745.5, 709.9), "float32": (-104.5, 88.8)},
+    "log": {"float64": (0.3, 3.0), "float32": (0.3, 3.0)},
+    "tanh": {"float64": (-20.0, 20.0), "float32": (-9.5, 9.5)},
+    "sigmoid": {"float64": (-745.5, 40.0), "float32": (-104.5, 20.0)},
+    "erf": {"float64": (-6.0, 6.0), "float32": (-4.0, 4.0)},
+    "erfc": {"float64": (-6.0, 27.3), "float32": (-4.0, 10.1)},
+}
+# Where a formula takes over from another, or stops being evaluated.
+BOUNDARIES = [
+    0.46875, 1.0, math.log(2.0) / 2.0, math.log(2.0) / 4.0, math.sqrt(0.5), math.sqrt(2.0),
+    9.25, 19.25, 10.125, 27.3125, -104.5, -746.0, 89.0, 710.0, -87.33654, -708.396,
+]  # fmt: skip
+
+
+@cache
+def arguments(name, dtype):
+    """Finite arguments: over the range of interest, over all magnitudes, about every boundary."""
+    rng = np.random.default_rng(0)
+    info = np.finfo(dtype)
+    per_part = 70_000 if dtype == "float32" else 600
+    signs = rng.choice([-1.0, 1.0], per_part) if name != "log" else 1.0
+    exponents = rng.uniform(np.log2(info.smallest_subnormal), np.log2(info.max), per_part)
+    about = np.array([b * s for b in BOUNDARIES for s in (1, -1)], dtype)
+    about = np.concatenate([about, np.nextafter(about, info.max), np.nextafter(about, -info.max)])
+    x = np.concatenate(
+        [
+            rng.uniform(*RANGES[name][dtype], per_part),
+            rng.uniform(0.0 if name == "log" else -2.0, 2.0, per_part),
+            signs * np.exp2(exponents),
+            about[about > 0] if name == "log" else about,
+            [info.smallest_subnormal, info.tiny, info.max, 3 * info.smallest_subnormal],
+        ]
+    )
+    return x.astype(dtype)
+
+
+@cache
+def exact(name, dtype):
+    """The exact values at `arguments`, rounded to `dtype`, and what rounding took away.
+
+    float32 is compared with float64 arithmetic, float64 with mpmath at 100 bits.
+    """
+    x = arguments(name, dtype)
+    if dtype == "float32":
+        value = evaluate(REFERENCE[name], {"acc": x.astype(np.float64)})
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = value.astype(np.float32)
+            return rounded, np.nan_to_num(value - rounded, posinf=0.0, neginf=0.0)
+    with mpmath.workprec(100):
+        function = getattr(mpmath, name, lambda v: 1 / (1 + mpmath.exp(-v)))
+        # mpmath's erfc fails on huge arguments; beyond a hundred nothing changes.
+        within = np.clip(x, -100.0, 100.0) if name == "erfc" else x
+        values = [function(mpmath.mpf(float(v))) for v in within]
+        # Beyond the largest float64 mpmath goes on; conversion gives infinity.
+        rounded = np.array([float(v) for v in values])
+        rest = [
+            float(v - mpmath.mpf(r)) if math.isfinite(r) else 0.0
+            for v, r in zip(values, rounded.tolist(), strict=True)
+        ]
+    return rounded, np.array(rest)
+
+
+@all_cases
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_is_within_four_ulp(name, case):
+    got = run_function(name, case, arguments(name, case.dtype))
+    rounded, rest = exact(name, case.dtype)
+    overflowed = np.isinf(rounded)
+    np.testing.assert_array_equal(got[overflowed], rounded[overflowed])
+    got, rounded, rest = got[~overflowed], rounded[~overflowed], rest[~overflowed]
+    error = np.abs((got.astype(np.float64) - rounded) - rest) / np.spacing(np.abs(rounded))
+    worst = error.argmax()
+    where = arguments(name, case.dtype)[~overflowed][worst]
+    assert error[worst] <= MAX_ULP, f"{name}({where!r}) is off by {error[worst]} ulp"
+
+
+INF, NAN = math.inf, math.nan
+SPECIALS = {
+    "exp": [(NAN, NAN), (INF, INF), (-INF, 0.0), (0.0, 1.0), (-0.0, 1.0), (1e30, INF)],
+    "log": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, -INF), (-0.0, -INF), (-1.0, NAN)],
+    "tanh": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
+    "sigmoid": [(NAN, NAN), (INF, 1.0), (-INF, 0.0), (0.0, 0.5), (-0.0, 0.5), (-1e30, 0.0)],
+    "erf": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
+    "erfc": [(NAN, NAN), (INF, 0.0), (-INF, 2.0), (0.0, 1.0), (-0.0, 1.0), (1e30, 0.0)],
+}
+
+
+@all_cases
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_values_are_exact_in_value_and_sign(name, case):
+    x, expected = np.array(SPECIALS[name]).T
+    got = run_function(name, case, x)
+    np.testing.assert_array_equal(got, expected)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(expected[number]))
+
+
+@all_cases
+def test_subnormal_arguments_keep_their_last_bit(case):
+    smallest = np.finfo(case.dtype).smallest_subnormal
+    x = np.array([smallest, -smallest, 5 * smallest], case.dtype)
+    np.testing.assert_array_equal(run_function("tanh", case, x), x)
+    np.testing.assert_array_equal(run_function("exp", case, x), np.ones_like(x))
+    np.testing.assert_array_equal(run_function("sigmoid", case, x), np.full_like(x, 0.5))
+
+
+@pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize("dtype", ELEMENT)
+def test_no_isa_needs_a_c_library(isa, dtype):
+    arm = isa == "neon"
+    triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
+    target = Target(triple, "generic" if arm else "x86-64", ISA_FEATURES[isa])
+    case = Case(isa, dtype, 8)
+
+    def body(builder, x):
+        for name in FUNCTIONS:
+            x = getattr(vecmath, name)(builder, x, case.fused)
+        return x
+
+    assembly = compile_assembly(module_of(body, case, 1), target)
+    called = set(re.findall(r"^\s+(?:callq?|bl|jmp|b)\s+([A-Za-z_]\w*)", assembly, re.MULTILINE))
+    assert {c.split("_")[1] for c in called if c.startswith("ftuner_")} == set(FUNCTIONS)
+    assert all(c.startswith("ftuner_") for c in called), called
+
+
+def test_one_function_a_module_however_often_it_is_called():
+    def body(builder, x):
+        for _ in range(3):
+            x = vecmath.erfc(builder, x, True)
+        return vecmath.exp(builder, x, True)
+
+    text = str(module_of(body, Case("avx2", "float32", 8), 1))
+    assert text.count("define internal") == 2
+    assert text.count("noinline") == 2
+
+
+def run_expression(expr, case, **arrays):
+    def body(builder, *values):
+        return emit(builder, expr, dict(zip(arrays, values, strict=True)), case.fused)
+
+    return run(body, case, *arrays.values())
+
+
+# Bounds on the relative error in unit roundoffs, from the conditioning of the expression: an
+# argument off by d moves erfc(y) by up to (2 y^2 + 2) d, and sigmoid(v) by up to |v| d; each
+# elementary function adds 4 ulp, eight unit roundoffs, each operation one.
+ROUNDOFFS = {
+    "identity": lambda x: 0.0,
+    "relu": lambda x: 0.0,
+    "gelu": lambda x: 2.0 * (x * x + 2.0) + 8.0 + 2.0,
+    "gelu_tanh": lambda x: 8.0 * np.abs(1.6 * x * (1.0 + 0.045 * x * x)) + 8.0 + 1.0,
+    "silu": lambda x: 8.0 + 1.0,
+    "sigmoid": lambda x: 8.0,
+    "tanh": lambda x: 8.0,
+}
+
+
+@all_cases
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_as_accurate_as_their_conditioning_allows(name, case):
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.uniform(-15.0, 15.0, 5000), rng.normal(size=5000)]).astype(case.dtype)
+    expr = ACTIVATIONS[name](ACCUMULATOR)
+    got = run_expression(expr, case, acc=x)
+    expected = evaluate(expr, {"acc": x.astype(np.float64)})
+    unit = np.finfo(case.dtype).eps / 2
+    # NumPy's own float64 evaluation is off by as much, where it is compared with float64.
+    allowed = ROUNDOFFS[name](x.astype(np.float64)) * unit * (2 if case.dtype == "float64" else 1)
+    floor = 16 * np.finfo(case.dtype).smallest_subnormal
+    error = np.abs(got.astype(np.float64) - expected)
+    assert (error <= allowed * np.abs(expected) + floor).all()
+
+
+@all_cases
+def test_extrema_propagate_nan_from_either_side(case):
+    x, y = np.array([[NAN, 1.0], [1.0, NAN], [NAN, NAN], [1.0, 2.0], [2.0, 1.0], [-INF, INF]]).T
+    left, right = Operand("x", "matrix"), Operand("y", "matrix")
+    for op, reference in (("maximum", np.maximum), ("minimum", np.minimum)):
+        got = run_expression(Binary(op, left, right), case, x=x, y=y)
+        np.testing.assert_array_equal(got, reference(x, y))
+        got = run_expression(Binary(op, Constant(1.5), right), case, y=y)
+        np.testing.assert_array_equal(got, reference(1.5, y))
+    got = run_expression(clip(left, -1.0, 1.5), case, x=x)
+    np.testing.assert_array_equal(got, np.clip(x, -1.0, 1.5))
+
+
+@all_cases
+def test_arithmetic_is_rounded_as_numpy_rounds_it(case):
+    rng = np.random.default_rng(2)
+    x, y = rng.uniform(0.5, 2.0, (2, 1000)).astype(case.dtype)
+    acc, bias = ACCUMULATOR, Operand("bias", "column")
+    root = Unary("sqrt", Unary("abs", acc - 2.5 * bias))
+    expr = -(acc * bias + 0.1) / (root + 0.3) - Unary("reciprocal", bias)
+    got = run_expression(expr, case, acc=x, bias=y)
+    np.testing.assert_array_equal(got, evaluate(expr, {"acc": x, "bias": y}))
+
+
+def test_equal_subexpressions_are_emitted_once():
+    case = Case("avx2", "float32", 8)
+    expr = gelu(ACCUMULATOR + 1.0) + gelu(ACCUMULATOR + 1.0)
+    text = str(module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1))
+    assert len(re.findall(r"call <8 x float> @\"?ftuner_erfc", text)) == 1
+
+
+def test_relu_is_one_instruction():
+    case = Case("avx2", "float32", 8)
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
+    module = module_of(lambda b, x: emit(b, relu(ACCUMULATOR), {"acc": x}, True), case, 1)
+    assembly = compile_assembly(module, target)
+    assert len(re.findall(r"vmaxps", assembly)) == 1
+    assert not re.findall(r"vcmp|vblend", assembly)
+
+
+def test_missing_operands_are_named():
+    case = Case("avx2", "float32", 8)
+    expr = ACCUMULATOR + Operand("bias", "column")
+    with pytest.raises(ExpressionError, match="'bias' was not given"):
+        module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1)
+    with pytest.raises(ExpressionError, match="no operand was given"):
+        module_of(lambda b, x: emit(b, Constant(1.0), {}, True), case, 1)

@@ -1,0 +1,266 @@
+"""Plans cover every element of every product exactly once, on hardware that need not be at hand."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import recorded_cpus
+
+from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
+from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.hardware.model import CpuHardware
+from ftuner.planner.plan import Plan, Problem
+from ftuner.planner.planner import MIN_K_PART, Planner, grids
+from ftuner.planner.price import most_rows, split_rows
+from ftuner.ukernels.library import build_library
+
+MACHINES = {
+    (machine.name, isa.name): machine for machine in recorded_cpus() for isa in machine.isas
+}
+
+
+@lru_cache(maxsize=64)
+def planner_of(machine: str, isa: str, dtype: DType) -> Planner:
+    return Planner(build_library(MACHINES[machine, isa], isa, dtype))
+
+
+@st.composite
+def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
+    """A machine's planner and a problem for it."""
+    machine, isa = draw(st.sampled_from(sorted(MACHINES)))
+    planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
+    extent = st.integers(1, 40) | st.integers(1, largest)
+    m, n, k = draw(extent), draw(extent), draw(extent | st.integers(1, 5000))
+    source = draw(st.sampled_from(["panels", "rows", "other"]))
+    width = draw(st.sampled_from(planner.library.widths)) if source == "panels" else 0
+    must_pack = draw(st.booleans())
+    problem = Problem(
+        m=m,
+        n=n,
+        k=k,
+        batch=draw(st.integers(1, 5)),
+        a_layout=COLUMN if must_pack else draw(st.sampled_from([ROW, COLUMN])),
+        a_must_pack=must_pack,
+        b_source=source,
+        width=width,
+        b_k_bytes=0 if source == "panels" else draw(st.sampled_from([4, 4 * n, 4096, 65536])),
+        workers=draw(st.integers(1, 64)),
+    )
+    return planner, problem
+
+
+def assert_exact(plan: Plan) -> None:
+    """Every (batch, row, column, step of k) belongs to exactly one patch."""
+    problem = plan.problem
+    parts = plan.choice.grid[3]
+    ranges = {share.part: share.k for share in plan.shares}
+    assert sorted(ranges) == list(range(parts))
+    ends = [0] + [ranges[part][1] for part in range(parts)]
+    assert [ranges[part][0] for part in range(parts)] == ends[:-1]
+    assert ends[-1] == problem.k
+    assert all(begin < end for begin, end in ranges.values())
+    times = np.zeros((parts, problem.batch, problem.m, problem.n), dtype=np.int8)
+    for share in plan.shares:
+        assert share.k == ranges[share.part]
+        for patch in plan.patches(share):
+            assert 1 <= patch.mr <= patch.family.max_mr
+            assert patch.tiles > 0
+            assert (patch.panels - 1) * patch.family.nr < patch.columns
+            assert patch.columns <= patch.panels * patch.family.nr
+            assert patch.family.tail or patch.columns == patch.panels * patch.family.nr
+            # A NumPy slice is silent about what lies outside.
+            assert patch.row + patch.mr * patch.tiles <= problem.m
+            assert patch.column + patch.columns <= problem.n
+            times[
+                share.part,
+                share.batch[0] : share.batch[1],
+                patch.row : patch.row + patch.mr * patch.tiles,
+                patch.column : patch.column + patch.columns,
+            ] += 1
+    assert np.all(times == 1)
+
+
+@settings(max_examples=250, deadline=None)
+@given(case=planned())
+def test_plans_are_exact(case: tuple[Planner, Problem]) -> None:
+    planner, problem = case
+    plan = planner.plan(problem)
+    assert_exact(plan)
+    assert 1 <= plan.workers <= problem.workers
+    assert plan.workers == np.prod(plan.choice.grid)
+    assert plan.mc >= 1
+    assert plan.choice.kc >= 1
+    assert plan.choice.pack_a == problem.a_must_pack
+    if problem.b_source == "panels":
+        assert plan.choice.vectors == problem.width
+        assert not plan.choice.pack_b
+    if problem.b_source == "other":
+        assert plan.choice.pack_b
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=planned(largest=90))
+def test_every_candidate_is_exact(case: tuple[Planner, Problem]) -> None:
+    """Whatever the prices are, a choice among right plans is right."""
+    planner, problem = case
+    for option in planner.options(problem):
+        if option.fits(problem.m):
+            assert_exact(planner.lay_out(problem, option))
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=planned())
+def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
+    """uKernels match how the operands lie; tails are packed, unless B is in panels already."""
+    planner, problem = case
+    plan = planner.plan(problem)
+    for share in plan.shares:
+        for band in share.bands:
+            in_panels = band.packed or problem.b_source == "panels"
+            assert band.family.b_layout == ("packed" if in_panels else "strided")
+            assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)
+            assert not (band.packed and problem.b_source == "panels")
+            assert not band.family.tail or in_panels
+            assert band.family in planner.library.families()
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=planned())
+def test_plans_are_deterministic(case: tuple[Planner, Problem]) -> None:
+    planner, problem = case
+    assert planner.plan(problem) == Planner(planner.library).plan(problem)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=planned())
+def test_the_cheapest_is_chosen(case: tuple[Planner, Problem]) -> None:
+    planner, problem = case
+    least = planner.estimate(planner.plan(problem)).seconds
+    for option in planner.options(problem):
+        if option.fits(problem.m):
+            issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = option.terms(problem.m)
+            seconds = max(issue_s + stall_s + tile_s, l3_s, dram_s) + pack_s + wait_s
+            assert least <= seconds * (1 + 1e-12)
+
+
+def test_planning_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("planning is arithmetic")
+
+    machine = recorded_cpus()[0]
+    planner = Planner(build_library(machine, machine.widest.name, FLOAT32))
+    for name in ("perf_counter", "perf_counter_ns", "time", "monotonic"):
+        monkeypatch.setattr(time, name, forbidden)
+    monkeypatch.setattr(subprocess, "Popen", forbidden)
+    monkeypatch.setattr("builtins.open", forbidden)
+    plan = planner.plan(Problem(77, 770, 768, 1, ROW, False, "rows", 0, 3080, 8))
+    monkeypatch.undo()
+    assert_exact(plan)
+
+
+@given(
+    workers=st.integers(1, 70), batch=st.integers(1, 100), panels=st.integers(1, 300),
+    parts_k=st.integers(0, 100),
+)  # fmt: skip
+def test_grids_are_legal(workers: int, batch: int, panels: int, parts_k: int) -> None:
+    found = grids(workers, batch, panels, parts_k)
+    assert found[0] == (1, 1, 1, 1)
+    assert len(set(found)) == len(found)
+    for parts_b, parts_m, parts_n, parts in found:
+        assert 1 <= parts_b * parts_m * parts_n * parts <= workers
+        assert parts_b <= batch
+        assert parts_n <= panels
+        assert parts == 1 or parts <= parts_k
+
+
+@given(m=st.integers(1, 5000), main=st.integers(1, 14), parts=st.integers(1, 64))
+def test_rows_are_split_exactly(m: int, main: int, parts: int) -> None:
+    ranges = split_rows(m, main, parts)
+    assert len(ranges) == parts
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == m
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    heights = [end - begin for begin, end in ranges]
+    assert min(heights) >= 0
+    # Counted in whole tiles, of which the last worker's last may be cut short.
+    assert max(heights) <= most_rows(m, main, parts) < max(heights) + main
+    assert max(heights) - min(heights) <= max(1, 2 * main - 1)
+
+
+def test_parts_of_k_are_worth_it() -> None:
+    for (machine, isa), hardware in MACHINES.items():
+        planner = planner_of(machine, isa, FLOAT32)
+        for k in (1, 63, 64, 127, 128, 1000):
+            problem = Problem(4, 8, k, 1, ROW, False, "rows", 0, 32, hardware.cores)
+            for option in planner.options(problem):
+                if option.choice.grid[3] > 1:
+                    assert k // option.choice.grid[3] >= MIN_K_PART
+
+
+def test_a_vector_of_many_columns_uses_several_workers(recorded: CpuHardware) -> None:
+    """m = 1 is held up by the transfer of B, which workers share until DRAM has no more to give."""
+    planner = planner_of(recorded.name, recorded.widest.name, FLOAT32)
+    width = planner.library.widths[0]
+    problem = Problem(1, 20000, 4096, 1, ROW, False, "panels", width, 0, recorded.cores)
+    plan = planner.plan(problem)
+    assert plan.workers > 1
+    assert plan.choice.grid[2] == plan.workers
+
+
+SHAPES = [
+    # m, n, k, batch, where B is
+    (1, 768, 768, 1, "panels"),
+    (7, 3072, 768, 1, "panels"),
+    (24, 2304, 768, 1, "panels"),
+    (77, 770, 768, 1, "panels"),
+    (128, 768, 3072, 1, "panels"),
+    (3, 5, 20011, 1, "rows"),
+    (512, 512, 512, 1, "rows"),
+    (2000, 100, 100, 1, "rows"),
+    (4096, 4096, 4096, 1, "rows"),
+    (33, 33, 33, 12, "other"),
+    (128, 128, 64, 12, "other"),
+    (1, 1000, 4096, 1, "other"),
+]
+
+
+@pytest.mark.parametrize("name", ["epyc-milan-2", "xeon-8375c", "core-i7-8700", "graviton2"])
+def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
+    """What is kept and chosen on recorded machines, as tables to be read when they change."""
+    machine = next(m for m in recorded_cpus() if m.name == name)
+    lines = [f"# {machine.model_name}, {machine.cores} cores", "", "# widths and tallest tiles"]
+    for isa in machine.isas:
+        for dtype in DTYPES.values():
+            funnel = build_library(machine, isa.name, dtype).funnel
+            tallest = [
+                f"{max(t.mr for t in funnel.kept if t.vectors == v)}x{v * isa.lanes(dtype)}"
+                for v in funnel.widths
+            ]
+            lines.append(f"{isa.name:7} {dtype!s:8} {' '.join(tallest)}")
+    lines += ["", f"# plans: {machine.widest.name}, float32; workers along batch, m, n, k"]
+    planner = planner_of(name, machine.widest.name, FLOAT32)
+    for m, n, k, batch, source in SHAPES:
+        width = planner.library.widths[-1] if source == "panels" else 0
+        k_bytes = {"panels": 0, "rows": 4 * n, "other": 4}[source]
+        problem = Problem(m, n, k, batch, ROW, False, source, width, k_bytes, machine.cores)
+        plan = planner.plan(problem)
+        choice = plan.choice
+        bands = []
+        for band in plan.shares[0].bands:
+            tiles = (f"{count}*{mr}x{band.family.nr}" for mr, count in band.segments)
+            bands.append(f"{band.panels}x[{' '.join(tiles)}]")
+        shape = f"{batch}*{m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
+        packs = "together" if choice.shared_pack else "packs" if choice.pack_b else "in place"
+        grid = "x".join(map(str, choice.grid))
+        lines.append(
+            f"{shape:15} {source:6} {grid:9} kc {choice.kc:<5} "
+            f"{packs if source != 'panels' else '-':9} {' '.join(bands)}"
+        )
+    golden(f"plans-{name}.txt", "\n".join(lines) + "\n")

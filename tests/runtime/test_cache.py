@@ -1,0 +1,276 @@
+"""The cache: whole entries or none, damage is noticed, and nothing depends on its being there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import HOST_ISAS
+
+from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle, bundle_key
+from ftuner.codegen.llvm.jit import host_target
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.ukernel import RegisterTile, UKernel
+from ftuner.errors import CacheWarning
+from ftuner.runtime.cache import CACHE_VARIABLE, Cache, default_cache
+from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.cpu import CpuBackend
+from ftuner.runtime.session import HARDWARE, Session, known_hardware
+
+PAYLOAD = b"some machine code" * 50
+
+
+def entry_path(cache: Cache, kind: str = "objects", key: str = "one") -> Path:
+    return cache.folder / kind / key
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "not" / "yet" / "there")
+    assert cache.read("objects", "one") is None
+    for payload in (PAYLOAD, b"", bytes(range(256)), b"ftuner-cache-1\n"):
+        cache.write("objects", "one", payload)
+        assert cache.read("objects", "one") == payload
+        assert Cache(cache.folder).read("objects", "one") == payload
+    assert cache.read("hardware", "one") is None
+    assert cache.read("objects", "two") is None
+
+
+@given(payload=st.binary(max_size=200))
+def test_any_payload(tmp_path_factory: pytest.TempPathFactory, payload: bytes) -> None:
+    cache = Cache(tmp_path_factory.getbasetemp() / "any-payload")
+    cache.write("objects", "one", payload)
+    assert cache.read("objects", "one") == payload
+
+
+def test_entries_and_clear(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert (cache.entries(), cache.clear()) == ([], 0)
+    cache.write("objects", "b", PAYLOAD)
+    cache.write("objects", "a", PAYLOAD)
+    cache.write("hardware", "c.json", b"{}")
+    assert [(e.kind, e.key) for e in cache.entries()] == [
+        ("hardware", "c.json"), ("objects", "a"), ("objects", "b"),
+    ]  # fmt: skip
+    assert all(e.bytes > len(PAYLOAD) for e in cache.entries()[1:])
+    assert cache.clear() == 3
+    assert cache.entries() == []
+    assert cache.read("objects", "a") is None
+    cache.drop("objects", "a")
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": flip,
+    "flipped checksum": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+    "cut short": lambda data: data[: len(data) // 2],
+    "header only": lambda data: data[:15],
+    "longer": lambda data: data + b"x",
+    "empty": lambda data: b"",
+    "foreign": lambda data: b"\x7fELF" + data,
+    "of another version": lambda data: data.replace(b"ftuner-cache-1", b"ftuner-cache-0", 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_noticed_and_dropped(tmp_path: Path, damage: str) -> None:
+    cache = Cache(tmp_path)
+    cache.write("objects", "one", PAYLOAD)
+    path = entry_path(cache)
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    with pytest.warns(CacheWarning, match="damaged or not ours"):
+        assert cache.read("objects", "one") is None
+    assert not path.exists()
+    cache.write("objects", "one", PAYLOAD)
+    assert cache.read("objects", "one") == PAYLOAD
+
+
+def test_temporary_files_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path)
+    cache.write("objects", "one", PAYLOAD)
+    assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(CacheWarning, match="no space left"):
+        cache.write("objects", "two", PAYLOAD)
+    assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]
+    assert cache.read("objects", "one") == PAYLOAD
+
+
+def test_readers_see_whole_entries_while_writers_write(tmp_path: Path) -> None:
+    """Two payloads take turns; a reader sees one or the other and no warning."""
+    cache, other = Cache(tmp_path), Cache(tmp_path)
+    payloads = {bytes([i]) * 50_000 for i in range(2)}
+    for payload in payloads:
+        cache.write("objects", "one", payload)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for payload in payloads:
+                cache.write("objects", "one", payload)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert all(other.read("objects", "one") in payloads for _ in range(200))
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_folder_that_is_no_folder(tmp_path: Path) -> None:
+    """One warning for each cache, then silence; nothing is kept and nothing fails."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    cache = Cache(blocked)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert cache.read("objects", "one") is None
+            cache.write("objects", "one", PAYLOAD)
+            cache.drop("objects", "one")
+        assert (cache.entries(), cache.clear()) == ([], 0)
+    assert [w.category for w in caught] == [CacheWarning]
+    assert blocked.read_text() == "in the way"
+
+
+def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    assert default_cache().folder == tmp_path
+    monkeypatch.delenv(CACHE_VARIABLE)
+    assert default_cache().folder.name == "ftuner"
+
+
+# What is built on it.
+
+
+def small_bundles() -> list[KernelBundle | RuntimeBundle]:
+    isa = HOST_ISAS[0]
+    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
+    return [KernelBundle((kernel,), False, False), KernelBundle((kernel,), True, False)]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])
+def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None:
+    target, cache, bundles = host_target(HOST_ISAS[0]), Cache(tmp_path), small_bundles()
+    first = compile_missing(bundles, target, cache, None)
+    path = entry_path(cache, key=bundle_key(bundles[0], target))
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    counts: list[int] = []
+    with pytest.warns(CacheWarning, match="damaged"):
+        again = compile_missing(
+            bundles, target, cache, lambda _, done, total: counts.append(total - done)
+        )
+    assert counts == [1, 0]
+    assert again == first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compile_missing(bundles, target, cache, None) == first
+
+
+def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> None:
+    hardware, isa = widest.hardware, HOST_ISAS[0]
+    cache = Cache(tmp_path)
+    CpuBackend(hardware, isa, cache).pool.shut_down()
+    (entry,) = cache.entries()
+    path = entry_path(cache, entry.kind, entry.key)
+    path.write_bytes(flip(path.read_bytes()))
+    with pytest.warns(CacheWarning, match="damaged"):
+        backend = CpuBackend(hardware, isa, cache)
+    source = np.arange(12, dtype=np.float32).reshape(3, 4)
+    target = np.full(12 + 16, np.nan, np.float32)
+    backend.packs[FLOAT32](source.ctypes.data, 4, 16, target.ctypes.data, 4, 3, 3)
+    assert np.array_equal(target[:12], source.T.ravel())
+
+
+def test_damaged_hardware_is_probed_again(
+    tmp_path: Path, widest: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = []
+
+    def probe(_: object) -> object:
+        probes.append(1)
+        return widest.hardware
+
+    monkeypatch.setattr("ftuner.runtime.session.probe_machine", probe)
+    cache = Cache(tmp_path)
+    assert known_hardware(cache) == known_hardware(cache) == widest.hardware
+    assert len(probes) == 1
+    (entry,) = cache.entries()
+    assert entry.kind == HARDWARE
+    # A sound entry that makes no sense: not JSON, not a machine, a machine of zero cores.
+    data = cache.read(HARDWARE, entry.key)
+    assert data is not None
+    for nonsense in (b"{", b"[]", b'{"kind": "cpu"}', data.replace(b'"cores"', b'"corses"')):
+        cache.write(HARDWARE, entry.key, nonsense)
+        assert known_hardware(cache) == widest.hardware
+    assert len(probes) == 5
+    known_hardware(cache, again=True)
+    assert len(probes) == 6
+    path = entry_path(cache, HARDWARE, entry.key)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.warns(CacheWarning, match="damaged"):
+        assert known_hardware(cache) == widest.hardware
+
+
+def test_objects_without_a_folder(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    target = host_target(HOST_ISAS[0])
+    with pytest.warns(CacheWarning) as caught:
+        objects = compile_missing(small_bundles(), target, Cache(blocked), None)
+    assert len(caught) == 1
+    assert len(objects) == 2
+
+
+def test_two_processes_share_a_folder(tmp_path: Path) -> None:
+    """Both begin with nothing and end with the same objects."""
+    script = f"""
+import hashlib, sys, warnings
+warnings.simplefilter("error")
+from pathlib import Path
+from tests.runtime.test_cache import HOST_ISAS, Cache, compile_missing, host_target, small_bundles
+sys.stdin.readline()
+cache = Cache(Path({str(tmp_path)!r}))
+objects = compile_missing(small_bundles(), host_target(HOST_ISAS[0]), cache, None)
+print(hashlib.sha256(b"".join(objects)).hexdigest())
+"""
+    root = Path(__file__).parents[2]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], cwd=root, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    ends = []
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        out, error = child.communicate(timeout=60)
+        ends.append((child.returncode, out, error))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == 0, ends[0]
+    cache = Cache(tmp_path)
+    assert len(cache.entries()) == 2
+    assert all(cache.read(e.kind, e.key) is not None for e in cache.entries())

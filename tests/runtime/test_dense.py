@@ -1,0 +1,301 @@
+"""Layers equal the reference expression, whatever their sizes, operands and layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
+
+from ftuner.core.expr import ACTIVATIONS, Operand, clip, evaluate
+from ftuner.errors import (
+    ConfigurationError,
+    DTypeError,
+    ExpressionError,
+    OperandError,
+    ShapeError,
+)
+from ftuner.runtime.dense import Activation, Dense, layer_epilogue
+from ftuner.runtime.session import Session
+
+DTYPES = ("float32", "float64")
+COLUMNS = (1, 7, 8, 9, 15, 17, 23, 24, 25, 31, 33, 48, 1000)
+"""Every kind of tail of every panel width."""
+OWN_ERROR = {"float32": 2e-6, "float64": 4e-15}
+"""What an activation itself may be off by, relative to the largest value it is given: a few units
+in the last place (tests/codegen/test_vecmath.py holds them) of sums of some tens."""
+
+
+def assert_layer(
+    y: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    activation: Activation = None,
+    residual: np.ndarray | None = None,
+) -> None:
+    """`y` is the layer's expression in float64, to within the product's rounding.
+
+    All activations here change by at most 1.13 times what their argument changes by.
+    """
+    assert y.dtype == x.dtype
+    sums, bound = product_bound(x, weight.T, extra=4)
+    env = {"acc": sums}
+    size = np.abs(sums)
+    if bias is not None:
+        env["bias"] = bias.astype(np.float64)
+        size = size + np.abs(env["bias"])
+    if residual is not None:
+        env["residual"] = residual.astype(np.float64)
+        size = size + np.abs(env["residual"])
+    epilogue = layer_epilogue(bias is not None, activation, residual is not None)
+    expected = evaluate(epilogue, env)
+    allowed = 1.13 * bound + OWN_ERROR[x.dtype.name] * (1 + size)
+    assert y.shape == expected.shape
+    error = np.abs(y - expected)
+    assert np.all(error <= allowed), float(np.nanmax(error / allowed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", COLUMNS)
+def test_rows_and_tails(session: Session, dtype: str, n: int) -> None:
+    k = 37
+    weight, bias = uniform(1, (n, k), dtype), uniform(2, (n,), dtype)
+    layer = Dense(weight, bias, "gelu", session=session)
+    for threads in (1, 2):
+        session.threads = threads
+        for rows in (*range(1, 41), 63, 100, 257):
+            x = uniform(rows, (rows, k), dtype)
+            out, memory = lie("padded", np.full((rows, n), np.nan, dtype), guard=99.0)
+            layer(x, out=out)
+            assert_layer(out, x, weight, bias, "gelu")
+            assert np.count_nonzero(memory == 99.0) == memory.size - out.size
+            assert np.array_equal(layer(x), out)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 80), n=st.integers(1, 80), k=st.integers(1, 200),
+    dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS),
+    out_layout=st.sampled_from(LAYOUTS), weight_layout=st.sampled_from(LAYOUTS),
+    residual_layout=st.sampled_from(LAYOUTS), threads=st.integers(1, 3),
+)  # fmt: skip
+def test_any_layout(
+    session: Session, rows: int, n: int, k: int, dtype: str, layout: str, out_layout: str,
+    weight_layout: str, residual_layout: str, threads: int,
+) -> None:  # fmt: skip
+    session.threads = threads
+    weight, _ = lie(weight_layout, uniform(1, (n, k), dtype))
+    bias = uniform(2, (2 * n,), dtype)[::-2]
+    x, _ = lie(layout, uniform(3, (rows, k), dtype))
+    residual, _ = lie(residual_layout, uniform(4, (rows, n), dtype))
+    out, memory = lie(out_layout, np.full((rows, n), np.nan, dtype), guard=99.0)
+    layer = Dense(weight, bias, residual=True, session=session)
+    assert layer(x, residual, out) is out
+    assert_layer(out, x, weight, bias, residual=residual)
+    assert np.count_nonzero(memory == 99.0) == memory.size - out.size
+    assert_layer(layer(x, residual), x, weight, bias, residual=residual)
+    plain = Dense(weight, session=session)
+    assert_product(plain(x), x, weight.T)
+    out[...] = np.nan
+    plain(x, out=out)
+    plain(x, out=out)
+    assert_product(out, x, weight.T)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_activations(widest: Session, activation: str) -> None:
+    weight, bias = uniform(1, (29, 50), "float32"), uniform(2, (29,), "float32")
+    x = 4 * uniform(3, (11, 50), "float32")
+    layer = Dense(weight, bias, activation, session=widest)
+    assert_layer(layer(x), x, weight, bias, activation)
+
+
+def test_activation_of_ones_own(widest: Session) -> None:
+    def hard_swish(x):  # type: ignore[no-untyped-def]
+        return x * clip(x / 6 + 0.5, 0.0, 1.0)
+
+    weight = uniform(1, (29, 50), "float64")
+    x = uniform(3, (11, 50), "float64")
+    layer = Dense(weight, activation=hard_swish, session=widest)
+    sums = x @ weight.T
+    expected = sums * np.clip(sums / 6 + 0.5, 0, 1)
+    assert np.allclose(layer(x), expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(50,), (1, 50), (3, 4, 50), (2, 1, 3, 50)])
+def test_axes_of_x(session: Session, shape: tuple[int, ...]) -> None:
+    weight = uniform(1, (29, 50), "float32")
+    x = uniform(3, shape, "float32")
+    layer = Dense(weight, session=session)
+    result = layer(x)
+    assert result.shape == (*shape[:-1], 29)
+    assert_product(result.reshape(-1, 29), x.reshape(-1, 50), weight.T)
+    out = np.full(result.shape, np.nan, "float32")
+    assert layer(x, out=out) is out
+    assert np.array_equal(out, result)
+    assert np.array_equal(layer(x, out=out), result)
+
+
+def test_axes_that_do_not_merge(session: Session) -> None:
+    weight = uniform(1, (29, 50), "float32")
+    x = uniform(3, (4, 3, 50), "float32").swapaxes(0, 1)
+    out = np.full((4, 3, 29), np.nan, "float32").swapaxes(0, 1)
+    layer = Dense(weight, session=session)
+    for _ in range(2):
+        assert layer(x, out=out) is out
+        assert_product(out, x, weight.T)
+    assert_product(layer(x), x, weight.T)
+    broadcast = np.broadcast_to(uniform(3, (50,), "float32"), (7, 50))
+    assert_product(layer(broadcast), broadcast, weight.T)
+
+
+@pytest.mark.parametrize("shape", [(0, 50), (3, 0, 50)])
+def test_no_rows(session: Session, shape: tuple[int, ...]) -> None:
+    layer = Dense(uniform(1, (29, 50), "float32"), session=session)
+    x = np.empty(shape, "float32")
+    assert layer(x).shape == (*shape[:-1], 29)
+    out = np.empty((*shape[:-1], 29), "float32")
+    assert layer(x, out=out) is out
+
+
+def test_special_values(session: Session) -> None:
+    weight = uniform(1, (29, 50), "float32")
+    x = uniform(2, (9, 50), "float32")
+    x[3, 7], x[5, 1], x[6, 0] = np.nan, np.inf, -np.inf
+    result = Dense(weight, session=session)(x)
+    expected = x.astype("float64") @ weight.T.astype("float64")
+    assert np.array_equal(np.isnan(result), np.isnan(expected))
+    infinite = np.isinf(expected)
+    assert np.array_equal(result[infinite], expected[infinite])
+    rectified = Dense(weight, activation="relu", session=session)(x)
+    assert np.array_equal(np.isnan(rectified), np.isnan(expected))
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_overlapping_out(session: Session, remembered: bool) -> None:
+    weight = uniform(1, (50, 50), "float32")
+    residual = uniform(3, (9, 50), "float32")
+    layer = Dense(weight, session=session)
+    adds = Dense(weight, residual=True, session=session)
+    for place in (lambda v: v, lambda v: v[::-1], lambda v: v[:, ::-1]):
+        x = uniform(2, (9, 50), "float32")
+        given = x.copy()
+        if remembered:
+            layer(given, out=place(np.empty_like(x)))
+        layer(x, out=place(x))
+        assert_product(place(x), given, weight.T)
+        both = residual.copy()
+        adds(given, both, place(both))
+        assert_layer(place(both), given, weight, residual=residual)
+    square = uniform(2, (50, 50), "float32")
+    given = square.copy()
+    layer(square, out=square.T)
+    assert_product(square.T, given, weight.T)
+
+
+def test_misaligned(session: Session) -> None:
+    def shifted(values: np.ndarray) -> np.ndarray:
+        view = np.frombuffer(np.empty(values.nbytes + 1, np.uint8), values.dtype, offset=1)
+        view = view.reshape(values.shape)
+        view[...] = values
+        return view
+
+    weight, x = uniform(1, (29, 50), "float32"), uniform(2, (9, 50), "float32")
+    residual, bias = uniform(3, (9, 29), "float32"), uniform(4, (29,), "float32")
+    layer = Dense(shifted(weight), shifted(bias), residual=True, session=session)
+    out = shifted(np.empty_like(residual))
+    layer(shifted(x), shifted(residual), out)
+    assert_layer(out, x, weight, bias, residual=residual)
+    plain = Dense(weight, session=session)
+    assert_product(plain(x), x, weight.T)
+    assert_product(plain(shifted(x)), x, weight.T)
+    plain(x, out=np.empty_like(out, order="C"))
+    plain(x, out=out)
+    assert_product(out, x, weight.T)
+
+
+def test_weight_and_bias_are_copied(session: Session) -> None:
+    weight, bias = uniform(1, (29, 50), "float32"), uniform(2, (29,), "float32")
+    x = uniform(3, (4, 50), "float32")
+    layer = Dense(weight, bias, "gelu", session=session)
+    before = layer(x)
+    weight[...], bias[...] = np.nan, np.nan
+    assert np.array_equal(layer(x), before)
+
+
+def test_every_width(session: Session) -> None:
+    weight, x = uniform(1, (100, 50), "float32"), uniform(2, (33, 50), "float32")
+    widths = Dense(weight, session=session).products.compiled.library.widths
+    for width in widths:
+        layer = Dense(weight, width=width, session=session)
+        assert layer.width == width
+        assert_product(layer(x), x, weight.T)
+    for bad in (max(widths) + 1, -1, 99):
+        with pytest.raises(ConfigurationError, match="width is"):
+            Dense(weight, width=bad, session=session)
+
+
+def test_wrong_arguments_of_a_layer(widest: Session) -> None:
+    weight, bias = np.ones((5, 4), "float32"), np.ones(5, "float32")
+    for shape in ((5,), (5, 4, 1), (0, 4), (5, 0), ()):
+        with pytest.raises(ShapeError, match="weight is"):
+            Dense(np.ones(shape, "float32"), session=widest)
+    with pytest.raises(OperandError, match="weight is a list"):
+        Dense([[1.0]], session=widest)
+    with pytest.raises(DTypeError, match="weight has dtype int64"):
+        Dense(np.ones((5, 4), "int64"), session=widest)
+    for shape in ((4,), (5, 1), ()):
+        with pytest.raises(ShapeError, match="bias is"):
+            Dense(weight, np.ones(shape, "float32"), session=widest)
+    with pytest.raises(DTypeError, match="bias has dtype float64"):
+        Dense(weight, bias.astype("float64"), session=widest)
+    with pytest.raises(ExpressionError, match="activation is 'rleu'; known are"):
+        Dense(weight, activation="rleu", session=widest)
+    with pytest.raises(ExpressionError, match="only bias and residual"):
+        Dense(weight, activation=lambda x: x + Operand("scale", "row"), session=widest)
+
+
+def test_wrong_arguments_of_a_call(widest: Session) -> None:
+    layer = Dense(np.ones((5, 4), "float32"), session=widest)
+    adds = Dense(np.ones((5, 4), "float32"), residual=True, session=widest)
+    x = np.ones((3, 4), "float32")
+    residual = np.ones((3, 5), "float32")
+    # Known shapes are checked no less than new ones.
+    layer(x)
+    layer(x, out=np.empty((3, 5), "float32"))
+    with pytest.raises(OperandError, match="x is a list"):
+        layer([[1.0] * 4])
+    for bad in (np.ones((3, 5), "float32"), np.array(1.0, "float32"), np.ones(0, "float32")):
+        with pytest.raises(ShapeError, match="x is"):
+            layer(bad)
+    for dtype in ("float64", "int32", ">f4"):
+        with pytest.raises(DTypeError, match="x has dtype"):
+            layer(x.astype(dtype))
+        with pytest.raises(DTypeError, match="out has dtype"):
+            layer(x, out=np.empty((3, 5), dtype))
+    with pytest.raises(OperandError, match="no residual"):
+        layer(x, residual)
+    with pytest.raises(OperandError, match="a residual"):
+        adds(x)
+    with pytest.raises(DTypeError, match="residual has dtype"):
+        adds(x, residual.astype("float64"))
+    for shape in ((5,), (1, 5), (3, 4), (4, 5)):
+        with pytest.raises(ShapeError, match="residual is"):
+            adds(x, np.ones(shape, "float32"))
+        with pytest.raises(ShapeError, match="out is"):
+            layer(x, out=np.ones(shape, "float32"))
+    with pytest.raises(OperandError, match="out is a list"):
+        layer(x, out=[[0.0]])
+    fixed = np.zeros((3, 5), "float32")
+    fixed.flags.writeable = False
+    with pytest.raises(OperandError, match="read-only"):
+        layer(x, out=fixed)
+    assert not fixed.any()
+
+
+def test_a_layer_without_columns_of_its_own(widest: Session) -> None:
+    """One input, one output."""
+    layer = Dense(np.full((1, 1), 3.0), np.full(1, 2.0), session=widest)
+    assert np.array_equal(layer(np.full((4, 1), 5.0)), np.full((4, 1), 17.0))

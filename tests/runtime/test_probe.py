@@ -1,0 +1,148 @@
+"""The probe measures something plausible, in time, on whatever machine runs the tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from ftuner.core.dtype import FLOAT32
+from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.system import SystemFacts, isas_of, read_system
+from ftuner.runtime import probe as probe_module
+from ftuner.runtime.probe import probe
+
+SYNCHRONISE_S = 4e-6
+
+
+@pytest.fixture(scope="module")
+def facts() -> SystemFacts:
+    return read_system()
+
+
+@pytest.fixture(scope="module")
+def timed_probe(facts: SystemFacts) -> tuple[CpuHardware, float]:
+    begin = time.perf_counter()
+    hardware = probe(facts, facts.cores, SYNCHRONISE_S)
+    return hardware, time.perf_counter() - begin
+
+
+@pytest.fixture(scope="module")
+def hardware(timed_probe: tuple[CpuHardware, float]) -> CpuHardware:
+    return timed_probe[0]
+
+
+def test_takes_little_time(timed_probe: tuple[CpuHardware, float]) -> None:
+    assert timed_probe[1] < 3.0
+
+
+def test_keeps_what_the_system_told(facts: SystemFacts, hardware: CpuHardware) -> None:
+    assert hardware.architecture == facts.architecture
+    assert hardware.cores == facts.cores
+    assert hardware.synchronise_s == SYNCHRONISE_S
+    *caches, dram = hardware.levels
+    assert [c.capacity_bytes for c in caches] == [c.capacity_bytes for c in facts.caches]
+    assert (dram.name, dram.capacity_bytes) == ("DRAM", facts.memory_bytes)
+    for told, level in zip(facts.caches, caches, strict=True):
+        assert level.provenance["capacity_bytes"] == told.provenance
+
+
+def test_isas(facts: SystemFacts, hardware: CpuHardware) -> None:
+    names = [isa.name for isa in hardware.isas]
+    assert names
+    if facts.features:
+        assert names == [n for n in isas_of(facts) if n in names]
+    widths = [isa.vector_bytes for isa in hardware.isas]
+    assert widths == sorted(widths)
+
+
+def test_rates_are_plausible(hardware: CpuHardware) -> None:
+    assert 0.2e9 < hardware.clock_hz < 8e9
+    for isa in hardware.isas:
+        assert 0.25 <= isa.fma_per_cycle <= 4.5
+        assert 2 <= isa.fma_latency_cycles <= 12
+        assert 0.4 <= isa.load_per_cycle <= 4.5
+        assert isa.store_per_cycle > 0
+
+
+def test_bandwidths_fall_outwards(hardware: CpuHardware) -> None:
+    one = [m.bandwidth_bytes_per_s for m in hardware.levels]
+    together = [m.bandwidth_all_bytes_per_s for m in hardware.levels]
+    assert one == sorted(one, reverse=True)
+    assert together == sorted(together, reverse=True)
+    assert min(one) > 0
+    for single, all_ in zip(one, together, strict=True):
+        assert single <= all_ <= hardware.cores * single
+
+
+def test_every_number_has_a_provenance(hardware: CpuHardware) -> None:
+    for part in (hardware, *hardware.isas, *hardware.levels):
+        numbers = {
+            field.name
+            for field in dataclasses.fields(part)
+            if isinstance(getattr(part, field.name), int | float)
+        }
+        assert numbers <= set(part.provenance)
+        assert set(part.provenance.values()) <= {"system", "probed", "datasheet", "assumed"}
+
+
+def test_two_probes_agree(facts: SystemFacts, hardware: CpuHardware) -> None:
+    # The better of each pair: other tenants of the machine only ever slow a probe down.
+    probes = [hardware, *(probe(facts, 1, SYNCHRONISE_S) for _ in range(3))]
+    peaks = [h.peak_flops_per_s(h.widest, FLOAT32) for h in probes]
+    first, second = max(peaks[:2]), max(peaks[2:])
+    assert 1 / 1.5 < first / second < 1.5
+
+
+def test_one_thread(facts: SystemFacts) -> None:
+    hardware = probe(facts, 1, 0.0)
+    assert hardware.cores == 1
+    for level in hardware.levels:
+        assert level.shared_by_cores == 1
+        assert level.bandwidth_all_bytes_per_s == level.bandwidth_bytes_per_s
+
+
+def test_hidden_features_are_asked_of_the_cpu(facts: SystemFacts, hardware: CpuHardware) -> None:
+    hidden = dataclasses.replace(facts, features=frozenset())
+    assert [i.name for i in probe(hidden, 1, 0.0).isas] == [i.name for i in hardware.isas]
+
+
+def test_leaves_no_thread_behind(facts: SystemFacts, hardware: CpuHardware) -> None:
+    before = threading.active_count()
+    probe(facts, facts.cores, 0.0)
+    assert threading.active_count() == before
+
+
+def test_implausible_rates_are_replaced() -> None:
+    kernels = type("Kernels", (), {})()
+    kernels.name = "neon"
+    kernels.isa = probe_module.VECTOR_ISAS["aarch64"]["neon"]
+    # An emulator: integer code at 1 GHz, vectors a hundred times slower.
+    emulated = probe_module._Rates(1e7, 1e9, 1e7, 1e7)
+    isa = probe_module._isa(kernels, emulated)
+    assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (1.0, 4.0, 1.0)
+    assert isa.provenance["fma_per_cycle"] == "assumed"
+    assert probe_module._clock(emulated) == (1e9, "probed")
+    stopped = probe_module._Rates(1e3, 1e3, 1e3, 1e3)
+    assert probe_module._clock(stopped)[1] == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("per_cycle", "snapped"), [(1.97, 2.0), (1.8, 2.0), (1.04, 1.0), (1.5, 1.5), (0.5, 0.5)]
+)
+def test_rates_near_a_whole_number_of_units(per_cycle: float, snapped: float) -> None:
+    assert probe_module._snapped(per_cycle) == snapped
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(0, 0.0), (1, -1.0), (1, float("nan"))])
+def test_arguments_out_of_range(facts: SystemFacts, threads: int, seconds: float) -> None:
+    with pytest.raises(ConfigurationError):
+        probe(facts, threads, seconds)
+
+
+def test_unsupported_architecture(facts: SystemFacts) -> None:
+    with pytest.raises(HardwareError, match="s390x"):
+        probe(dataclasses.replace(facts, architecture="s390x"), 1, 0.0)

@@ -1,0 +1,228 @@
+"""Plans that the planner may choose compute the product, and so do plans that it would not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
+
+from ftuner.core.dtype import DTYPES, FLOAT32, DType
+from ftuner.core.expr import Expr, evaluate
+from ftuner.core.ukernel import ROW
+from ftuner.planner.plan import Choice, Problem
+from ftuner.runtime.arrays import Array
+from ftuner.runtime.cpu import CompiledLibrary
+from ftuner.runtime.dense import Dense, layer_epilogue
+from ftuner.runtime.encode import Strides
+from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.products import Products, words
+from ftuner.runtime.session import Session
+
+
+def problem_of(a: Array, b: Array, workers: int) -> Problem:
+    """The product of a C-contiguous a with a b that is contiguous along n or k."""
+    source = "rows" if b.flags.c_contiguous else "other"
+    return Problem(
+        a.shape[0], b.shape[1], a.shape[1], 1, ROW, False, source, 0, abs(b.strides[0]), workers
+    )
+
+
+def strides_of(
+    a: Array, b: Array, c: Array, accumulate: bool = False, operands: tuple[int, ...] = ()
+) -> Strides:
+    return Strides(*a.strides, *b.strides, c.strides[0], (), operands, accumulate)
+
+
+class _WatchedProducts(Products):
+    """Products whose workspace lies between bytes that are watched."""
+
+    def _workspace(self, size: int) -> int:
+        margin = 4096
+        memory = np.full(size + 2 * margin, 0xA5, dtype=np.uint8)
+        self._watched = memory[:margin], memory[margin + size :]
+        self._memory = memory
+        return int(memory.ctypes.data) + margin
+
+    def kept_within(self) -> bool:
+        return all(np.all(part == 0xA5) for part in getattr(self, "_watched", ()))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520)])
+def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: bool) -> None:
+    """Right, and in no more workspace than the plan says."""
+    real = session.products(FLOAT32)
+    products = _WatchedProducts(real.backend, real.compiled)
+    a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
+    b = np.asfortranarray(b) if transposed else b
+    seen = set()
+    for workers in (1, 2, 4):
+        problem = problem_of(a, b, workers)
+        for option in products.planner.options(problem):
+            if not option.fits(m) or option.choice in seen:
+                continue
+            seen.add(option.choice)
+            c = np.full((m, n), np.nan, "float32")
+            plan = products.planner.lay_out(problem, option)
+            encoded = products.encode(plan, strides_of(a, b, c))
+            products.launch(encoded, a, b, c, None)
+            assert_product(c, a, b, message=str(option.choice))
+            assert products.kept_within(), option.choice
+    assert len(seen) > 4
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2, 3, 5, 8, 50])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_chunks(session: Session, batch: int, chunks: int, transposed: bool) -> None:
+    """Whoever takes which chunk of panels or batch elements, all of C is computed once."""
+    real = session.products(FLOAT32)
+    products = _WatchedProducts(real.backend, real.compiled)
+    m, n, k = 13, 203, 70
+    a, b = uniform(1, (batch, m, k), "float32"), uniform(2, (batch, k, n), "float32")
+    b = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2) if transposed else b
+    c = np.full((batch, m, n), np.nan, "float32")
+    source = "other" if transposed else "rows"
+    axes = ((batch, a.strides[0], b.strides[0], c.strides[0]),) if batch > 1 else ()
+    strides = Strides(*a.strides[1:], *b.strides[1:], c.strides[1], axes, (), True)
+    seen = 0
+    for workers in (2, 3):
+        problem = Problem(m, n, k, batch, ROW, False, source, 0, abs(b.strides[1]), workers)
+        for option in products.planner.options(problem):
+            if option.fits(m) and option.chunks(seconds=1.0):
+                # Accumulating shows a chunk that is computed twice.
+                c[:] = 1.0
+                plan = products.planner.lay_out(problem, option, chunks)
+                products.launch(products.encode(plan, strides), a, b, c, None)
+                assert_product(c, a, b, np.ones_like(c), str(option.choice))
+                assert products.kept_within(), option.choice
+                seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("parts", [2, 3, 5])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 5), (7, 33, 100), (40, 17, 64), (3, 64, 1001)])
+def test_reduction_cut(
+    session: Session, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
+) -> None:
+    products = session.products(dtype)
+    a, b = uniform(1, (m, k), dtype.name), uniform(2, (k, n), dtype.name)
+    problem = problem_of(a, b, parts)
+    choice = Choice((1, 1, 1, parts), products.compiled.library.widths[0], k, False, False, False)
+    plan = products.planner.lay_out(problem, products.planner.option(problem, choice))
+    assert [share.part for share in plan.shares] == list(range(parts))
+    before = uniform(3, (m, n), dtype.name) if accumulate else np.full((m, n), np.nan, dtype.name)
+    c, memory = lie("padded", before, guard=99.0)
+    encoded = products.encode(plan, strides_of(a, b, c, accumulate))
+    products.launch(encoded, a, b, c, None)
+    # Each part is added to the others once more.
+    assert_product(c, a, b, added_to=before if accumulate else None)
+    assert np.count_nonzero(memory == 99.0) == memory.size - c.size
+
+
+@pytest.mark.parametrize("parts_m", [1, 2])
+def test_reduction_cut_with_an_epilogue(session: Session, parts_m: int) -> None:
+    """The epilogue is applied once, to the whole sum."""
+    m, n, k, parts = 21, 43, 200, 2
+    epilogue: Expr = layer_epilogue(True, "relu", True)
+    x, weight = uniform(1, (m, k), "float32"), uniform(2, (n, k), "float32")
+    bias, residual = uniform(3, (n,), "float32"), uniform(4, (m, n), "float32")
+    layer = Dense(weight, bias, "relu", residual=True, session=session)
+    products = layer.products
+    problem = layer.problem(m)._replace(workers=parts * parts_m)
+    choice = Choice((1, parts_m, 1, parts), layer.width, 64, False, False, False)
+    plan = products.planner.lay_out(problem, products.planner.option(problem, choice))
+    y = np.full((m, n), np.nan, "float32")
+    strides = Strides(*x.strides, 0, 0, y.strides[0], (), (0, residual.strides[0]), False)
+    encoded = products.encode(plan, strides)
+    given = words([bias, residual])
+    products.launch(encoded, x, layer.packed, y, given.address)
+    sums, bound = product_bound(x, weight.T, extra=4)
+    expected = evaluate(epilogue, {"acc": sums, "bias": bias, "residual": residual})
+    assert np.all(np.abs(y - expected) <= bound + 1e-6)
+
+
+class _CrampedSession:
+    """A session that believes that its machine has next to no cache."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.threads = 1
+        self._products: dict[DType, Products] = {}
+
+    def products(self, dtype: DType) -> Products:
+        found = self._products.get(dtype)
+        if found is None:
+            real = self._session.products(dtype)
+            library = real.compiled.library
+            *caches, dram = library.hardware.levels
+            sizes = (1 << 10, 1 << 13, 1 << 14, 1 << 15)
+            small = [replace(c, capacity_bytes=s) for c, s in zip(caches, sizes, strict=False)]
+            hardware = replace(library.hardware, levels=(*small, dram))
+            compiled = CompiledLibrary(
+                replace(library, hardware=hardware),
+                real.compiled._loaded,
+                real.compiled.kernels,
+                real.compiled.reduce_address,
+            )
+            found = self._products[dtype] = Products(real.backend, compiled)
+        return found
+
+
+@pytest.fixture(scope="module")
+def cramped(session: Session) -> Iterator[_CrampedSession]:
+    return _CrampedSession(session)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 300), n=st.integers(1, 120), k=st.integers(1, 400),
+    dtype=st.sampled_from(sorted(DTYPES)), layout_a=st.sampled_from(LAYOUTS),
+    layout_b=st.sampled_from(LAYOUTS), threads=st.integers(1, 3),
+)  # fmt: skip
+def test_blocks_of_rows_and_k(
+    cramped: _CrampedSession, m: int, n: int, k: int, dtype: str, layout_a: str, layout_b: str,
+    threads: int,
+) -> None:  # fmt: skip
+    """Operands that outgrow every cache, without being large."""
+    cramped.threads = threads
+    a, _ = lie(layout_a, uniform(m, (m, k), dtype))
+    b, _ = lie(layout_b, uniform(n, (k, n), dtype))
+    assert_product(Matmul(cramped)(a, b), a, b)  # type: ignore[arg-type]
+
+
+def test_blocks_are_used(cramped: _CrampedSession) -> None:
+    """What the test above is about does happen."""
+    planner = cramped.products(FLOAT32).planner
+    plan = planner.plan(Problem(300, 100, 400, 1, ROW, False, "rows", 0, 400, 1))
+    assert plan.mc < 300
+    assert plan.choice.kc < 400
+
+
+def test_plans_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of plans stay bounded, and a forgotten plan is made again."""
+    monkeypatch.setattr("ftuner.runtime.products.MAX_PLANS", 8)
+    monkeypatch.setattr("ftuner.runtime.matmul.MAX_RECIPES", 8)
+    real = session.products(FLOAT32)
+    products = Products(real.backend, real.compiled)
+
+    class Own:
+        threads = 1
+
+        def products(self, dtype: DType) -> Products:
+            return products
+
+    matmul = Matmul(Own())  # type: ignore[arg-type]
+    for _ in range(2):
+        for m in range(1, 30):
+            a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")
+            assert_product(matmul(a, b), a, b)
+    assert len(products._ready) == 8
+    assert len(matmul._recipes) == 8

@@ -1,0 +1,203 @@
+"""Threads: callers that come at once, counts out of range, forks, shut-downs and exits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.reference import assert_product, uniform
+
+import ftuner
+from ftuner.errors import ConfigurationError
+from ftuner.runtime.dense import Dense
+from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.session import Session
+from ftuner.runtime.threads import MAX_THREADS, checked_threads, usable_threads
+
+SHAPES = [(64, 96, 128), (7, 200, 33), (130, 65, 70), (1, 500, 300)]
+
+
+@pytest.fixture
+def several(widest: Session) -> Iterator[Session]:
+    """The widest ISA on two threads."""
+    widest.threads = 2
+    yield widest
+    widest.threads = 1
+
+
+def test_many_callers_at_once(several: Session) -> None:
+    """Each gets its own right answer, whether or not it had the workers."""
+    weight = uniform(0, (150, 90), "float32")
+    layer = Dense(weight, session=several)
+    matmul = Matmul(several)
+    failures: list[str] = []
+    start = threading.Barrier(6)
+
+    def call(caller: int) -> None:
+        start.wait()
+        for turn in range(40):
+            rows = 1 + (17 * caller + 7 * turn) % 60
+            x = uniform(1000 * caller + turn, (rows, 90), "float32")
+            try:
+                assert_product(layer(x), x, weight.T)
+                assert_product(matmul(x, weight.T), x, weight.T)
+            except AssertionError as error:
+                failures.append(f"caller {caller}, turn {turn}: {error}")
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert failures == []
+
+
+def test_a_caller_without_the_workers_goes_on(several: Session) -> None:
+    """While another thread has the workers, a call does its work alone."""
+    matmul = Matmul(several)
+    a, b = uniform(1, (200, 150), "float32"), uniform(2, (150, 120), "float32")
+    matmul(a, b)
+    with several.backend.pool.lock:
+        assert_product(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 8])
+def test_more_threads_than_cores(widest: Session, threads: int) -> None:
+    widest.threads = threads
+    matmul = Matmul(widest)
+    for m, n, k in SHAPES:
+        for order in ("C", "F"):
+            a, b = (
+                uniform(1, (m, k), "float32"),
+                np.array(uniform(2, (k, n), "float32"), order=order),
+            )
+            assert_product(matmul(a, b), a, b)
+            assert_product(matmul(a, b), a, b)
+
+
+def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
+    matmul = Matmul(several)
+    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
+    pool = several.backend.pool
+    for _ in range(3):
+        assert_product(matmul(a, b), a, b)
+        assert pool.threads > 1
+        pool.shut_down()
+        assert pool.threads == 1
+    pool.shut_down()
+    assert_product(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("bad", [0, -1, MAX_THREADS + 1, 1.5, True, "2", None])
+def test_thread_counts_out_of_range(bad: object) -> None:
+    with pytest.raises(ConfigurationError, match="thread count is"):
+        checked_threads(bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="thread count is"):
+        ftuner.set_num_threads(bad)  # type: ignore[arg-type]
+
+
+def test_thread_counts_in_range() -> None:
+    assert [checked_threads(n) for n in (1, 2, MAX_THREADS)] == [1, 2, MAX_THREADS]
+
+
+@pytest.mark.parametrize("bad", ["0", "-3", "1025", "two", "1.5", "1 2"])
+def test_variable_out_of_range(monkeypatch: pytest.MonkeyPatch, bad: str) -> None:
+    monkeypatch.setenv("FTUNER_NUM_THREADS", bad)
+    with pytest.raises(ConfigurationError, match="FTUNER_NUM_THREADS is"):
+        usable_threads(4)
+
+
+@pytest.mark.parametrize(("text", "threads"), [("3", 3), (" 7 ", 7), ("", 4), ("  ", 4)])
+def test_variable_in_range(monkeypatch: pytest.MonkeyPatch, text: str, threads: int) -> None:
+    monkeypatch.setenv("FTUNER_NUM_THREADS", text)
+    assert usable_threads(4) == threads
+
+
+def test_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FTUNER_NUM_THREADS", raising=False)
+    assert usable_threads(4) == 4
+
+
+def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with a warm cache and two threads."""
+    environment = {
+        **os.environ, "FTUNER_CACHE_DIR": str(folder), "FTUNER_NUM_THREADS": "2",
+        "FTUNER_ISA": "",
+    }  # fmt: skip
+    command = [sys.executable, "-X", "faulthandler", "-c", script]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+PRELUDE = """
+import os, sys
+import numpy as np
+import ftuner
+a = np.random.default_rng(0).random((300, 200), dtype=np.float32)
+b = np.random.default_rng(1).random((200, 260), dtype=np.float32)
+def right():
+    return np.allclose(ftuner.matmul(a, b), a @ b, rtol=1e-4)
+def workers():
+    from ftuner.runtime.session import default_session
+    return default_session().backend.pool.threads
+"""
+
+
+def test_exit_with_workers_alive(widest: Session, cache_folder: Path) -> None:
+    done = run_script(
+        PRELUDE + "assert right(); assert workers() == 2; print('done')", cache_folder
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
+
+
+def test_exit_by_an_error(widest: Session, cache_folder: Path) -> None:
+    done = run_script(PRELUDE + "assert right(); sys.exit(3)", cache_folder)
+    assert done.returncode == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_fork(widest: Session, cache_folder: Path) -> None:
+    """A child has none of its parent's workers: it makes its own. The parent's go on."""
+    script = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+assert right() and workers() == 2
+child = os.fork()
+if child == 0:
+    assert workers() == 1
+    good = right() and workers() == 2
+    grandchild = os.fork()
+    if grandchild == 0:
+        os._exit(0 if right() else 1)
+    good = good and os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) == 0
+    sys.exit(0 if good else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert code == 0, code
+assert right()
+print("done")
+"""
+    done = run_script(PRELUDE + script, cache_folder)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_multiprocessing(widest: Session, cache_folder: Path) -> None:
+    """Data loaders fork after the model has run."""
+    script = """
+import warnings, multiprocessing
+warnings.simplefilter("ignore", DeprecationWarning)
+assert right()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    answers = pool.starmap(right, [()] * 4)
+assert all(answers) and right()
+print("done")
+"""
+    done = run_script(PRELUDE + script, cache_folder)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr

@@ -1,0 +1,126 @@
+"""The funnel: every tile is accounted for, what is kept can run, and no library is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.conftest import recorded_cpus
+
+from ftuner.core.dtype import DTYPES, FLOAT32
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.ukernel import COLUMN, PACKED, ROW
+from ftuner.cost.estimate import step_cycles
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.dense import layer_epilogue
+from ftuner.ukernels.enumerate import register_tiles
+from ftuner.ukernels.filters import MAX_WIDTHS, registers_needed, run_filters
+from ftuner.ukernels.library import Library, build_library
+
+
+def libraries(machine: CpuHardware) -> Iterator[Library]:
+    for isa in machine.isas:
+        for dtype in DTYPES.values():
+            yield build_library(machine, isa.name, dtype)
+
+
+def test_every_tile_is_accounted_for(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        funnel = library.funnel
+        tiles = register_tiles(library.isa)
+        assert funnel.enumerated == len(tiles) == len(set(tiles))
+        pruned = [tile for stage in funnel.pruned for tile in stage.tiles]
+        assert len(pruned) + len(funnel.kept) == funnel.enumerated
+        assert sorted([*pruned, *funnel.kept], key=str) == sorted(tiles, key=str)
+        assert all(stage.name and stage.reason for stage in funnel.pruned)
+
+
+def test_kept_tiles_fit_the_registers(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        isa = library.isa
+        for tile in library.funnel.kept:
+            assert registers_needed(tile, isa) <= isa.vector_registers
+            assert tile.accumulators + tile.vectors + 1 <= isa.vector_registers
+
+
+def test_the_tallest_tile_fills_the_registers(recorded: CpuHardware) -> None:
+    """One more row would not fit."""
+    for library in libraries(recorded):
+        for width in library.widths:
+            tallest = max(
+                (t for t in library.funnel.kept if t.vectors == width), key=lambda t: t.mr
+            )
+            taller = replace(tallest, mr=tallest.mr + 1, chains=1)
+            assert registers_needed(taller, library.isa) > library.isa.vector_registers
+
+
+def test_one_tile_for_each_height_and_width(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        places = [(t.mr, t.vectors) for t in library.funnel.kept]
+        assert len(set(places)) == len(places)
+        for vectors in range(1, max(library.widths) + 1):
+            heights = sorted(mr for mr, v in places if v == vectors)
+            assert heights == list(range(1, len(heights) + 1))
+            assert heights
+
+
+def test_no_library_is_empty(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        assert 1 <= len(library.widths) <= MAX_WIDTHS
+        assert list(library.widths) == sorted(library.widths)
+        assert library.families()
+
+
+def test_the_tallest_tiles_hide_latency_and_loads(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        for width in library.widths:
+            tallest = max(
+                (t for t in library.funnel.kept if t.vectors == width), key=lambda t: t.mr
+            )
+            step = step_cycles(tallest, library.isa)
+            assert step.issue >= 0.95 * step.cycles
+
+
+@pytest.mark.parametrize("registers", [4, 6, 8, 16, 64])
+@pytest.mark.parametrize("latency", [1.0, 20.0])
+@pytest.mark.parametrize("bandwidth", [1e6, 1e12])
+def test_odd_machines_get_a_library(registers: int, latency: float, bandwidth: float) -> None:
+    """Thresholds relax until something is left."""
+    machine = recorded_cpus()[0]
+    isa = replace(machine.widest, vector_registers=registers, fma_latency_cycles=latency)
+    levels = tuple(replace(level, bandwidth_bytes_per_s=bandwidth) for level in machine.levels)
+    odd = replace(machine, isas=(isa,), levels=levels)
+    funnel = run_filters(register_tiles(isa), isa, FLOAT32, odd)
+    assert funnel.widths
+    assert funnel.kept
+    library = Library(odd, isa, FLOAT32, ACCUMULATOR, funnel)
+    assert all(family.kernels for family in library.families())
+
+
+def test_families_hold_each_height_once(recorded: CpuHardware) -> None:
+    for library in libraries(recorded):
+        families = library.families()
+        assert len({family.name for family in families}) == len(families)
+        symbols = [kernel.symbol for family in families for kernel in family.kernels]
+        assert len(set(symbols)) == len(symbols)
+        for family in families:
+            assert [kernel.mr for kernel in family.kernels] == list(range(1, family.max_mr + 1))
+            assert {kernel.nr for kernel in family.kernels} == {family.nr}
+            assert family.b_layout == PACKED or not family.tail
+        for vectors in range(1, max(library.widths) + 1):
+            for a_layout in (ROW, COLUMN):
+                assert library.family(vectors, True, a_layout, PACKED) in families
+
+
+def test_layers_pack_their_weight(recorded: CpuHardware) -> None:
+    library = build_library(
+        recorded, recorded.widest.name, FLOAT32, layer_epilogue(True, "relu", False)
+    )
+    assert all(family.b_layout == PACKED for family in library.families())
+
+
+def test_unknown_isa(recorded: CpuHardware) -> None:
+    with pytest.raises(HardwareError, match="has no ISA 'amx'; it has"):
+        build_library(recorded, "amx", FLOAT32)
