@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -92,6 +93,20 @@ def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
         assert pool.threads == 1
     pool.shut_down()
     assert_product(matmul(a, b), a, b)
+
+
+def test_workers_end_with_their_session() -> None:
+    """A forgotten session takes its workers along, and their code only after them."""
+    before = set(threading.enumerate())
+    session = Session()
+    session.threads = 3
+    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
+    assert_product(Matmul(session)(a, b), a, b)
+    workers = set(threading.enumerate()) - before
+    assert len(workers) == 2
+    del session
+    gc.collect()
+    assert not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize("bad", [0, -1, MAX_THREADS + 1, 1.5, True, "2", None])

@@ -9,8 +9,6 @@ import time
 from typing import Any
 
 from ftuner.codegen.llvm.abi import (
-    POOL_RUN_SYMBOL,
-    POOL_WORKER_SYMBOL,
     call_symbol,
     pack_symbol,
     reduce_symbol,
@@ -57,7 +55,7 @@ class CpuBackend(Backend):
         objects = compile_missing([runtime], self.target, cache, None)
         self._runtime = LoadedObject(objects, runtime.symbols)
         addresses = self._runtime.addresses
-        self.pool = ThreadPool(addresses[POOL_WORKER_SYMBOL], addresses[POOL_RUN_SYMBOL])
+        self.pool = ThreadPool(self._runtime)
         entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
         self.entries: dict[DType, Any] = {
             t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()

@@ -1,20 +1,22 @@
 """The Python half of the thread pool: threads that enter native code once and stay there.
 
-The pool is made on first use and after a fork, grown when more threads are asked for, and shut down
-at exit. One caller at a time has the workers; who comes meanwhile, from another thread, runs
-alone.
+Workers are made on first use and after a fork, more of them when more threads are asked for, and
+stopped at exit. One caller at a time has the workers; who comes meanwhile, from another thread,
+runs alone.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import threading
+import weakref
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ftuner.codegen.llvm.abi import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL, SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.jit import LoadedObject
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
@@ -24,51 +26,77 @@ MAX_THREADS = 1024
 class ThreadPool:
     """Up to `MAX_THREADS` native workers; worker 0 is whoever launches.
 
-    `worker_address` and `run_address`: the native worker loop and launch.
+    `code` holds the native worker loop and launch. It stays loaded for as long as there are
+    workers, and these stop when the pool is garbage, at exit at the latest.
     """
 
-    def __init__(self, worker_address: int, run_address: int) -> None:
-        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker_address)
-        run_type = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-        self._run = run_type(run_address)
+    def __init__(self, code: LoadedObject) -> None:
+        self._code = code
+        self._forget_workers()
+        _POOLS.add(self)
+
+    def _forget_workers(self) -> None:
+        slots = PoolSlot.MAILBOXES + MAX_THREADS * PoolSlot.MAILBOX_SIZE
+        memory = np.zeros(slots + 16, dtype=np.int64)
+        line = 16 * SLOT_BYTES
+        self.address = -(-memory.ctypes.data // line) * line
         self.lock = threading.Lock()
         """Held while the workers are in use."""
-        self._reset()
-        os.register_at_fork(after_in_child=self._reset)
-        atexit.register(self.shut_down)
+        self._workers: list[threading.Thread] = []
+        self._held = (self._code, memory, self.address, self.lock, self._workers)
+        self._finalizer = weakref.finalize(self, _stop, *self._held)
 
-    def _reset(self) -> None:
-        """Forget all workers: they do not exist in a forked child."""
-        slots = PoolSlot.MAILBOXES + MAX_THREADS * PoolSlot.MAILBOX_SIZE
-        self._memory = np.zeros(slots + 16, dtype=np.int64)
-        line = 16 * SLOT_BYTES
-        self.address = -(-self._memory.ctypes.data // line) * line
-        self._threads: list[threading.Thread] = []
-        self.threads = 1
+    def forget_in_child(self) -> None:
+        """After a fork: the workers are the parent's, and this process has none."""
+        self._finalizer.detach()
+        self._forget_workers()
+
+    @property
+    def threads(self) -> int:
         """Workers there are, the caller included."""
-        self.lock = threading.Lock()
+        return len(self._workers) + 1
 
     def grow(self, threads: int) -> None:
         """Have at least `threads` workers, the caller included. Call it with the lock held."""
-        for index in range(len(self._threads) + 1, threads):
-            thread = threading.Thread(
-                target=self._worker, args=(self.address, index), name=f"ftuner-{index}", daemon=True
+        loop = _WORKER_TYPE(self._code.addresses[POOL_WORKER_SYMBOL])
+        for index in range(self.threads, threads):
+            worker = threading.Thread(
+                target=loop, args=(self.address, index), name=f"ftuner-{index}", daemon=True
             )
-            thread.start()
-            self._threads.append(thread)
-        self.threads = len(self._threads) + 1
+            worker.start()
+            self._workers.append(worker)
 
     def shut_down(self) -> None:
         """Let all workers leave native code; the pool grows again on the next use."""
-        with self.lock:
-            if self._threads:
-                self._run(self.address, None, None, len(self._threads) + 1)
-                for thread in self._threads:
-                    thread.join()
-                self._threads = []
-                self.threads = 1
-                # New workers start counting jobs from zero.
-                self._memory[:] = 0
+        _stop(*self._held)
+
+
+def _stop(
+    code: LoadedObject, memory: NDArray[np.int64], address: int, lock: threading.Lock,
+    workers: list[threading.Thread],
+) -> None:  # fmt: skip
+    with lock:
+        if workers:
+            run = _RUN_TYPE(code.addresses[POOL_RUN_SYMBOL])
+            run(address, None, None, len(workers) + 1)
+            for worker in workers:
+                worker.join()
+            workers.clear()
+            # New workers start counting jobs from zero.
+            memory[:] = 0
+
+
+_WORKER_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+_POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
+
+
+def _forget_all_in_child() -> None:
+    for pool in list(_POOLS):
+        pool.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 def usable_threads(cores: int) -> int:
