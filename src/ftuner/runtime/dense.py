@@ -16,6 +16,7 @@ from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, Opera
 from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import SLACK_BYTES, Strides
+from ftuner.runtime.memory import long_lived
 from ftuner.runtime.operands import a_layout, unit_columns
 from ftuner.runtime.products import NO_WORDS, Products, Ready, forget_oldest, words
 from ftuner.runtime.session import Session, default_session
@@ -151,9 +152,8 @@ class Dense:
         nr = self.width * lanes
         elements = -(-n // lanes) * lanes * k
         size = weight.itemsize
-        memory = np.empty(elements * size + SLACK_BYTES + 64, dtype=np.uint8)
-        shift = -memory.ctypes.data % 64
-        packed = memory[shift : shift + elements * size].view(weight.dtype)
+        memory = long_lived(elements * size + SLACK_BYTES)
+        packed = memory[: elements * size].view(weight.dtype)
         pack = self.products.backend.packs[library.dtype]
         source, target = weight.ctypes.data, packed.ctypes.data
         column_stride, k_stride = weight.strides

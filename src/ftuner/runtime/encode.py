@@ -151,6 +151,9 @@ class PlanWriter:
                 records[at + BandSlot.ROW] = band.rows[0]
                 records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
                 records[at + BandSlot.SEGMENTS] = len(segments)
+                if len(segments) > 1:
+                    others = sum(tiles for _, tiles in segments) - segments[0][1]
+                    records[at + BandSlot.OTHER_TILES] = others
                 at += BandSlot.FIRST_SEGMENT
                 for mr, tiles in segments:
                     records[at] = addresses[mr - 1]

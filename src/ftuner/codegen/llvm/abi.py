@@ -129,8 +129,10 @@ class Band:
     """-1: write C; s >= 0: write the s-th partial product."""
     FIRST_PANEL = 15
     """The number of the first panel among those that chunks are cut from."""
-    SEGMENTS = 16
-    FIRST_SEGMENT = 17
+    OTHER_TILES = 16
+    """Row tiles of all segments but the first."""
+    SEGMENTS = 17
+    FIRST_SEGMENT = 18
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 
@@ -156,7 +158,11 @@ class Context:
     ACCUMULATE = 5
     FINISH = 6
     """1 on the last block of k: apply the epilogue."""
-    OPERANDS = 7
+    NEXT_B = 7
+    """Address of what the first tile fetches into L2 for later: its part of the next panel."""
+    NEXT_B_STEP = 8
+    """Bytes fetched for each k step of a tile; 0 where no panel follows."""
+    OPERANDS = 9
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 

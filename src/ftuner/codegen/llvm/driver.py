@@ -473,15 +473,31 @@ def _block(
     column_0 = slot(builder, band, Band.COLUMN)
     a_in_place_stride = slot(builder, plan, Plan.A_STRIDE)
 
+    # The tiles of a panel fetch the next one, an even part each. A single tile would fetch it no
+    # sooner than the next panel's own tile does.
+    tiles = builder.sub(rows.end, rows.first)
+    others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
+    tiles = _maximum(builder, builder.add(tiles, others), const(1))
+    several = builder.icmp_signed(">", tiles, const(1))
+    fetched = builder.select(several, builder.sdiv(b_k_stride, tiles), const(0))
+
     # In the workspace the chunk's first panel comes first.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
     with counted_loop(builder, panels.begin, panels.end) as panel:
         place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
         b_panel = at(builder, b_first, place_of_panel)
         column = builder.add(column_0, builder.mul(panel, panel_width))
+        last_panel = builder.sub(panels.end, const(1))
+        follows = builder.icmp_signed("<", panel, last_panel)
+        set_slot(builder, context, Context.NEXT_B, at(builder, b_panel, panel_stride))
+        step = builder.select(follows, fetched, const(0))
+        set_slot(builder, context, Context.NEXT_B_STEP, step)
 
         def run_segment(
-            share: _SegmentShare, b_panel: ir.Value = b_panel, column: ir.Value = column
+            share: _SegmentShare,
+            b_panel: ir.Value = b_panel,
+            column: ir.Value = column,
+            step: ir.Value = step,
         ) -> None:
             in_place = at(builder, a_first, builder.mul(share.row, a_row_stride))
             in_block = at(builder, operands.a_block, share.a_offset)
@@ -504,5 +520,8 @@ def _block(
                     share.kernel,
                     [context, a, b_panel, place, share.row, column, steps.length, share.tiles],
                 )
+            part = builder.mul(builder.mul(share.tiles, steps.length), step)
+            next_b = pointer_slot(builder, context, Context.NEXT_B)
+            set_slot(builder, context, Context.NEXT_B, at(builder, next_b, part))
 
         _segments(builder, dtype, band, rows, steps, run_segment)

@@ -12,6 +12,7 @@ values from the first multiply-add to the last store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
@@ -46,6 +47,8 @@ LOW_TILE_ROWS = 3
 PREFETCH_STEPS = 16
 """The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
 LINE_BYTES = 64
+L1, L2 = 3, 2
+"""Where a prefetch puts its line, as LLVM's locality."""
 
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
@@ -74,7 +77,10 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool) -> ir.Function
         c_tile = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
         first_row = builder.add(row, builder.mul(tile, const(kernel.mr)))
         _prefetch_rows(builder, kernel, c_tile, c_stride)
-        accumulators = _reduction(builder, kernel, fused, context, a_tile, a_row_stride, b, k)
+        next_b = _next_b(builder, kernel, context, tile, k)
+        accumulators = _reduction(
+            builder, kernel, fused, context, a_tile, a_row_stride, b, k, next_b
+        )
         if scratch is None:
             finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
                         first_row, column)  # fmt: skip
@@ -104,15 +110,48 @@ def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride
     for i in range(kernel.mr):
         row = at(builder, c, builder.mul(c_stride, const(i)))
         for offset in range(0, last, LINE_BYTES):
-            _prefetch(builder, at(builder, row, offset), write=True)
-        _prefetch(builder, at(builder, row, last), write=True)
+            _prefetch(builder, at(builder, row, offset), L1, write=True)
+        _prefetch(builder, at(builder, row, last), L1, write=True)
 
 
-def _prefetch(builder: ir.IRBuilder, address: ir.Value, write: bool) -> None:
+def _prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
     """Ask for the cache line at an address, which need not exist."""
     function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-    keep, data = ir.Constant(I32, 3), ir.Constant(I32, 1)
-    builder.call(function, [address, ir.Constant(I32, int(write)), keep, data])
+    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
+    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
+
+
+@dataclass(frozen=True)
+class _NextB:
+    """A tile's part of the next panel: `step` bytes from `first` on for each k step."""
+
+    first: ir.Value
+    step: ir.Value
+
+
+def _next_b(
+    builder: ir.IRBuilder, kernel: UKernel, context: ir.Value, tile: ir.Value, k: ir.Value
+) -> _NextB | None:
+    """What a tile fetches for later; None for tiles that never have time for it: no panel follows
+    a tail, and low tiles wait for their own B."""
+    if kernel.tail or kernel.b_layout != PACKED or kernel.mr <= LOW_TILE_ROWS:
+        return None
+    step = slot(builder, context, Context.NEXT_B_STEP)
+    first = pointer_slot(builder, context, Context.NEXT_B)
+    return _NextB(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)
+
+
+def _fetch(builder: ir.IRBuilder, kernel: UKernel, place: ir.Value, step: ir.Value) -> None:
+    """Ask for the lines that begin within `step` bytes from `place`, each once if step allows.
+
+    At least two tiles share a panel, so a step is at most half a row of it.
+    """
+    within = builder.and_(builder.ptrtoint(place, I64), const(LINE_BYTES - 1))
+    half_row = kernel.nr * kernel.dtype.itemsize // 2
+    for line in range(0, half_row, LINE_BYTES):
+        due = builder.icmp_signed("<", within if line == 0 else const(line), step)
+        with builder.if_then(due):
+            _prefetch(builder, at(builder, place, line), L2)
 
 
 def _reduction(
@@ -124,11 +163,13 @@ def _reduction(
     a_row_stride: ir.Value,
     b: ir.Value,
     k: ir.Value,
+    next_b: _NextB | None,
 ) -> list[list[ir.Value]]:
     """The k loop: `accumulators[i][v]`, vectors of the tile's sums.
 
-    The main loop takes `chains` steps of k at once, each into accumulators of its own; a second
-    loop takes the steps left over.
+    The main loop takes `chains` steps of k at once, each into accumulators of its own; a last
+    loop takes the steps left over. Where there is a next panel to fetch, a loop that does runs in
+    place of the main one.
     """
     size, chains, vectors = kernel.dtype.itemsize, kernel.tile.chains, kernel.tile.vectors
     vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
@@ -147,7 +188,7 @@ def _reduction(
 
     def step(a_k: ir.Value, b_k: ir.Value, sums: list[list[ir.Value]]) -> list[list[ir.Value]]:
         for line in range(0, kernel.nr * size, LINE_BYTES):
-            _prefetch(builder, at(builder, at(builder, b_k, ahead), line), write=False)
+            _prefetch(builder, at(builder, at(builder, b_k, ahead), line), L1)
         row_of_b = [
             _load(builder, at(builder, b_k, v * kernel.lanes * size), vector, size)
             for v in range(vectors)
@@ -163,7 +204,11 @@ def _reduction(
         return done
 
     def loop(
-        begin_a: ir.Value, begin_b: ir.Value, count: ir.Value, sums: list[list[list[ir.Value]]]
+        begin_a: ir.Value,
+        begin_b: ir.Value,
+        count: ir.Value,
+        sums: list[list[list[ir.Value]]],
+        fetch: _NextB | None = None,
     ) -> tuple[ir.Value, ir.Value, list[list[list[ir.Value]]]]:
         """`count` rounds of `len(sums)` steps; returns where it ended and the sums."""
         before = builder.block
@@ -174,15 +219,22 @@ def _reduction(
         index, a_k, b_k = builder.phi(I64), builder.phi(PTR), builder.phi(PTR)
         carried = [[[builder.phi(vector) for _ in r] for r in s] for s in sums]
         current_a, current_b, result = a_k, b_k, []
+        place = current_place = builder.phi(PTR) if fetch else None
         for chain in carried:
+            if fetch:
+                _fetch(builder, kernel, current_place, fetch.step)
+                current_place = at(builder, current_place, fetch.step)
             result.append(step(current_a, current_b, chain))
             current_a, current_b = at(builder, current_a, a_step), at(builder, current_b, b_step)
         following = builder.add(index, const(1))
         builder.cbranch(builder.icmp_signed("<", following, count), body, after)
         end = builder.block
-        for phi, initial, update in (
+        walked = [
             (index, const(0), following), (a_k, begin_a, current_a), (b_k, begin_b, current_b)
-        ):  # fmt: skip
+        ]  # fmt: skip
+        if fetch:
+            walked.append((place, fetch.first, current_place))
+        for phi, initial, update in walked:
             phi.add_incoming(initial, before)
             phi.add_incoming(update, end)
         builder.position_at_end(after)
@@ -208,7 +260,12 @@ def _reduction(
 
     fresh = [[[zero] * vectors for _ in range(kernel.mr)] for _ in range(chains)]
     rounds = k if chains == 1 else builder.sdiv(k, const(chains))
-    a_end, b_end, sums = loop(a, b, rounds, fresh)
+    a_end, b_end, sums = a, b, fresh
+    if next_b:
+        fetching = builder.select(builder.icmp_signed(">", next_b.step, const(0)), rounds, const(0))
+        a_end, b_end, sums = loop(a_end, b_end, fetching, sums, next_b)
+        rounds = builder.sub(rounds, fetching)
+    a_end, b_end, sums = loop(a_end, b_end, rounds, sums)
     if chains > 1:
         left = builder.srem(k, const(chains))
         _, _, first = loop(a_end, b_end, left, sums[:1])

@@ -1,0 +1,75 @@
+"""Memory that lives long and is read often: on huge pages, where the system has them.
+
+A weight of some megabytes on pages of 4 KiB needs more translations than a core keeps, and no
+hardware prefetcher crosses such a page. Small pieces share a block, so that nothing is rounded up
+to a huge page.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftuner.runtime.arrays import Array
+
+HUGE_PAGE_BYTES = 2 << 20
+"""On x86-64, and on AArch64 with base pages of 4 KiB. Elsewhere blocks are merely aligned so."""
+BLOCK_BYTES = 16 << 20
+"""Pieces up to a quarter of this share a block; larger ones have their own."""
+ALIGNMENT_BYTES = 64
+
+
+@dataclass
+class _Block:
+    memory: Array
+    used: int = 0
+
+
+def long_lived(size: int) -> Array:
+    """`size` uninitialised bytes, as `uint8`, on a cache line of their own.
+
+    Raises:
+        MemoryError: the system has not that much.
+    """
+    if size > BLOCK_BYTES // 4:
+        return _new_block(size).memory[:size]
+    global _shared
+    with _lock:
+        if _shared is None or _shared.used + size > BLOCK_BYTES:
+            _shared = _new_block(BLOCK_BYTES)
+        begin = _shared.used
+        _shared.used = -(-(begin + size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return _shared.memory[begin : begin + size]
+
+
+_shared: _Block | None = None
+_lock = threading.Lock()
+
+
+def _new_block(size: int) -> _Block:
+    """A block that begins with a huge page. It lives as long as any array that points into it."""
+    try:
+        pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES)
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"cannot allocate {size} bytes: {error}") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages refuses the advice, and nothing is lost.
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    shift = -memory.ctypes.data % HUGE_PAGE_BYTES
+    return _Block(memory[shift : shift + size])
+
+
+def _forget_in_child() -> None:
+    """A forked child may hold the lock of a thread that it does not have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
