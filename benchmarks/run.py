@@ -31,7 +31,9 @@ def environment(threads: int) -> dict[str, str]:
     """The environment of a measuring process: every library's thread pool of one size.
 
     How long idle workers spin is left at each library's default, which is its best between the
-    calls of a burst; `timing.settle` waits it out before another engine's turn.
+    calls of a burst; `timing.settle` waits it out before another engine's turn. OpenBLAS alone is
+    held to some 7 ms, still longer than any pause within a burst: its default of over 100 ms would
+    be most of the time that a measurement takes.
     """
     count = str(threads)
     return {
@@ -39,6 +41,7 @@ def environment(threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
+        "OPENBLAS_THREAD_TIMEOUT": "24",
     }
 
 

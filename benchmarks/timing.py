@@ -49,14 +49,15 @@ class Timing:
 
 SETTLE_WINDOW_S = 1e-3
 SETTLE_BUSY_FRACTION = 0.2
-SETTLE_TIMEOUT_S = 0.12
-"""About twice the longest spin seen among the engines (50 ms, ONNX Runtime 1.31 on two cores)."""
+SETTLE_TIMEOUT_S = 0.5
+"""Several times the longest spin seen among the engines: OpenBLAS counts 2^28 ticks of the
+time-stamp counter, 120 ms at 2.3 GHz, unless told otherwise; see `run.environment`."""
 
 
 def settle() -> None:
     """Sleep until this process has used next to no CPU time for two windows in a row.
 
-    Engines let their workers spin for one to fifty milliseconds after a call. The process's CPU
+    Engines let their workers spin for milliseconds after a call. The process's CPU
     time counts all its threads, so it tells when the last of them sleeps.
     """
     deadline = time.perf_counter() + SETTLE_TIMEOUT_S

@@ -26,9 +26,7 @@ class Call:
     C = 3
     WORKSPACE = 4
     POOL = 5
-    NEXT_CHUNK = 6
-    """The first chunk that no worker has taken yet."""
-    OPERANDS = 7
+    OPERANDS = 6
     SIZE = OPERANDS + MAX_OPERANDS
 
 
@@ -60,7 +58,7 @@ class Plan:
     """The stride of A that its layout leaves to run time, for uKernels that read A in place."""
     CHUNKS = 18
     """0: each worker has a record of its own. Otherwise all work is in the first record, cut into
-    so many chunks, and workers take the next one when they have finished theirs."""
+    so many chunks; each worker begins with an even range of them."""
     CHUNK_BY_PANELS = 19
     """1 if chunks are ranges of panels, 0 if they are ranges of batch elements."""
     CHUNK_EXTENT = 20
@@ -196,7 +194,9 @@ class PoolSlot:
     """The set of CPUs that the worker may run on, `CPU_MASK_WORDS` slots."""
     CPU_MASK_WORDS = 16
     """1024 CPUs, as in the C library's `cpu_set_t`."""
-    MAILBOX_SIZE = 32
+    MAIL_CHUNKS = 32
+    """The worker's range of chunks, both bounds in one word."""
+    MAILBOX_SIZE = 48
 
 
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"

@@ -14,6 +14,7 @@ import sys
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.bundle import Bundle, RuntimeBundle
+from ftuner.codegen.llvm.chunks import emit_chunks
 from ftuner.codegen.llvm.driver import emit_driver
 from ftuner.codegen.llvm.gemm import emit_ukernel
 from ftuner.codegen.llvm.jit import Target, compile_object
@@ -28,6 +29,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
     module.triple = target.triple
     if isinstance(bundle, RuntimeBundle):
         emit_pool(module)
+        emit_chunks(module)
         for dtype in DTYPES.values():
             emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
     elif bundle.reduce:

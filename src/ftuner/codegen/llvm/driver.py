@@ -39,6 +39,7 @@ from ftuner.codegen.llvm.build import (
     set_slot,
     slot,
 )
+from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, NO_CHUNK, TAKE_SYMBOL
 from ftuner.codegen.llvm.gemm import KERNEL_TYPE
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
@@ -70,7 +71,6 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
     set_slot(builder, call, Call.PLAN, plan)
     set_slot(builder, call, Call.POOL, pool)
     set_slot(builder, call, Call.WORKSPACE, workspace)
-    set_slot(builder, call, Call.NEXT_CHUNK, const(0))
     for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
         set_slot(builder, call, index, builder.load(word, typ=PTR))
     null = ir.Constant(PTR, None)
@@ -82,6 +82,9 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
     workers = slot(builder, plan, Plan.WORKERS)
     with builder.if_else(builder.icmp_signed(">", workers, const(1))) as (many, one):
         with many:
+            chunks = slot(builder, plan, Plan.CHUNKS)
+            with builder.if_then(builder.icmp_signed(">", chunks, const(0))):
+                builder.call(module.globals[DEAL_SYMBOL], [pool, chunks, workers])
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, call, workers])
         with one:
@@ -147,7 +150,8 @@ def _take_chunks(
     chunks: ir.Value,
     walk: ir.Function,
 ) -> None:
-    """Take the next chunk until there is none: a worker that the machine holds up takes fewer."""
+    """Take chunk after chunk until there is none."""
+    pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
     extent = slot(builder, plan, Plan.CHUNK_EXTENT)
     by_panels = builder.icmp_signed("!=", slot(builder, plan, Plan.CHUNK_BY_PANELS), const(0))
     batch_begin = slot(builder, record, Worker.BATCH_BEGIN)
@@ -157,9 +161,8 @@ def _take_chunks(
     done = builder.append_basic_block("done")
     builder.branch(take)
     builder.position_at_end(take)
-    counter = at(builder, call, Call.NEXT_CHUNK * SLOT_BYTES)
-    chunk = builder.atomic_rmw("add", counter, const(1), "monotonic")
-    builder.cbranch(builder.icmp_signed("<", chunk, chunks), work, done)
+    chunk = builder.call(builder.module.globals[TAKE_SYMBOL], [pool, worker, workers])
+    builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
     builder.position_at_end(work)
     begin, end = partition_bounds(builder, extent, chunks, chunk)
     builder.call(
@@ -480,6 +483,8 @@ def _block(
     tiles = _maximum(builder, builder.add(tiles, others), const(1))
     several = builder.icmp_signed(">", tiles, const(1))
     fetched = builder.select(several, builder.sdiv(b_k_stride, tiles), const(0))
+    # A chunk's last panel fetches the first of the worker's next chunk.
+    last_panel = builder.sub(slot(builder, band, Band.PANELS), const(1))
 
     # In the workspace the chunk's first panel comes first.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
@@ -487,7 +492,6 @@ def _block(
         place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
         b_panel = at(builder, b_first, place_of_panel)
         column = builder.add(column_0, builder.mul(panel, panel_width))
-        last_panel = builder.sub(panels.end, const(1))
         follows = builder.icmp_signed("<", panel, last_panel)
         set_slot(builder, context, Context.NEXT_B, at(builder, b_panel, panel_stride))
         step = builder.select(follows, fetched, const(0))

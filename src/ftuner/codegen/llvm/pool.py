@@ -72,7 +72,8 @@ def _slot_address(builder: ir.IRBuilder, pool: ir.Value, index: int) -> ir.Value
     return at(builder, pool, index * SLOT_BYTES)
 
 
-def _mailbox(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+def mailbox_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+    """The address of a worker's mailbox."""
     offset = builder.mul(worker, const(PoolSlot.MAILBOX_SIZE * SLOT_BYTES))
     return at(builder, at(builder, pool, PoolSlot.MAILBOXES * SLOT_BYTES), offset)
 
@@ -129,7 +130,9 @@ def _place(
         set_slot(builder, free, word, slot(builder, mailbox, PoolSlot.MAIL_ALLOWED + word))
     _remove_cpu(builder, free, caller)
     with counted_loop(builder, const(1), worker) as other:
-        _remove_cpu(builder, free, slot(builder, _mailbox(builder, pool, other), PoolSlot.MAIL_CPU))
+        _remove_cpu(
+            builder, free, slot(builder, mailbox_of(builder, pool, other), PoolSlot.MAIL_CPU)
+        )
     some = const(0)
     for word in range(PoolSlot.CPU_MASK_WORDS):
         some = builder.or_(some, slot(builder, free, word))
@@ -270,7 +273,7 @@ def _emit_worker(module: ir.Module) -> None:
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
     pool, index = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    mailbox = _mailbox(builder, pool, index)
+    mailbox = mailbox_of(builder, pool, index)
     sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
     _introduce(builder, mailbox)
     serve = function.append_basic_block("serve")
@@ -315,7 +318,7 @@ def _emit_run(module: ir.Module) -> None:
     builder.store(argument, _slot_address(builder, pool, PoolSlot.ARGUMENT))
     builder.atomic_rmw("xchg", done, const(0), "monotonic")
     with counted_loop(builder, const(1), workers) as worker:
-        mailbox = _mailbox(builder, pool, worker)
+        mailbox = mailbox_of(builder, pool, worker)
         builder.atomic_rmw("add", mailbox, const(1), "seq_cst")
         if _can_futex():
             sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
