@@ -165,7 +165,7 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def small_bundles() -> list[KernelBundle | RuntimeBundle]:
     isa = HOST_ISAS[0]
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
-    return [KernelBundle((kernel,), False, False), KernelBundle((kernel,), True, False)]
+    return [KernelBundle((kernel,), reduce, False, False) for reduce in (False, True)]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])

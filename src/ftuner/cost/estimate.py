@@ -92,10 +92,10 @@ def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
     )
 
 
-def tile_cycles(tile: RegisterTile, tail: bool = False) -> float:
-    """What one tile costs besides its k steps."""
+def tile_cycles(tile: RegisterTile, scratch: bool = False) -> float:
+    """What one tile costs besides its k steps; `scratch`: its rows are copied to C."""
     cycles = TILE_CYCLES + TILE_CYCLES_PER_VECTOR * tile.mr * tile.vectors * tile.chains
-    return cycles + TAIL_CYCLES_PER_ROW * tile.mr if tail else cycles
+    return cycles + TAIL_CYCLES_PER_ROW * tile.mr if scratch else cycles
 
 
 def efficiency(tile: RegisterTile, isa: Isa) -> float:

@@ -42,10 +42,11 @@ class CoverTable:
 
     def __init__(self, family: Family, isa: Isa, steps: int, row_of_b_cycles: float) -> None:
         self._tiles: dict[int, tuple[float, float, float]] = {}
+        scratch = family.tail and not isa.masked
         for kernel in family.kernels:
             terms = step_cycles(kernel.tile, isa)
             step = max(terms.cycles, row_of_b_cycles)
-            self._tiles[kernel.mr] = (step, terms.issue, tile_cycles(kernel.tile, family.tail))
+            self._tiles[kernel.mr] = (step, terms.issue, tile_cycles(kernel.tile, scratch))
         cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         limit = PERIODS * family.max_mr

@@ -101,10 +101,10 @@ class CpuBackend(Backend):
 
     def _load(self, library: Library, progress: Progress | None) -> CompiledLibrary:
         families = library.families()
-        fused = self.isa.fused
-        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused) for f in families]
+        fused, masked = self.isa.fused, self.isa.masked
+        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused, masked) for f in families]
         some = families[0].kernels[0]
-        bundles.append(KernelBundle((some,), True, fused))
+        bundles.append(KernelBundle((some,), True, fused, masked))
         began = time.perf_counter()
         objects = compile_missing(bundles, self.target, self.cache, progress)
         symbols = [s for bundle in bundles for s in bundle.symbols]

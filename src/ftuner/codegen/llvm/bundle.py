@@ -30,6 +30,8 @@ class KernelBundle:
     kernels: tuple[UKernel, ...]
     reduce: bool
     fused: bool
+    masked: bool
+    """Whether the ISA has `Isa.masked` loads and stores."""
 
     @property
     def symbols(self) -> tuple[str, ...]:

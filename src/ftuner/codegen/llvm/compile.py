@@ -36,7 +36,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_reduce(module, bundle.kernels[0], bundle.fused)
     else:
         for kernel in bundle.kernels:
-            emit_ukernel(module, kernel, bundle.fused)
+            emit_ukernel(module, kernel, bundle.fused, bundle.masked)
     return module
 
 

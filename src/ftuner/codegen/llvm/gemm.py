@@ -25,6 +25,9 @@ from ftuner.codegen.llvm.build import (
     at,
     const,
     intrinsic,
+    lanes_below,
+    masked_load,
+    masked_store,
     multiply_add,
     pointer_slot,
     reserve,
@@ -53,8 +56,12 @@ L1, L2 = 3, 2
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
 
-def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool) -> ir.Function:
-    """Add the function of a uKernel to a module. `fused`: whether the ISA fuses multiply-add."""
+def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
+    """Add the function of a uKernel to a module.
+
+    `fused`: whether the ISA fuses multiply-add; `masked`: whether it loads and stores the first
+    lanes of a vector, so that tails need no scratch tile.
+    """
     function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
     context, a, b, c, row, column, k, tiles = function.args
     for argument, name in zip(
@@ -68,7 +75,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool) -> ir.Function
     a_stride = slot(builder, context, Context.A_STRIDE)
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
     scratch = None
-    if kernel.tail:
+    if kernel.tail and not masked:
         scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
     a_row_stride = const(size) if kernel.a_layout == COLUMN else a_stride
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
@@ -82,8 +89,9 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool) -> ir.Function
             builder, kernel, fused, context, a_tile, a_row_stride, b, k, next_b
         )
         if scratch is None:
+            valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
             finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
-                        first_row, column)  # fmt: skip
+                        first_row, column, valid, masked)  # fmt: skip
         else:
             valid = slot(builder, context, Context.VALID_COLUMNS)
             ragged = builder.icmp_signed("<", valid, const(kernel.nr))
@@ -290,14 +298,16 @@ def finish_tile(
     row: ir.Value,
     column: ir.Value,
     valid: ir.Value | None = None,
+    masked: bool = False,
 ) -> None:
     """Add what C holds if asked to, apply the epilogue on the last block of k, store.
 
-    `valid` is given for tails: if it is less than the width, C is a scratch tile, and operands are
-    read through scratch too, because nothing behind the last column may be touched.
+    `valid` is given for tails, because nothing behind the last column may be touched: the last
+    vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
+    less than the width, C is a scratch tile and operands are read through scratch too.
     """
     size = kernel.dtype.itemsize
-    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    access = _Access(builder, kernel, valid if masked else None)
     addresses = [
         [
             at(builder, at(builder, c, builder.mul(c_stride, const(i))), v * kernel.lanes * size)
@@ -312,7 +322,7 @@ def finish_tile(
         accumulate,
         sums,
         lambda: [
-            [builder.fadd(s, _load(builder, p, vector, size)) for s, p in zip(r, q, strict=True)]
+            [builder.fadd(s, access.load(p, v)) for v, (s, p) in enumerate(zip(r, q, strict=True))]
             for r, q in zip(sums, addresses, strict=True)
         ],
     )
@@ -325,12 +335,40 @@ def finish_tile(
             given,
             lambda: _apply_epilogue(
                 builder, kernel, fused, at(builder, context, Context.OPERANDS * 8), given, row,
-                column, valid
+                column, access, None if masked else valid
             ),
         )  # fmt: skip
     for values, pointers in zip(sums, addresses, strict=True):
-        for value, pointer in zip(values, pointers, strict=True):
-            builder.store(value, pointer, align=size)
+        for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
+            access.store(value, pointer, v)
+
+
+class _Access:
+    """Loads and stores of a tile's vectors; of the last one only lanes that exist, if `valid`
+    columns are given. Masks follow from `valid` when the code runs."""
+
+    def __init__(self, builder: ir.IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
+        self._builder = builder
+        self._size = kernel.dtype.itemsize
+        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+        self._last = kernel.tile.vectors - 1
+        self._mask: ir.Value | None = None
+        if valid is not None:
+            left = builder.sub(valid, const(self._last * kernel.lanes))
+            self._mask = lanes_below(builder, left, kernel.lanes)
+
+    def load(self, address: ir.Value, v: int) -> ir.Value:
+        """The `v`-th vector of a row, zero in lanes that do not exist."""
+        if self._mask is None or v != self._last:
+            return _load(self._builder, address, self._vector, self._size)
+        return masked_load(self._builder, address, self._vector, self._size, self._mask)
+
+    def store(self, value: ir.Value, address: ir.Value, v: int) -> None:
+        """Store the `v`-th vector of a row."""
+        if self._mask is None or v != self._last:
+            self._builder.store(value, address, align=self._size)
+        else:
+            masked_store(self._builder, value, address, self._size, self._mask)
 
 
 def _apply_epilogue(
@@ -341,12 +379,13 @@ def _apply_epilogue(
     sums: list[list[ir.Value]],
     row: ir.Value,
     column: ir.Value,
+    access: _Access,
     valid: ir.Value | None,
 ) -> list[list[ir.Value]]:
-    """The epilogue of every vector of a tile. `operand_slots`: address and stride of each."""
+    """The epilogue of every vector of a tile. `operand_slots`: address and stride of each; `valid`:
+    columns that exist, for tails that read operands through scratch."""
     size, lanes = kernel.dtype.itemsize, kernel.lanes
     element = scalar_type(kernel.dtype)
-    vector = ir.VectorType(element, lanes)
     column_bytes = builder.mul(column, const(size))
     sources = {}
     for index, operand in enumerate(operands(kernel.epilogue)):
@@ -369,8 +408,7 @@ def _apply_epilogue(
         sources[operand.name] = (operand.kind, base, stride)
     columns = {
         name: [
-            _load(builder, at(builder, base, v * lanes * size), vector, size)
-            for v in range(kernel.tile.vectors)
+            access.load(at(builder, base, v * lanes * size), v) for v in range(kernel.tile.vectors)
         ]
         for name, (kind, base, _) in sources.items()
         if kind == "column"
@@ -389,7 +427,7 @@ def _apply_epilogue(
                     env[name] = splat(builder, _load(builder, at_row, element, size), lanes)
                 else:
                     place = at(builder, at_row, v * lanes * size)
-                    env[name] = _load(builder, place, vector, size)
+                    env[name] = access.load(place, v)
             results.append(emit(builder, kernel.epilogue, env, fused))
         done.append(results)
     return done
