@@ -13,7 +13,7 @@ from tests.conftest import HOST_ISAS, recorded_cpus
 from tests.reference import Array, assert_product, lie, uniform
 
 from ftuner.codegen.llvm.abi import Context
-from ftuner.codegen.llvm.gemm import emit_ukernel
+from ftuner.codegen.llvm.gemm import LOW_TILE_ROWS, emit_ukernel
 from ftuner.codegen.llvm.jit import (
     ISA_FEATURES,
     SCHEDULING_MODELS,
@@ -47,10 +47,10 @@ def target_of(machine: CpuHardware, isa: Isa) -> Target:
     return Target(triple, cpu, ISA_FEATURES[isa.name] + off)
 
 
-def module_of(kernel: UKernel, fused: bool, triple: str) -> ir.Module:
+def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -> ir.Module:
     module = ir.Module("kernel")
     module.triple = triple
-    emit_ukernel(module, kernel, fused)
+    emit_ukernel(module, kernel, fused, masked)
     return module
 
 
@@ -67,19 +67,25 @@ MOVE = {
 }
 
 
-def k_loop(assembly: str, multiply_add: str) -> list[str]:
-    """The instructions of the innermost loop with the most multiply-adds: from a label to the
-    jump that goes back to it."""
-    loops, label, body = [], "", []
-    for line in assembly.splitlines():
+def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[str]]:
+    """The instructions of the innermost loops with so many multiply-adds, each from a label to the
+    last jump that goes back to it."""
+    ends: dict[int, int] = {}
+    labels: dict[str, int] = {}
+    lines = assembly.splitlines()
+    for number, line in enumerate(lines):
         if found := re.match(r"(\.LBB\d+_\d+):", line):
-            label, body = found.group(1), []
-            continue
-        body.append(line)
-        if label and re.search(rf"\t(j\w+|b\.\w+|cbn?z\s.*)\s.*{re.escape(label)}$", line):
-            loops.append(body)
-    assert loops
-    return max(loops, key=lambda b: sum(bool(re.search(multiply_add, line)) for line in b))
+            labels[found.group(1)] = number
+        jump = re.search(r"\t(?:j\w+|b\.\w+|cbn?z\s.*)\s.*?(\.LBB\d+_\d+)$", line)
+        if jump and jump.group(1) in labels:
+            ends[labels[jump.group(1)]] = number
+    counts = [bool(re.search(multiply_add, line)) for line in lines]
+    whole = [(i, j) for i, j in ends.items() if sum(counts[i:j]) == multiply_adds]
+    return [
+        lines[i:j]
+        for i, j in whole
+        if not any((i, j) != other and i <= other[0] and other[1] <= j for other in whole)
+    ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -95,9 +101,12 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
             for a_layout, b_layout in ((ROW, PACKED), (COLUMN, PACKED), (ROW, STRIDED)):
                 kernel = library.family(width, False, a_layout, b_layout).kernels[-1]
                 module = module_of(kernel, isa.fused, target.triple)
-                loop = k_loop(compile_assembly(module, target), pattern)
-                multiply_adds = [line for line in loop if re.search(pattern, line)]
-                assert len(multiply_adds) == kernel.tile.accumulators, kernel.symbol
+                assembly = compile_assembly(module, target)
+                loops = k_loops(assembly, pattern, kernel.tile.accumulators)
+                # A second one fetches the next panel.
+                fetches = b_layout == PACKED and kernel.mr > LOW_TILE_ROWS
+                assert len(loops) == 1 + fetches, kernel.symbol
+                loop = [line for body in loops for line in body]
                 on_stack = [line for line in loop if re.search(STACK[architecture], line)]
                 spills = [line for line in on_stack if re.search(VECTOR[architecture], line)]
                 assert spills == [], kernel.symbol
@@ -106,7 +115,7 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
                 else:
                     # A multiplication in place costs a copy of one operand, or a load.
                     adds = [line for line in loop if re.search(r"\taddp[sd]\t", line)]
-                    assert len(adds) == kernel.tile.accumulators, kernel.symbol
+                    assert len(adds) == len(loops) * kernel.tile.accumulators, kernel.symbol
 
 
 @pytest.mark.parametrize(
@@ -120,8 +129,10 @@ def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
     kernel = library.family(library.widths[0], False, COLUMN, PACKED).kernels[-1]
     target = target_of(hardware, isa)
     pattern = MULTIPLY_ADD[hardware.architecture, True]
-    loop = k_loop(compile_assembly(module_of(kernel, True, target.triple), target), pattern)
-    used = [line for line in loop if re.search(pattern, line)]
+    assembly = compile_assembly(module_of(kernel, True, target.triple), target)
+    loops = k_loops(assembly, pattern, kernel.tile.accumulators)
+    used = [line for body in loops for line in body if re.search(pattern, line)]
+    assert used
     assert all(re.search(rf"\b{register}\d+", line) for line in used)
 
 
@@ -133,10 +144,10 @@ def test_ir_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
 class Loaded:
     """A uKernel in this process, whatever ISA it was made for: compiled for `isa`."""
 
-    def __init__(self, kernel: UKernel, fused: bool, isa: str) -> None:
+    def __init__(self, kernel: UKernel, fused: bool, isa: str, masked: bool) -> None:
         self.kernel = kernel
         target = host_target(isa)
-        data = compile_object(module_of(kernel, fused, target.triple), target)
+        data = compile_object(module_of(kernel, fused, target.triple, masked), target)
         self._object = LoadedObject([data], [kernel.symbol])
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
         self._call = prototype(self._object.addresses[kernel.symbol])
@@ -144,7 +155,8 @@ class Loaded:
     def __call__(
         self, a: Array, b: Array, c: Array, tiles: int = 1, accumulate: bool = False
     ) -> None:
-        """`a` of `tiles * mr` rows; a packed `b` is given as `(k, nr)`."""
+        """`a` of `tiles * mr` rows; a packed `b` is given as `(k, nr)`. Several tiles fetch it once
+        more, as if it were the next panel."""
         size, (a_row, a_k) = a.itemsize, a.strides
         context = np.zeros(int(Context.SIZE), np.int64)
         context[Context.A_STRIDE] = a_row if self.kernel.a_layout == ROW else a_k
@@ -154,14 +166,22 @@ class Loaded:
         context[Context.VALID_COLUMNS] = c.shape[1]
         context[Context.ACCUMULATE] = int(accumulate)
         context[Context.FINISH] = 1
+        context[Context.NEXT_B] = b.ctypes.data
+        context[Context.NEXT_B_STEP] = b.strides[0] // tiles if tiles > 1 else 0
         assert (a_k if self.kernel.a_layout == ROW else a_row) == size
         places = [x.ctypes.data for x in (context, a, b, c)]
         self._call(*places, 0, 0, a.shape[1], tiles)
 
 
-def check(kernel: UKernel, fused: bool, columns: tuple[int, ...], isa: str = HOST_ISAS[-1]) -> None:
+def check(
+    kernel: UKernel,
+    fused: bool,
+    columns: tuple[int, ...],
+    isa: str = HOST_ISAS[-1],
+    masked: bool = False,
+) -> None:
     """One kernel at several lengths of k, over one and several tiles, with and without C."""
-    run = Loaded(kernel, fused, isa)
+    run = Loaded(kernel, fused, isa, masked)
     dtype, mr, nr = kernel.dtype.name, kernel.mr, kernel.nr
     for k in (0, 1, 2, 3, 7, 64, 101):
         for tiles in (1, 3):
@@ -222,7 +242,10 @@ def test_tails(lanes: int, vectors: int) -> None:
         kernel = UKernel(
             RegisterTile(mr, vectors, chains), FLOAT32, "any", lanes, ROW, PACKED, tail=True
         )
-        check(kernel, HOST_ISAS[-1] != "sse2", tuple(range(1, kernel.nr + 1)))
+        fused, columns = HOST_ISAS[-1] != "sse2", range(1, kernel.nr + 1)
+        check(kernel, fused, tuple(columns))
+        # Under a mask, only the last vector may be cut off.
+        check(kernel, fused, tuple(columns[-lanes:]), masked=True)
 
 
 @pytest.mark.parametrize("fused", [False, True])

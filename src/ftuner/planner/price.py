@@ -32,9 +32,14 @@ ROWS_OF_A_BLOCK = 128
 """Rows of a block of A where A is blocked. Derived: each element of B that comes from L3 is then
 used for 256 operations, an order of magnitude above what a core needs to hide it."""
 A_SHARE_OF_LAST_CACHE = 0.5
-"""Beyond this part of the last cache A is blocked: the rest is for B and C."""
+"""Beyond this part of the last cache A is blocked on any machine: the rest is for B and C."""
 BLOCK_SHARE_OF_L2 = 0.4
 """A block of A fills at most this part of L2, where it is blocked at all."""
+LONG_BLOCK = 768
+"""Where L2 holds a block of A this many steps long, A is blocked as soon as it outgrows L2. Fitted
+on Intel Emerald Rapids (2 MiB of L2), where that takes 4% off products of 1000 rows on two cores;
+the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in passes over C than they
+save."""
 CHUNK_S = 10e-6
 """A chunk takes at least this long. Derived: taking one costs an atomic addition, and a walk some
 0.2 us, so 2% at worst."""
@@ -66,6 +71,7 @@ class PricedMachine:
         self.l2_bytes = float(l2.capacity_bytes)
         self.l2_bytes_per_cycle = l2.bandwidth_bytes_per_s / hardware.clock_hz
         self.last_cache_bytes = CACHE_SHARE * levels[max(len(levels) - 2, 0)].capacity_bytes
+        self.steps_of_block = BLOCK_SHARE_OF_L2 * self.l2_bytes / (ROWS_OF_A_BLOCK * self.size)
         self.synchronise_s = hardware.synchronise_s
         self._levels = levels
         self._covers: dict[tuple[int, bool, int, bool], CoverTable] = {}
@@ -102,10 +108,10 @@ class PricedMachine:
 
     def blocks_of_k(self, k: int, nr: int) -> tuple[int, ...]:
         """Steps of k in a block, longest first: all unless a panel then crowds L2, and for an A
-        that outgrows the last cache, so few that L2 holds `ROWS_OF_A_BLOCK` rows of it."""
+        that is to be blocked, so few that L2 holds `ROWS_OF_A_BLOCK` rows of it."""
         by_panel = PANEL_SHARE_OF_L2 * self.l2_bytes / (nr * self.size)
-        by_rows = BLOCK_SHARE_OF_L2 * self.l2_bytes / (ROWS_OF_A_BLOCK * self.size)
-        long, short = _even_blocks(k, int(by_panel)), _even_blocks(k, int(min(by_panel, by_rows)))
+        long = _even_blocks(k, int(by_panel))
+        short = _even_blocks(k, int(min(by_panel, self.steps_of_block)))
         return (long,) if long == short else (long, short)
 
 
@@ -172,10 +178,13 @@ class Option:
         self._footprint_fixed = batch * k * n * size
         self._footprint_per_row = batch * (k + n) * size
         self._resident_rows = int(BLOCK_SHARE_OF_L2 * machine.l2_bytes / (size * choice.kc))
-        self._cached_rows = int(A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes / (size * k))
+        unblocked_bytes = A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes
+        if machine.steps_of_block >= LONG_BLOCK:
+            unblocked_bytes = min(unblocked_bytes, parts_m * machine.l2_bytes)
+        self._cached_rows = int(unblocked_bytes / (size * k))
         lengths = machine.blocks_of_k(k, nr)
         # The rows that the option is for: every worker gets some worth its while, blocks of k are
-        # short if and only if A outgrows its part of the last cache, and one worker alone is not
+        # short if and only if A is to be blocked, and one worker alone is not
         # asked where its multiply-adds already take many times what workers wait for each other.
         self.first_row, self.last_row = 1, MAX_ROWS
         if parts_m > 1:
@@ -234,7 +243,7 @@ class Option:
         return self.first_row <= m <= self.last_row
 
     def block_of_rows(self, m: int) -> int:
-        """Rows of A in a block: all, unless A would come from DRAM for every panel."""
+        """Rows of A in a block: all, unless A is too large to be read again for every panel."""
         return m if m <= self._cached_rows else max(self._resident_rows, 1)
 
     def terms(self, m: int) -> tuple[float, float, float, float, float, float, float]:
