@@ -34,7 +34,14 @@ from ftuner.core.dtype import DType
 UNROLLED_VECTORS = 4
 """Panel widths, in vectors, that are copied without a loop over the row."""
 
+QUARTER_BYTES = 16
+"""What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
+
 PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
+
+
+def quarter_lanes(dtype: DType) -> int:
+    return QUARTER_BYTES // dtype.itemsize
 
 
 def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
@@ -54,10 +61,11 @@ def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
             _copy_contiguous(builder, dtype, lanes, source, k_stride, target, k, width, padded)
         with gather:
             transposable = builder.icmp_signed("==", k_stride, const(size))
-            blocks = builder.select(transposable, builder.sdiv(k, const(lanes)), const(0))
+            steps = const(quarter_lanes(dtype))
+            blocks = builder.select(transposable, builder.sdiv(k, steps), const(0))
             _transpose_blocks(builder, dtype, lanes, zeros, source, column_stride, target, blocks,
                               width, padded)  # fmt: skip
-            done = builder.mul(blocks, const(lanes))
+            done = builder.mul(blocks, steps)
             _copy_elements(builder, dtype, source, k_stride, column_stride, target, done, k, width,
                            padded)  # fmt: skip
     builder.ret_void()
@@ -142,50 +150,88 @@ def _transpose_blocks(
     width: ir.Value,
     padded: ir.Value,
 ) -> None:
-    """The first `blocks * lanes` steps of k, in squares of `lanes x lanes`.
+    """The first `blocks` times as many steps of k as a quarter vector of 16 bytes holds, in blocks
+    of so many steps and `lanes` columns.
 
     Column blocks go from right to left: what a block writes behind its row is written again, and
     rightly, by the leftmost block of the next row.
     """
-    element, size = scalar_type(dtype), dtype.itemsize
-    vector = ir.VectorType(element, lanes)
-    squares = builder.sdiv(builder.add(padded, const(lanes - 1)), const(lanes))
+    size = dtype.itemsize
+    step_bytes = QUARTER_BYTES
+    steps = quarter_lanes(dtype)
+    column_blocks = builder.sdiv(builder.add(padded, const(lanes - 1)), const(lanes))
     row_bytes = builder.mul(padded, const(size))
-    with counted_loop(builder, const(0), squares) as reverse:
-        block = builder.sub(builder.sub(squares, const(1)), reverse)
+    with counted_loop(builder, const(0), column_blocks) as reverse:
+        block = builder.sub(builder.sub(column_blocks, const(1)), reverse)
         first = builder.mul(block, const(lanes))
-        pointers, advances = [], []
-        for r in range(lanes):
-            j = builder.add(first, const(r))
-            exists = builder.icmp_signed("<", j, width)
-            place = at(builder, source, builder.mul(j, column_stride))
-            pointers.append(builder.select(exists, place, zeros))
-            advances.append(builder.select(exists, const(lanes * size), const(0)))
-        with counted_loop(builder, const(0), blocks) as square:
-            rows = [
-                builder.load(at(builder, p, builder.mul(square, step)), typ=vector, align=size)
-                for p, step in zip(pointers, advances, strict=True)
+        corner = at(builder, source, builder.mul(first, column_stride))
+        place = at(builder, target, builder.mul(first, const(size)))
+        whole = builder.icmp_signed("<=", builder.add(first, const(lanes)), width)
+
+        def transpose_all(
+            pointers: list[ir.Value], advances: list[ir.Value], place: ir.Value = place
+        ) -> None:
+            with counted_loop(builder, const(0), blocks) as number:
+                columns = [
+                    at(builder, pointer, builder.mul(number, advance))
+                    for pointer, advance in zip(pointers, advances, strict=True)
+                ]
+                row = at(builder, place, builder.mul(builder.mul(number, const(steps)), row_bytes))
+                for vector in _transposed(builder, dtype, columns):
+                    builder.store(vector, row, align=size)
+                    row = at(builder, row, row_bytes)
+
+        with builder.if_else(whole) as (all_exist, some_exist):
+            with all_exist:
+                pointers = [
+                    at(builder, corner, builder.mul(column_stride, const(j))) for j in range(lanes)
+                ]
+                transpose_all(pointers, [const(step_bytes)] * lanes)
+            with some_exist:
+                # Columns that do not exist are read from zeros, again and again.
+                pointers, advances = [], []
+                for j in range(lanes):
+                    exists = builder.icmp_signed("<", builder.add(first, const(j)), width)
+                    column = at(builder, corner, builder.mul(column_stride, const(j)))
+                    pointers.append(builder.select(exists, column, zeros))
+                    advances.append(builder.select(exists, const(step_bytes), const(0)))
+                transpose_all(pointers, advances)
+
+
+def _transposed(builder: ir.IRBuilder, dtype: DType, columns: list[ir.Value]) -> list[ir.Value]:
+    """The next 16 bytes of each column, as one vector for each step of k.
+
+    Columns that are a quarter vector apart are loaded into the quarters of one vector, so that all
+    that is left to do lies within quarters, where shuffles are cheap.
+    """
+    steps = quarter_lanes(dtype)
+    quarter = ir.VectorType(scalar_type(dtype), steps)
+    loaded = []
+    for r in range(steps):
+        pieces = [
+            builder.load(column, typ=quarter, align=dtype.itemsize) for column in columns[r::steps]
+        ]
+        while len(pieces) > 1:
+            pieces = [
+                shuffle(builder, x, y, range(2 * x.type.count))
+                for x, y in zip(pieces[::2], pieces[1::2], strict=True)
             ]
-            place = at(builder, target, builder.mul(first, const(size)))
-            place = at(builder, place, builder.mul(builder.mul(square, const(lanes)), row_bytes))
-            for row in transpose(builder, rows):
-                builder.store(row, place, align=size)
-                place = at(builder, place, row_bytes)
+        loaded.append(pieces[0])
+    return transpose(builder, loaded, steps)
 
 
-def transpose(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """A square of `n` vectors of `n` lanes, transposed by log2(n) rounds of exchanges."""
-    n = len(rows)
-    rows = list(rows)
-    distance = 1
-    while distance < n:
-        for i in range(n):
-            if i & distance:
-                continue
-            x, y = rows[i], rows[i + distance]
-            low = [lane if not lane & distance else n + lane - distance for lane in range(n)]
-            high = [lane + distance if not lane & distance else n + lane for lane in range(n)]
-            rows[i] = shuffle(builder, x, y, low)
-            rows[i + distance] = shuffle(builder, x, y, high)
-        distance *= 2
+def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Value]:
+    """`n` vectors, transposed in each group of `n` lanes: lane `i` of group `g` of the result `j`
+    is lane `j` of group `g` of vector `i`. `n` is a power of two."""
+    lanes, half = rows[0].type.count, n // 2
+    pairs = [[(g + i, lanes + g + i) for i in range(n)] for g in range(0, lanes, n)]
+    low = [lane for group in pairs for pair in group[:half] for lane in pair]
+    high = [lane for group in pairs for pair in group[half:] for lane in pair]
+    # Each round interleaves a vector with the one half of all further on.
+    for _ in range(n.bit_length() - 1):
+        rows = [
+            shuffle(builder, x, y, lanes_taken)
+            for x, y in zip(rows[:half], rows[half:], strict=True)
+            for lanes_taken in (low, high)
+        ]
     return rows
