@@ -19,6 +19,9 @@ from ftuner.planner.plan import Band, Plan, Share
 ALIGNMENT_BYTES = 64
 """Packed panels begin on cache lines. Derived: the longest line of the machines we know is 128
 bytes, where two neighbours still share nothing that is written."""
+FETCHED_BYTES = 128 << 10
+"""A and B of a batch element are fetched while the one before is computed if neither is larger.
+Derived: both elements then fit an L2 of 512 KiB."""
 SLACK_BYTES = 256
 """Room behind packed operands and partial products: packing and reduction touch up to a vector
 behind their end."""
@@ -76,6 +79,7 @@ class PlanWriter:
         self._parts = parts
         self._kc = choice.kc
         self._packs_a = choice.pack_a
+        self._next_element = _fetches_next(plan, strides, itemsize)
         self._bands: list[tuple[int, Sequence[int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
         workers: list[int] = []
@@ -140,6 +144,9 @@ class PlanWriter:
         # Addresses inside the image are relative to its beginning; now they have a place.
         records[PlanSlot.BATCH_AXES] += address
         records[PlanSlot.CHUNKS] = plan.chunks
+        if self._next_element:
+            a_bytes = plan.problem.m * plan.problem.k * self._itemsize
+            records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= FETCHED_BYTES)
         for at in self._workers:
             records[at + WorkerSlot.PACKS] += address
             records[at + WorkerSlot.BANDS] += address
@@ -183,6 +190,16 @@ class PlanWriter:
                 rows = max((_block_rows(plan, band) for band in share.bands), default=0)
                 workspace = _aligned(workspace + rows * self._kc * self._itemsize + SLACK_BYTES)
         return workspace
+
+
+def _fetches_next(plan: Plan, strides: Strides, itemsize: int) -> bool:
+    """Whether batch elements lie in one piece each, and B is small enough to be fetched early."""
+    n, k = plan.problem.n, plan.problem.k
+    in_rows = strides.b_column == itemsize and strides.b_k == n * itemsize
+    in_columns = strides.b_k == itemsize and strides.b_column == k * itemsize
+    a_whole = strides.a_k == itemsize and strides.a_row == k * itemsize
+    b_fits = n * k * itemsize <= FETCHED_BYTES
+    return plan.problem.batch > 1 and a_whole and (in_rows or in_columns) and b_fits
 
 
 def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> list[int]:

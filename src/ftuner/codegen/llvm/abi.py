@@ -65,7 +65,9 @@ class Plan:
     """Panels or batch elements to be cut."""
     PRIVATE_STRIDE = 21
     """Bytes between the private workspaces of workers that share a record."""
-    OPERAND_STRIDES = 22
+    NEXT_ELEMENT = 22
+    """1 if the tiles of a batch element fetch A and B of the next one, which lie in one piece."""
+    OPERAND_STRIDES = 23
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
 
@@ -157,10 +159,13 @@ class Context:
     FINISH = 6
     """1 on the last block of k: apply the epilogue."""
     NEXT_B = 7
-    """Address of what the first tile fetches into L2 for later: its part of the next panel."""
+    """Address of what the first tile fetches into L2 for later: its part of the next panel, or of B
+    of the next batch element."""
     NEXT_B_STEP = 8
-    """Bytes fetched for each k step of a tile; 0 where no panel follows."""
-    OPERANDS = 9
+    """Bytes of it fetched for each k step of a tile; 0 where nothing follows."""
+    NEXT_A_DISTANCE = 9
+    """Bytes from a tile's A to that of the next batch element; 0 where it is not fetched."""
+    OPERANDS = 10
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 

@@ -102,6 +102,9 @@ class _Operands:
     packed: ir.Value
     a_block: ir.Value
     workspace: ir.Value
+    next_a: ir.Value
+    """Bytes to the A of the next batch element; 0 if it is not to be fetched. `next_b` likewise."""
+    next_b: ir.Value
 
 
 WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64])
@@ -222,7 +225,8 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
 
     with counted_loop(builder, batch_begin, batch_end) as batch:
         a, b, c = _batch_element(builder, call, plan, batch)
-        operands = _Operands(a, b, c, packed, a_block, workspace)
+        next_a, next_b = _next_element(builder, call, plan, share, batch, a, b)
+        operands = _Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         packs = pointer_slot(builder, share, Worker.PACKS)
         with counted_loop(builder, const(0), slot(builder, share, Worker.PACK_COUNT)) as i:
             record = at(builder, packs, builder.mul(i, const(Pack.SIZE * SLOT_BYTES)))
@@ -280,6 +284,31 @@ def _batch_element(
         for source, offset in zip((Call.A, Call.B, Call.C), offsets, strict=True)
     )
     return a, b, c
+
+
+def _next_element(
+    builder: ir.IRBuilder,
+    call: ir.Value,
+    plan: ir.Value,
+    share: ir.Value,
+    batch: ir.Value,
+    a: ir.Value,
+    b: ir.Value,
+) -> tuple[ir.Value, ir.Value]:
+    """Bytes from A and B of this batch element to those of the next, if they are to be fetched."""
+    variables = [reserve(builder, I64, SLOT_BYTES) for _ in range(2)]
+    for variable in variables:
+        builder.store(const(0), variable)
+    following = builder.add(batch, const(1))
+    wanted = builder.icmp_signed("!=", slot(builder, plan, Plan.NEXT_ELEMENT), const(0))
+    exists = builder.icmp_signed("<", following, slot(builder, share, Worker.BATCH_END))
+    with builder.if_then(builder.and_(wanted, exists)):
+        places = _batch_element(builder, call, plan, following)
+        for variable, here, there in zip(variables, (a, b), places, strict=False):
+            distance = builder.sub(builder.ptrtoint(there, I64), builder.ptrtoint(here, I64))
+            builder.store(distance, variable)
+    next_a, next_b = (builder.load(variable, typ=I64) for variable in variables)
+    return next_a, next_b
 
 
 def _pack_b(
@@ -477,12 +506,17 @@ def _block(
     a_in_place_stride = slot(builder, plan, Plan.A_STRIDE)
 
     # The tiles of a panel fetch the next one, an even part each. A single tile would fetch it no
-    # sooner than the next panel's own tile does.
+    # sooner than the next panel's own tile does. In a batch, they fetch an even part of the next
+    # element.
     tiles = builder.sub(rows.end, rows.first)
     others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
     tiles = _maximum(builder, builder.add(tiles, others), const(1))
     several = builder.icmp_signed(">", tiles, const(1))
-    fetched = builder.select(several, builder.sdiv(b_k_stride, tiles), const(0))
+    panel_bytes = builder.mul(builder.mul(panel_width, steps.length), size)
+    part_of_row = builder.sdiv(builder.mul(panel_width, size), tiles)
+    of_panel = builder.select(several, part_of_row, const(0))
+    in_batch = builder.icmp_signed("!=", operands.next_b, const(0))
+    next_b = at(builder, operands.b, operands.next_b)
     # A chunk's last panel fetches the first of the worker's next chunk.
     last_panel = builder.sub(slot(builder, band, Band.PANELS), const(1))
 
@@ -493,9 +527,15 @@ def _block(
         b_panel = at(builder, b_first, place_of_panel)
         column = builder.add(column_0, builder.mul(panel, panel_width))
         follows = builder.icmp_signed("<", panel, last_panel)
-        set_slot(builder, context, Context.NEXT_B, at(builder, b_panel, panel_stride))
-        step = builder.select(follows, fetched, const(0))
+        of_element = at(builder, next_b, builder.mul(panel, panel_bytes))
+        next_panel = at(builder, b_panel, panel_stride)
+        set_slot(builder, context, Context.NEXT_B, builder.select(in_batch, of_element, next_panel))
+        step = builder.select(follows, of_panel, const(0))
+        step = builder.select(in_batch, part_of_row, step)
         set_slot(builder, context, Context.NEXT_B_STEP, step)
+        is_first = builder.icmp_signed("==", panel, panels.begin)
+        distance = builder.select(is_first, operands.next_a, const(0))
+        set_slot(builder, context, Context.NEXT_A_DISTANCE, distance)
 
         def run_segment(
             share: _SegmentShare,

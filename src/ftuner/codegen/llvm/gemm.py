@@ -11,7 +11,7 @@ values from the first multiply-add to the last store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import llvmlite.ir as ir
@@ -84,9 +84,9 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
         c_tile = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
         first_row = builder.add(row, builder.mul(tile, const(kernel.mr)))
         _prefetch_rows(builder, kernel, c_tile, c_stride)
-        next_b = _next_b(builder, kernel, context, tile, k)
+        streams = _streams(builder, kernel, context, tile, k, a_tile)
         accumulators = _reduction(
-            builder, kernel, fused, context, a_tile, a_row_stride, b, k, next_b
+            builder, kernel, fused, context, a_tile, a_row_stride, b, k, streams
         )
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
@@ -130,34 +130,46 @@ def _prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool 
 
 
 @dataclass(frozen=True)
-class _NextB:
-    """A tile's part of the next panel: `step` bytes from `first` on for each k step."""
+class _Stream:
+    """What a tile fetches for later: `step` bytes from `first` on for each k step."""
 
     first: ir.Value
     step: ir.Value
+    most_bytes: int
+    """No step is longer."""
 
 
-def _next_b(
-    builder: ir.IRBuilder, kernel: UKernel, context: ir.Value, tile: ir.Value, k: ir.Value
-) -> _NextB | None:
-    """What a tile fetches for later; None for tiles that never have time for it: no panel follows
-    a tail, and low tiles wait for their own B."""
-    if kernel.tail or kernel.b_layout != PACKED or kernel.mr <= LOW_TILE_ROWS:
-        return None
+def _streams(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    context: ir.Value,
+    tile: ir.Value,
+    k: ir.Value,
+    a_tile: ir.Value,
+) -> list[_Stream]:
+    """B and A that a tile fetches for later; none for low tiles, which wait for their own B."""
+    if kernel.mr <= LOW_TILE_ROWS:
+        return []
+    size = kernel.dtype.itemsize
     step = slot(builder, context, Context.NEXT_B_STEP)
     first = pointer_slot(builder, context, Context.NEXT_B)
-    return _NextB(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)
+    first = at(builder, first, builder.mul(builder.mul(tile, k), step))
+    # At least two tiles share a panel.
+    found = [_Stream(first, step, kernel.nr * size // 2)]
+    if kernel.a_layout != COLUMN:
+        distance = slot(builder, context, Context.NEXT_A_DISTANCE)
+        wanted = builder.icmp_signed("!=", distance, const(0))
+        row_of_tile = kernel.mr * size
+        step = builder.select(wanted, const(row_of_tile), const(0))
+        found.append(_Stream(at(builder, a_tile, distance), step, row_of_tile))
+    return found
 
 
-def _fetch(builder: ir.IRBuilder, kernel: UKernel, place: ir.Value, step: ir.Value) -> None:
-    """Ask for the lines that begin within `step` bytes from `place`, each once if step allows.
-
-    At least two tiles share a panel, so a step is at most half a row of it.
-    """
+def _fetch(builder: ir.IRBuilder, place: ir.Value, stream: _Stream) -> None:
+    """Ask for the lines that begin within a step of `stream` from `place` on."""
     within = builder.and_(builder.ptrtoint(place, I64), const(LINE_BYTES - 1))
-    half_row = kernel.nr * kernel.dtype.itemsize // 2
-    for line in range(0, half_row, LINE_BYTES):
-        due = builder.icmp_signed("<", within if line == 0 else const(line), step)
+    for line in range(0, stream.most_bytes, LINE_BYTES):
+        due = builder.icmp_signed("<", within if line == 0 else const(line), stream.step)
         with builder.if_then(due):
             _prefetch(builder, at(builder, place, line), L2)
 
@@ -171,13 +183,13 @@ def _reduction(
     a_row_stride: ir.Value,
     b: ir.Value,
     k: ir.Value,
-    next_b: _NextB | None,
+    streams: Sequence[_Stream],
 ) -> list[list[ir.Value]]:
     """The k loop: `accumulators[i][v]`, vectors of the tile's sums.
 
     The main loop takes `chains` steps of k at once, each into accumulators of its own; a last
-    loop takes the steps left over. Where there is a next panel to fetch, a loop that does runs in
-    place of the main one.
+    loop takes the steps left over. Where there is something to fetch for later, a loop that does
+    so runs in place of the main one.
     """
     size, chains, vectors = kernel.dtype.itemsize, kernel.tile.chains, kernel.tile.vectors
     vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
@@ -216,7 +228,7 @@ def _reduction(
         begin_b: ir.Value,
         count: ir.Value,
         sums: list[list[list[ir.Value]]],
-        fetch: _NextB | None = None,
+        streams: Sequence[_Stream] = (),
     ) -> tuple[ir.Value, ir.Value, list[list[list[ir.Value]]]]:
         """`count` rounds of `len(sums)` steps; returns where it ended and the sums."""
         before = builder.block
@@ -227,11 +239,12 @@ def _reduction(
         index, a_k, b_k = builder.phi(I64), builder.phi(PTR), builder.phi(PTR)
         carried = [[[builder.phi(vector) for _ in r] for r in s] for s in sums]
         current_a, current_b, result = a_k, b_k, []
-        place = current_place = builder.phi(PTR) if fetch else None
+        places = [builder.phi(PTR) for _ in streams]
+        current_places = list(places)
         for chain in carried:
-            if fetch:
-                _fetch(builder, kernel, current_place, fetch.step)
-                current_place = at(builder, current_place, fetch.step)
+            for i, stream in enumerate(streams):
+                _fetch(builder, current_places[i], stream)
+                current_places[i] = at(builder, current_places[i], stream.step)
             result.append(step(current_a, current_b, chain))
             current_a, current_b = at(builder, current_a, a_step), at(builder, current_b, b_step)
         following = builder.add(index, const(1))
@@ -240,8 +253,8 @@ def _reduction(
         walked = [
             (index, const(0), following), (a_k, begin_a, current_a), (b_k, begin_b, current_b)
         ]  # fmt: skip
-        if fetch:
-            walked.append((place, fetch.first, current_place))
+        for place, stream, current_place in zip(places, streams, current_places, strict=True):
+            walked.append((place, stream.first, current_place))
         for phi, initial, update in walked:
             phi.add_incoming(initial, before)
             phi.add_incoming(update, end)
@@ -269,9 +282,10 @@ def _reduction(
     fresh = [[[zero] * vectors for _ in range(kernel.mr)] for _ in range(chains)]
     rounds = k if chains == 1 else builder.sdiv(k, const(chains))
     a_end, b_end, sums = a, b, fresh
-    if next_b:
-        fetching = builder.select(builder.icmp_signed(">", next_b.step, const(0)), rounds, const(0))
-        a_end, b_end, sums = loop(a_end, b_end, fetching, sums, next_b)
+    if streams:
+        wanted = builder.icmp_signed(">", streams[0].step, const(0))
+        fetching = builder.select(wanted, rounds, const(0))
+        a_end, b_end, sums = loop(a_end, b_end, fetching, sums, streams)
         rounds = builder.sub(rounds, fetching)
     a_end, b_end, sums = loop(a_end, b_end, rounds, sums)
     if chains > 1:
