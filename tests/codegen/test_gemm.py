@@ -13,6 +13,7 @@ from tests.conftest import HOST_ISAS, recorded_cpus
 from tests.reference import Array, assert_product, lie, uniform
 
 from ftuner.codegen.llvm.abi import Context
+from ftuner.codegen.llvm.dot import emit_dot
 from ftuner.codegen.llvm.gemm import LOW_TILE_ROWS, emit_ukernel
 from ftuner.codegen.llvm.jit import (
     ISA_FEATURES,
@@ -24,7 +25,7 @@ from ftuner.codegen.llvm.jit import (
     host_target,
 )
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
-from ftuner.core.ukernel import COLUMN, PACKED, ROW, STRIDED, RegisterTile, UKernel
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.library import build_library
 
@@ -50,7 +51,8 @@ def target_of(machine: CpuHardware, isa: Isa) -> Target:
 def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -> ir.Module:
     module = ir.Module("kernel")
     module.triple = triple
-    emit_ukernel(module, kernel, fused, masked)
+    emit = emit_dot if kernel.b_layout == DOT else emit_ukernel
+    emit(module, kernel, fused, masked)
     return module
 
 
@@ -103,9 +105,8 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
                 module = module_of(kernel, isa.fused, target.triple)
                 assembly = compile_assembly(module, target)
                 loops = k_loops(assembly, pattern, kernel.tile.accumulators)
-                # A second one fetches the next panel.
-                fetches = b_layout == PACKED and kernel.mr > LOW_TILE_ROWS
-                assert len(loops) == 1 + fetches, kernel.symbol
+                # A second one fetches what comes later.
+                assert len(loops) == 1 + (kernel.mr > LOW_TILE_ROWS), kernel.symbol
                 loop = [line for body in loops for line in body]
                 on_stack = [line for line in loop if re.search(STACK[architecture], line)]
                 spills = [line for line in on_stack if re.search(VECTOR[architecture], line)]
@@ -161,7 +162,7 @@ class Loaded:
         context = np.zeros(int(Context.SIZE), np.int64)
         context[Context.A_STRIDE] = a_row if self.kernel.a_layout == ROW else a_k
         context[Context.A_TILE_STRIDE] = self.kernel.mr * a_row
-        context[Context.B_K_STRIDE] = b.strides[0]
+        context[Context.B_K_STRIDE] = b.strides[1 if self.kernel.b_layout == DOT else 0]
         context[Context.C_ROW_STRIDE] = c.strides[0]
         context[Context.VALID_COLUMNS] = c.shape[1]
         context[Context.ACCUMULATE] = int(accumulate)
@@ -193,6 +194,8 @@ def check(
                     b = uniform(k + 1, (k, nr), dtype)
                     if kernel.b_layout == STRIDED:
                         b, _ = lie("padded", b)
+                    if kernel.b_layout == DOT:
+                        b = lie("padded", np.ascontiguousarray(b.T))[0].T
                     before = uniform(2, (tiles * mr, n), dtype)
                     c, memory = lie("padded", before, guard=99.0)
                     if k == 0 and min(a.strides) == 0:
@@ -257,6 +260,16 @@ def test_layouts_and_chains(fused: bool, a_layout: str, b_layout: str, chains: i
     check(UKernel(tile, FLOAT64, "any", 2, a_layout, b_layout), fused, (4,))
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_dot_tiles(dtype: DType, vector_bytes: int, masked: bool) -> None:
+    """Vectors along k: whole rounds, single vectors and what is left of one."""
+    for tile in (RegisterTile(1, 1, 4), RegisterTile(1, 4, 2), RegisterTile(4, 3, 1)):
+        kernel = UKernel(tile, dtype, "any", vector_bytes // dtype.itemsize, ROW, DOT)
+        check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,), masked=masked)
+
+
 def test_symbols_tell_kernels_apart() -> None:
     base = UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8)
     others = [
@@ -268,5 +281,6 @@ def test_symbols_tell_kernels_apart() -> None:
         UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, COLUMN),
         UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, STRIDED),
         UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, PACKED, True),
+        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, DOT),
     ]
     assert len({kernel.symbol for kernel in (base, *others)}) == len(others) + 1

@@ -13,7 +13,7 @@ entry:
   %".15" = load i64, ptr %".14"
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".69", %"k.after.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".69", %"carried.done.endif"]
   %".17" = icmp slt i64 %"index", %"tiles"
   br i1 %".17", label %"loop.body", label %"loop.done"
 loop.body:
@@ -31,12 +31,12 @@ loop.body:
   %".29" = getelementptr i8, ptr %".26", i64 15
   call void @"llvm.prefetch.p0"(ptr %".29", i32 1, i32 3, i32 1)
   %".31" = icmp sgt i64 %"k", 0
-  br i1 %".31", label %"k.body", label %"k.after"
-k.body:
-  %".33" = phi  i64 [0, %"loop.body"], [%".51", %"k.body"]
-  %".34" = phi  ptr [%".19", %"loop.body"], [%".49", %"k.body"]
-  %".35" = phi  ptr [%"b", %"loop.body"], [%".50", %"k.body"]
-  %".36" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".48", %"k.body"]
+  br i1 %".31", label %"carried.body", label %"carried.done"
+carried.body:
+  %".33" = phi  i64 [0, %"loop.body"], [%".51", %"carried.body"]
+  %".34" = phi  ptr [%".19", %"loop.body"], [%".49", %"carried.body"]
+  %".35" = phi  ptr [%"b", %"loop.body"], [%".50", %"carried.body"]
+  %".36" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".48", %"carried.body"]
   %".37" = getelementptr i8, ptr %".35", i64 4096
   %".38" = getelementptr i8, ptr %".37", i64 0
   call void @"llvm.prefetch.p0"(ptr %".38", i32 0, i32 3, i32 1)
@@ -53,24 +53,24 @@ k.body:
   %".50" = getelementptr i8, ptr %".35", i64 16
   %".51" = add i64 %".33", 1
   %".52" = icmp slt i64 %".51", %"k"
-  br i1 %".52", label %"k.body", label %"k.after"
-k.after:
-  %".54" = phi  ptr [%".19", %"loop.body"], [%".49", %"k.body"]
-  %".55" = phi  ptr [%"b", %"loop.body"], [%".50", %"k.body"]
-  %".56" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".48", %"k.body"]
+  br i1 %".52", label %"carried.body", label %"carried.done"
+carried.done:
+  %".54" = phi  ptr [%".19", %"loop.body"], [%".49", %"carried.body"]
+  %".55" = phi  ptr [%"b", %"loop.body"], [%".50", %"carried.body"]
+  %".56" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".48", %"carried.body"]
   %".57" = mul i64 %".13", 0
   %".58" = getelementptr i8, ptr %".22", i64 %".57"
   %".59" = getelementptr i8, ptr %".58", i64 0
   %".60" = getelementptr i8, ptr %"context", i64 40
   %".61" = load i64, ptr %".60"
   %".62" = icmp ne i64 %".61", 0
-  br i1 %".62", label %"k.after.if", label %"k.after.endif"
-k.after.if:
+  br i1 %".62", label %"carried.done.if", label %"carried.done.endif"
+carried.done.if:
   %".64" = load <4 x float>, ptr %".59", align 4
   %".65" = fadd <4 x float> %".56", %".64"
-  br label %"k.after.endif"
-k.after.endif:
-  %".67" = phi  <4 x float> [%".56", %"k.after"], [%".65", %"k.after.if"]
+  br label %"carried.done.endif"
+carried.done.endif:
+  %".67" = phi  <4 x float> [%".56", %"carried.done"], [%".65", %"carried.done.if"]
   store <4 x float> %".67", ptr %".59", align 4
   %".69" = add nsw i64 %"index", 1
   br label %"loop.head"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
-from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import MIN_K_PART, Planner, grids
@@ -38,7 +38,7 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
     planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
     extent = st.integers(1, 40) | st.integers(1, largest)
     m, n, k = draw(extent), draw(extent), draw(extent | st.integers(1, 5000))
-    source = draw(st.sampled_from(["panels", "rows", "other"]))
+    source = draw(st.sampled_from(["panels", "rows", "columns", "other"]))
     width = draw(st.sampled_from(planner.library.widths)) if source == "panels" else 0
     must_pack = draw(st.booleans())
     problem = Problem(
@@ -54,6 +54,19 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
         workers=draw(st.integers(1, 64)),
     )
     return planner, problem
+
+
+def test_thin_products_of_contiguous_rows_are_dot_products(recorded: CpuHardware) -> None:
+    """A matrix by a vector, or one row by a transposed matrix: nothing is packed."""
+    planner = planner_of(recorded.name, recorded.widest.name, FLOAT32)
+    for m, n in ((1, 1000), (1000, 1), (1, 1)):
+        for workers in (1, 2, 8):
+            problem = Problem(m, n, 100, 1, ROW, False, "columns", 0, 4, workers)
+            plan = planner.plan(problem)
+            assert plan.choice.dot, (m, n, workers)
+            assert not any(band.packed for share in plan.shares for band in share.bands)
+    square = Problem(500, 500, 1000, 1, ROW, False, "columns", 0, 4, 1)
+    assert not planner.plan(square).choice.dot
 
 
 def assert_exact(plan: Plan) -> None:
@@ -124,7 +137,8 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
     for share in plan.shares:
         for band in share.bands:
             in_panels = band.packed or problem.b_source == "panels"
-            assert band.family.b_layout == ("packed" if in_panels else "strided")
+            in_place = DOT if plan.choice.dot else STRIDED
+            assert band.family.b_layout == (PACKED if in_panels else in_place)
             assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)
             assert not (band.packed and problem.b_source == "panels")
             assert not band.family.tail or in_panels

@@ -24,6 +24,9 @@ PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other."""
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
+DOT = "dot"
+"""B where it lies, contiguous along k; columns are a run-time stride apart. The lanes of a vector
+are then steps of k, and a tile's `vectors` are columns."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class UKernel:
 
     @property
     def nr(self) -> int:
-        return self.tile.vectors * self.lanes
+        return self.tile.vectors * (1 if self.b_layout == DOT else self.lanes)
 
     @property
     def symbol(self) -> str:

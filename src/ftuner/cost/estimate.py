@@ -8,6 +8,7 @@ overlap with them, so the largest counts; what surrounds the reduction of a tile
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from ftuner.core.dtype import DType
@@ -28,6 +29,9 @@ PACK_CYCLES_PER_VECTOR_TRANSPOSE = 4.5
 FAR_ROW_BYTES_PER_CYCLE = 5.0
 """Bytes of B that arrive per cycle where every k step lies on another page, which no prefetcher
 crosses; fitted as TILE_CYCLES."""
+TOTAL_CYCLES_PER_ROUND = 1.0
+"""Cycles to halve the lanes of one accumulator of a dot tile: a shuffle and an addition. Fitted on
+Intel Emerald Rapids."""
 CACHE_SHARE = 0.8
 """Part of a cache that a block may fill: the rest is for what passes by. From Low et al., who
 leave one way of each set to the streams."""
@@ -90,6 +94,19 @@ def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
         latency=isa.fma_latency_cycles / tile.chains,
         load=(tile.mr + tile.vectors) / isa.load_per_cycle,
     )
+
+
+def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:
+    """One k step of a dot tile, a lane of its vectors, whose operands are in L1."""
+    whole = step_cycles(tile, isa)
+    return StepCycles(whole.issue / lanes, whole.latency / lanes, whole.load / lanes)
+
+
+def dot_tile_cycles(tile: RegisterTile, lanes: int) -> float:
+    """What one dot tile costs besides its whole vectors of k: the cycles of any tile, the rest of k
+    (a vector more), and adding up the lanes."""
+    rounds = math.log2(lanes) + 1
+    return tile_cycles(tile) + TOTAL_CYCLES_PER_ROUND * rounds * tile.mr * tile.vectors
 
 
 def tile_cycles(tile: RegisterTile, scratch: bool = False) -> float:

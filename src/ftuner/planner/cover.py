@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.cost.estimate import step_cycles, tile_cycles
+from ftuner.core.ukernel import DOT
+from ftuner.cost.estimate import dot_step_cycles, dot_tile_cycles, step_cycles, tile_cycles
 from ftuner.hardware.model import Isa
 from ftuner.ukernels.library import Family
 
@@ -44,9 +45,13 @@ class CoverTable:
         self._tiles: dict[int, tuple[float, float, float]] = {}
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
-            terms = step_cycles(kernel.tile, isa)
-            step = max(terms.cycles, row_of_b_cycles)
-            self._tiles[kernel.mr] = (step, terms.issue, tile_cycles(kernel.tile, scratch))
+            if family.b_layout == DOT:
+                terms = dot_step_cycles(kernel.tile, isa, kernel.lanes)
+                fixed = dot_tile_cycles(kernel.tile, kernel.lanes)
+            else:
+                terms = step_cycles(kernel.tile, isa)
+                fixed = tile_cycles(kernel.tile, scratch)
+            self._tiles[kernel.mr] = (max(terms.cycles, row_of_b_cycles), terms.issue, fixed)
         cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         limit = PERIODS * family.max_mr

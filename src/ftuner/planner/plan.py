@@ -24,8 +24,8 @@ class Problem(NamedTuple):
     """`row` or `column`; an A that is neither is packed and counts as `column`."""
     a_must_pack: bool
     b_source: str
-    """`panels`: packed before, in panels of `width`; `rows`: contiguous along n; `other`: to be
-    packed."""
+    """`panels`: packed before, in panels of `width`; `rows`: contiguous along n; `columns`:
+    contiguous along k; `other`: to be packed."""
     width: int
     """Vectors of a packed panel; 0 unless `b_source` is `panels`."""
     b_k_bytes: int
@@ -83,6 +83,8 @@ class Choice(NamedTuple):
     pack_b: bool
     shared_pack: bool
     """Workers pack B together, then wait for each other."""
+    dot: bool = False
+    """Dot tiles read A and B in place; `vectors` then counts columns."""
 
 
 class Plan(NamedTuple):
@@ -108,12 +110,14 @@ class Plan(NamedTuple):
         first = self.shares[0]
         if not self.chunk_by_panels:
             return first._replace(batch=(0, self.problem.batch))
-        full = [b for s in self.shares for b in s.bands if not b.family.tail]
-        tails = [b for s in self.shares for b in s.bands if b.family.tail]
-        if full:
-            panels, columns = sum(b.panels for b in full), sum(b.columns for b in full)
-            full = [full[0]._replace(panels=panels, columns=columns)]
-        return first._replace(bands=(*full, *tails))
+        bands: dict[str, Band] = {}
+        for band in (band for share in self.shares for band in share.bands):
+            before = bands.get(band.family.name)
+            if before is not None:
+                panels, columns = before.panels + band.panels, before.columns + band.columns
+                band = before._replace(panels=panels, columns=columns)
+            bands[band.family.name] = band
+        return first._replace(bands=tuple(bands.values()))
 
     @property
     def workers(self) -> int:

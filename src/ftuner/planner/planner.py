@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.ukernel import ROW
 from ftuner.cost.estimate import Estimate
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
 from ftuner.planner.price import Option, PricedMachine, split_rows
@@ -63,6 +65,7 @@ class Planner:
         self.library = library
         self._machine = PricedMachine(library)
         self._lanes = library.lanes
+        self._has_dots = library.epilogue == ACCUMULATOR
         self._options: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
     def plan(self, problem: Problem) -> Plan:
@@ -104,7 +107,7 @@ class Planner:
             packs: tuple[bool, ...] = (False,)
         else:
             widths = self.library.widths
-            packs = (True,) if problem.b_source == "other" else (True, False)
+            packs = (True, False) if problem.b_source == "rows" else (True,)
         for vectors in widths:
             nr = vectors * self._lanes
             lengths = self._machine.blocks_of_k(k, nr)
@@ -113,6 +116,12 @@ class Planner:
                     shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
                     choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared)
                     yield Option(self._machine, problem, choice)
+        if self._has_dots and problem.b_source == "columns" and problem.a_layout == ROW:
+            for columns in self.library.dot_columns:
+                if columns <= n:
+                    for grid in grids(problem.workers, problem.batch, -(-n // columns), 1):
+                        choice = Choice(grid, columns, k, False, False, False, dot=True)
+                        yield Option(self._machine, problem, choice)
 
     def option(self, problem: Problem, choice: Choice) -> Option:
         """One candidate, whether the planner would think of it or not."""
@@ -124,7 +133,7 @@ class Planner:
         nr, full, left, pack_b = option.nr, option.full, option.left, choice.pack_b
         table, family = option.table, option.family
         # A tail is always read from a packed panel: nothing behind the last column may be touched.
-        pack_tail = problem.b_source != "panels"
+        pack_tail = problem.b_source != "panels" and not choice.dot
         shares = []
         for batch in option.batch_ranges:
             for rows in split_rows(m, table.main, choice.grid[1]):

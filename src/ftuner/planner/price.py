@@ -8,7 +8,7 @@ alone, the common case, costs a few microseconds a candidate. The terms are thos
 from __future__ import annotations
 
 from ftuner.core.mapping import bounds
-from ftuner.core.ukernel import COLUMN, PACKED, STRIDED
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, STRIDED
 from ftuner.cost.estimate import (
     CACHE_SHARE,
     FAR_ROW_BYTES_PER_CYCLE,
@@ -74,7 +74,7 @@ class PricedMachine:
         self.steps_of_block = BLOCK_SHARE_OF_L2 * self.l2_bytes / (ROWS_OF_A_BLOCK * self.size)
         self.synchronise_s = hardware.synchronise_s
         self._levels = levels
-        self._covers: dict[tuple[int, bool, int, bool], CoverTable] = {}
+        self._covers: dict[tuple[str, int, bool], CoverTable] = {}
         self._families: dict[tuple[int, bool, str, str], Family] = {}
 
     def rates(self, workers: int) -> tuple[float, float]:
@@ -85,15 +85,13 @@ class PricedMachine:
         ]
         return rates[0], rates[-1]
 
-    def covers(self, vectors: int, ragged: bool, steps: int, in_l1: bool) -> CoverTable:
-        """The cover table of a width, for lengths of k around `steps`; `ragged`: the last vector
-        of each row is stored in part."""
+    def covers(self, family: Family, steps: int, in_l1: bool) -> CoverTable:
+        """The cover table of a family, for lengths of k around `steps`."""
         magnitude = min(steps.bit_length(), 12)
-        key = (vectors, ragged, magnitude, in_l1)
+        key = (family.name, magnitude, in_l1)
         found = self._covers.get(key)
         if found is None:
-            row_of_b = 0.0 if in_l1 else vectors * self.vector_bytes / self.l2_bytes_per_cycle
-            family = self.family(vectors, ragged, COLUMN, PACKED)
+            row_of_b = 0.0 if in_l1 else family.nr * self.size / self.l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
             found = CoverTable(family, self.library.isa, typical, row_of_b)
             self._covers[key] = found
@@ -120,21 +118,25 @@ class Option:
 
     def __init__(self, machine: PricedMachine, problem: Problem, choice: Choice) -> None:
         n, k, batch = problem.n, problem.k, problem.batch
+        dot = choice.dot
         parts_b, parts_m, parts_n, parts_k = choice.grid
         size, lanes = machine.size, machine.lanes
         self.choice = choice
         self._machine = machine
-        self.nr = nr = choice.vectors * lanes
+        self.nr = nr = choice.vectors * (1 if dot else lanes)
         self.full, self.left = divmod(n, nr)
         tail_vectors = -(-self.left // lanes)
+        tail_columns = self.left if dot else tail_vectors * lanes
         self._parts_m = parts_m
         # The uKernels, and the ranges of workers along the axes other than m.
         a_layout = COLUMN if choice.pack_a else problem.a_layout
         in_panels = choice.pack_b or problem.b_source == "panels"
-        b_layout = PACKED if in_panels else STRIDED
+        b_layout = DOT if dot else PACKED if in_panels else STRIDED
         self.family = machine.family(choice.vectors, False, a_layout, b_layout)
         self.tail_family = None
-        if self.left:
+        if self.left and dot:
+            self.tail_family = machine.family(self.left, False, a_layout, DOT)
+        elif self.left:
             self.tail_family = machine.family(tail_vectors, True, a_layout, PACKED)
         units = self.full + (1 if self.left else 0)
         self.batch_ranges = [bounds(batch, parts_b, i) for i in range(parts_b)]
@@ -150,11 +152,18 @@ class Option:
         k_part = -(-k // parts_k)
         blocks_k = -(-k_part // choice.kc)
         in_l1 = choice.kc * nr * size <= machine.l1_bytes
-        self.table = machine.covers(choice.vectors, False, choice.kc, in_l1)
+        # Heights and cycles do not depend on how operands lie, so layouts share their tables.
+        priced, priced_tail = self.family, self.tail_family
+        if not dot:
+            priced = machine.family(choice.vectors, False, COLUMN, PACKED)
+            ragged = self.left < tail_columns
+            priced_tail = (
+                machine.family(tail_vectors, ragged, COLUMN, PACKED) if self.left else None
+            )
+        self.table = machine.covers(priced, choice.kc, in_l1)
         self.tail_table: CoverTable | None = None
-        if self.left:
-            ragged = self.left < tail_vectors * lanes
-            self.tail_table = machine.covers(tail_vectors, ragged, choice.kc, in_l1)
+        if priced_tail is not None:
+            self.tail_table = machine.covers(priced_tail, choice.kc, in_l1)
 
         # The busiest worker: where n is cut, one that has only full panels.
         if parts_n == 1:
@@ -162,7 +171,7 @@ class Option:
         else:
             self._panels, has_tail = -(-(self.full + (self.left > 0)) // parts_n), False
         self._priced_tail = self.tail_table if has_tail else None
-        columns = self._panels * nr + (tail_vectors * lanes if has_tail else 0)
+        columns = self._panels * nr + (tail_columns if has_tail else 0)
         period = machine.period
         self._step_s = elements * k_part * period
         self._tile_s = elements * blocks_k * period

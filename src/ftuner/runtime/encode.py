@@ -307,7 +307,7 @@ def _band_record(
         record[BandSlot.B_K_STRIDE] = nr * itemsize
     else:
         record[BandSlot.B_PANEL_STRIDE] = nr * strides.b_column
-        record[BandSlot.B_K_STRIDE] = strides.b_k
+        record[BandSlot.B_K_STRIDE] = strides.b_column if choice.dot else strides.b_k
     record[BandSlot.K_BEGIN], record[BandSlot.K_END] = share.k
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)

@@ -12,7 +12,7 @@ from ftuner.errors import DTypeError, ShapeError
 from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import Strides
-from ftuner.runtime.operands import a_layout, batch_axes, product_shape, unit_columns
+from ftuner.runtime.operands import a_layout, b_source, batch_axes, product_shape, unit_columns
 from ftuner.runtime.products import Products, Ready, forget_oldest
 from ftuner.runtime.session import Session
 
@@ -153,7 +153,7 @@ class Matmul:
             batch=math.prod(axis[0] for axis in axes),
             a_layout=layout.layout,
             a_must_pack=layout.must_pack,
-            b_source="rows" if unit_columns(b) else "other",
+            b_source=b_source(b),
             width=0,
             b_k_bytes=abs(b.strides[-2]),
             workers=self._session.threads,

@@ -54,7 +54,9 @@ _lock = threading.Lock()
 def _new_block(size: int) -> _Block:
     """A block that begins with a huge page. It lives as long as any array that points into it."""
     try:
-        pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES)
+        # Private, because a forked child must not write to its parent's pages.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(f"cannot allocate {size} bytes: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):

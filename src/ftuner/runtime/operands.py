@@ -77,6 +77,14 @@ def batch_axes(shape: tuple[int, ...], a: Array, b: Array, c: Array) -> BatchAxe
     return tuple(axes)
 
 
+def b_source(b: Array) -> str:
+    """`Problem.b_source` of a B that nobody has packed."""
+    along_k = b.strides[-2] == b.itemsize
+    if along_k and (b.shape[-1] == 1 or not unit_columns(b)):
+        return "columns"
+    return "rows" if unit_columns(b) else "other"
+
+
 def product_shape(a: Array, b: Array) -> tuple[int, ...]:
     """The shape of `a @ b` for arrays of two axes or more.
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from ftuner.core.ukernel import RegisterTile
 from ftuner.hardware.model import Isa
 
 MAX_VECTORS = 8
 MAX_CHAINS = 8
+MAX_DOT_ROWS = 4
+MAX_DOT_COLUMNS = 4
+"""Dot tiles serve a few rows or columns; larger products are outer products of packed panels."""
 
 
 def register_tiles(isa: Isa) -> list[RegisterTile]:
@@ -18,3 +23,18 @@ def register_tiles(isa: Isa) -> list[RegisterTile]:
         for chains in range(1, MAX_CHAINS + 1)
         if mr * vectors * chains <= isa.vector_registers
     ]
+
+
+def dot_tiles(isa: Isa) -> list[RegisterTile]:
+    """Dot tiles (`ukernel.DOT`), one for each height and number of columns that the registers hold
+    together with the operands of the shorter side and one of the other; as many chains as hide the
+    latency of a multiply-add, if there is room."""
+    needed = isa.fma_latency_cycles * isa.fma_per_cycle
+    found = []
+    for columns in range(1, MAX_DOT_COLUMNS + 1):
+        for mr in range(1, MAX_DOT_ROWS + 1):
+            room = isa.vector_registers - min(mr, columns) - (1 if isa.fused else 2)
+            if mr * columns <= room:
+                chains = min(ceil(needed / (mr * columns)), room // (mr * columns))
+                found.append(RegisterTile(mr, columns, max(chains, 1)))
+    return found

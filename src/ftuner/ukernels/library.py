@@ -12,10 +12,10 @@ from functools import cached_property, lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.ukernel import COLUMN, PACKED, ROW, STRIDED, UKernel
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED, UKernel
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.enumerate import register_tiles
+from ftuner.ukernels.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.filters import Funnel, run_filters
 
 
@@ -62,10 +62,16 @@ class Library:
         """Widths of full panels, in vectors."""
         return self.funnel.widths
 
+    @property
+    def dot_columns(self) -> tuple[int, ...]:
+        """Widths of dot tiles, in columns: one, and one more each."""
+        return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
+
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
         """The family of a width; tails are always read from packed panels."""
         assert not tail or b_layout == PACKED
-        tiles = sorted((t for t in self.funnel.kept if t.vectors == vectors), key=lambda t: t.mr)
+        known = dot_tiles(self.isa) if b_layout == DOT else self.funnel.kept
+        tiles = sorted((t for t in known if t.vectors == vectors), key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         kernels = tuple(
             UKernel(t, self.dtype, self.isa.name, self.lanes, a_layout, b_layout, tail,
@@ -84,6 +90,8 @@ class Library:
                 found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
             tails = range(1, max(self.widths) + 1)
             found += [self.family(v, True, a_layout, PACKED) for v in tails]
+        if self.epilogue == ACCUMULATOR:
+            found += [self.family(c, False, ROW, DOT) for c in self.dot_columns]
         return tuple(found)
 
 

@@ -15,12 +15,14 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.bundle import Bundle, RuntimeBundle
 from ftuner.codegen.llvm.chunks import emit_chunks
+from ftuner.codegen.llvm.dot import emit_dot
 from ftuner.codegen.llvm.driver import emit_driver
 from ftuner.codegen.llvm.gemm import emit_ukernel
 from ftuner.codegen.llvm.jit import Target, compile_object
 from ftuner.codegen.llvm.pool import emit_pool
 from ftuner.codegen.llvm.reduce import emit_reduce
 from ftuner.core.dtype import DTYPES
+from ftuner.core.ukernel import DOT
 
 
 def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
@@ -36,7 +38,8 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_reduce(module, bundle.kernels[0], bundle.fused)
     else:
         for kernel in bundle.kernels:
-            emit_ukernel(module, kernel, bundle.fused, bundle.masked)
+            emit = emit_dot if kernel.b_layout == DOT else emit_ukernel
+            emit(module, kernel, bundle.fused, bundle.masked)
     return module
 
 

@@ -36,7 +36,7 @@ from ftuner.codegen.llvm.build import (
     splat,
 )
 from ftuner.codegen.llvm.emit import emit
-from ftuner.codegen.llvm.loops import counted_loop
+from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
 from ftuner.core.expr import ACCUMULATOR, operands
 from ftuner.core.ukernel import COLUMN, PACKED, UKernel
@@ -206,7 +206,7 @@ def _reduction(
     else:
         ahead = builder.mul(b_step, const(PREFETCH_STEPS))
 
-    def step(a_k: ir.Value, b_k: ir.Value, sums: list[list[ir.Value]]) -> list[list[ir.Value]]:
+    def step(a_k: ir.Value, b_k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
         for line in range(0, kernel.nr * size, LINE_BYTES):
             _prefetch(builder, at(builder, at(builder, b_k, ahead), line), L1)
         row_of_b = [
@@ -218,87 +218,55 @@ def _reduction(
             address = at(builder, a_k, builder.mul(a_row_stride, const(i)))
             element = _load(builder, address, vector.element, size)
             column_of_a.append(splat(builder, element, kernel.lanes))
-        done = [list(row) for row in sums]
+        done = list(sums)
         for i, v in kernel.tile.registers().tasks(0):
-            done[i][v] = multiply_add(builder, column_of_a[i], row_of_b[v], sums[i][v], fused)
+            at_v = i * vectors + v
+            done[at_v] = multiply_add(builder, column_of_a[i], row_of_b[v], sums[at_v], fused)
         return done
 
     def loop(
-        begin_a: ir.Value,
-        begin_b: ir.Value,
+        begin: list[ir.Value],
         count: ir.Value,
-        sums: list[list[list[ir.Value]]],
+        sums: list[ir.Value],
         streams: Sequence[_Stream] = (),
-    ) -> tuple[ir.Value, ir.Value, list[list[list[ir.Value]]]]:
-        """`count` rounds of `len(sums)` steps; returns where it ended and the sums."""
-        before = builder.block
-        body = builder.append_basic_block("k.body")
-        after = builder.append_basic_block("k.after")
-        builder.cbranch(builder.icmp_signed(">", count, const(0)), body, after)
-        builder.position_at_end(body)
-        index, a_k, b_k = builder.phi(I64), builder.phi(PTR), builder.phi(PTR)
-        carried = [[[builder.phi(vector) for _ in r] for r in s] for s in sums]
-        current_a, current_b, result = a_k, b_k, []
-        places = [builder.phi(PTR) for _ in streams]
-        current_places = list(places)
-        for chain in carried:
-            for i, stream in enumerate(streams):
-                _fetch(builder, current_places[i], stream)
-                current_places[i] = at(builder, current_places[i], stream.step)
-            result.append(step(current_a, current_b, chain))
-            current_a, current_b = at(builder, current_a, a_step), at(builder, current_b, b_step)
-        following = builder.add(index, const(1))
-        builder.cbranch(builder.icmp_signed("<", following, count), body, after)
-        end = builder.block
-        walked = [
-            (index, const(0), following), (a_k, begin_a, current_a), (b_k, begin_b, current_b)
-        ]  # fmt: skip
-        for place, stream, current_place in zip(places, streams, current_places, strict=True):
-            walked.append((place, stream.first, current_place))
-        for phi, initial, update in walked:
-            phi.add_incoming(initial, before)
-            phi.add_incoming(update, end)
-        builder.position_at_end(after)
-        out_a, out_b = builder.phi(PTR), builder.phi(PTR)
-        for phi, initial, update in ((out_a, begin_a, current_a), (out_b, begin_b, current_b)):
-            phi.add_incoming(initial, before)
-            phi.add_incoming(update, end)
-        out = []
-        for initial_s, carried_s, result_s in zip(sums, carried, result, strict=True):
-            rows = []
-            for initial_r, carried_r, result_r in zip(initial_s, carried_s, result_s, strict=True):
-                row = []
-                for initial, phi, update in zip(initial_r, carried_r, result_r, strict=True):
-                    phi.add_incoming(initial, before)
-                    phi.add_incoming(update, end)
-                    merged = builder.phi(vector)
-                    merged.add_incoming(initial, before)
-                    merged.add_incoming(update, end)
-                    row.append(merged)
-                rows.append(row)
-            out.append(rows)
-        return out_a, out_b, out
+    ) -> tuple[list[ir.Value], list[ir.Value]]:
+        """`count` rounds of one step for each set of sums, from `begin`, places in A and in B;
+        returns where it ended and the sums."""
 
-    fresh = [[[zero] * vectors for _ in range(kernel.mr)] for _ in range(chains)]
+        def body(values: list[ir.Value]) -> list[ir.Value]:
+            places, carried = values[: 2 + len(streams)], values[2 + len(streams) :]
+            steps = [a_step, b_step, *(stream.step for stream in streams)]
+            done: list[ir.Value] = []
+            for chain in range(0, len(sums), tile):
+                for place, stream in zip(places[2:], streams, strict=True):
+                    _fetch(builder, place, stream)
+                done += step(places[0], places[1], carried[chain : chain + tile])
+                places = [at(builder, p, s) for p, s in zip(places, steps, strict=True)]
+            return [*places, *done]
+
+        first = [*begin, *(stream.first for stream in streams)]
+        last = carried_loop(builder, count, [*first, *sums], body)
+        return last[:2], last[len(first) :]
+
+    tile = kernel.mr * vectors
+    sums = [zero] * (tile * chains)
+    place = [a, b]
     rounds = k if chains == 1 else builder.sdiv(k, const(chains))
-    a_end, b_end, sums = a, b, fresh
     if streams:
         wanted = builder.icmp_signed(">", streams[0].step, const(0))
         fetching = builder.select(wanted, rounds, const(0))
-        a_end, b_end, sums = loop(a_end, b_end, fetching, sums, streams)
+        place, sums = loop(place, fetching, sums, streams)
         rounds = builder.sub(rounds, fetching)
-    a_end, b_end, sums = loop(a_end, b_end, rounds, sums)
+    place, sums = loop(place, rounds, sums)
     if chains > 1:
         left = builder.srem(k, const(chains))
-        _, _, first = loop(a_end, b_end, left, sums[:1])
-        sums = first + sums[1:]
-    total = sums[0]
-    for other in sums[1:]:
-        total = [
-            [builder.fadd(x, y) for x, y in zip(r, s, strict=True)]
-            for r, s in zip(total, other, strict=True)
-        ]
-    return total
+        _, first = loop(place, left, sums[:tile])
+        sums = first + sums[tile:]
+    total = sums[:tile]
+    for chain in range(tile, len(sums), tile):
+        added = sums[chain : chain + tile]
+        total = [builder.fadd(x, y) for x, y in zip(total, added, strict=True)]
+    return [total[i * vectors : (i + 1) * vectors] for i in range(kernel.mr)]
 
 
 def finish_tile(

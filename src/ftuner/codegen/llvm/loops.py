@@ -6,7 +6,7 @@ partitions become loops over bounds computed from it. All indices are i64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 
@@ -60,6 +60,43 @@ def counted_loop(
     builder.position_at_end(head)
     builder.cbranch(inside, body, done)
     builder.position_at_end(done)
+
+
+def carried_loop(
+    builder: ir.IRBuilder,
+    count: ir.Value,
+    values: Sequence[ir.Value],
+    body: Callable[[list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """Emit a loop of `count` (i64) rounds that keeps `values` in registers; returns the last ones.
+
+    `body` gets the values of a round and gives those of the next, of the same types; it may add
+    blocks. With a count of zero or less the loop is passed over.
+    """
+    before = builder.block
+    inside = builder.append_basic_block("carried.body")
+    after = builder.append_basic_block("carried.done")
+    builder.cbranch(builder.icmp_signed(">", count, _i64(0)), inside, after)
+    builder.position_at_end(inside)
+    index = builder.phi(I64)
+    carried = [builder.phi(value.type) for value in values]
+    result = body(list(carried))
+    following = builder.add(index, _i64(1))
+    builder.cbranch(builder.icmp_signed("<", following, count), inside, after)
+    end = builder.block
+    for phi, initial, update in zip(
+        (index, *carried), (_i64(0), *values), (following, *result), strict=True
+    ):
+        phi.add_incoming(initial, before)
+        phi.add_incoming(update, end)
+    builder.position_at_end(after)
+    last = []
+    for initial, update in zip(values, result, strict=True):
+        phi = builder.phi(initial.type)
+        phi.add_incoming(initial, before)
+        phi.add_incoming(update, end)
+        last.append(phi)
+    return last
 
 
 def partition_bounds(

@@ -1,0 +1,70 @@
+"""Blocks of long-lived memory: apart, aligned, alive as long as they are used."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ftuner.runtime.memory import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, long_lived
+
+
+def ends(pieces: list[np.ndarray]) -> list[tuple[int, int]]:
+    return sorted((p.ctypes.data, p.ctypes.data + p.size) for p in pieces)
+
+
+def test_pieces_do_not_overlap() -> None:
+    sizes = [1, 63, 64, 65, 1000, 4 << 20, BLOCK_BYTES // 4, BLOCK_BYTES // 4 + 1, 3 * BLOCK_BYTES]
+    pieces = [long_lived(size) for size in sizes * 3]
+    assert [p.size for p in pieces] == sizes * 3
+    assert all(p.ctypes.data % ALIGNMENT_BYTES == 0 for p in pieces)
+    places = ends(pieces)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
+
+
+def test_large_pieces_begin_with_a_huge_page() -> None:
+    assert long_lived(BLOCK_BYTES).ctypes.data % HUGE_PAGE_BYTES == 0
+
+
+def test_memory_is_kept_and_given_back() -> None:
+    piece = long_lived(BLOCK_BYTES)
+    piece[:] = 7
+    gone = weakref.ref(piece.base)
+    part = piece[5:10]
+    del piece
+    gc.collect()
+    assert (part == 7).all()
+    del part
+    gc.collect()
+    assert gone() is None
+
+
+def test_several_threads() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        pieces = list(pool.map(lambda i: long_lived(100 + i), range(2000)))
+    places = ends(pieces)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
+
+
+def _write_in_child(value: int) -> int:
+    piece = long_lived(1000)
+    piece[:] = value
+    return int(piece.sum())
+
+
+def test_after_a_fork() -> None:
+    mine = long_lived(1000)
+    mine[:] = 1
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(_write_in_child, [2, 3]) == [2000, 3000]
+    assert (mine == 1).all()
+
+
+def test_more_than_there_is() -> None:
+    with pytest.raises(MemoryError, match="cannot allocate"):
+        long_lived(1 << 62)
