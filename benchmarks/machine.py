@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +30,12 @@ class Machine:
     """Cores that this process may use."""
     cache_bytes: dict[str, int]
     """Capacity of one instance of each data or unified cache, by name (`L1`, `L2`, ...)."""
+
+    @property
+    def name(self) -> str:
+        """A short name, of which results' folder is called."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.cpu_model.lower()).strip("-")
+        return f"{slug}-{self.cores}"
 
     @property
     def l2_bytes(self) -> int:

@@ -26,7 +26,7 @@ from benchmarks.cases import Gemm, rotation_copies
 from benchmarks.engines import Array, Call, Engine, FTuner, Layer, NumPy, Product, output
 from benchmarks.measure import GemmGroup, header, run_case
 from benchmarks.results import save
-from benchmarks.run import RESULTS, environment
+from benchmarks.run import environment, results_here
 from benchmarks.timing import Settings
 
 DEFAULT_SHAPES = "128x768x768"
@@ -146,7 +146,7 @@ def main(
     shapes: Annotated[str, typer.Option(help="MxNxK, separated by commas.")] = DEFAULT_SHAPES,
     threads: Annotated[int, typer.Option(help="Threads of the kernels.")] = 1,
     trials: Annotated[int, typer.Option(help="Candidates measured for each shape.")] = 64,
-    out: Annotated[Path, typer.Option(help="JSON file.")] = RESULTS / "metaschedule.json",
+    out: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
 ) -> None:
     """Tune dense float32 layers, shape by shape, and save seconds and ratios."""
@@ -164,7 +164,7 @@ def main(
         "ftuner_tuning_s": ftuner_tuning_s(threads),
         "cases": results,
     }
-    save(document, out)
+    save(document, out or results_here() / f"metaschedule-t{threads}.json")
     for result in results:
         kernel = result["engines"]["metaschedule"].get("min_s")
         others = {n: e["min_s"] for n, e in result["engines"].items() if "min_s" in e}

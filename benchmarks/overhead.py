@@ -23,7 +23,7 @@ import numpy as np
 import ftuner
 from benchmarks.machine import describe, versions
 from benchmarks.results import SCHEMA, save
-from benchmarks.run import RESULTS
+from benchmarks.run import results_here
 from ftuner.runtime.arrays import DATA_WORD
 from ftuner.runtime.encode import Strides
 
@@ -129,7 +129,7 @@ def main() -> None:
     )
     document["planning"] = planning(layer)
     document["call"] = {threads: call(threads) for threads in (1, 2)}
-    save(document, RESULTS / "overhead.json")
+    save(document, results_here() / "overhead.json")
     for name, value in document.items():
         if name not in ("machine", "versions"):
             print(name, value)

@@ -21,7 +21,7 @@ import typer
 from benchmarks.cases import Gemm, select
 from benchmarks.machine import describe, versions
 from benchmarks.results import SCHEMA, save
-from benchmarks.run import RESULTS
+from benchmarks.run import results_here
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import ROW
 from ftuner.planner.plan import Plan, Problem
@@ -178,7 +178,7 @@ def main(
         "worst": max(regrets),
         "cases": results,
     }
-    save(document, RESULTS / f"regret-{set_}-t{threads}.json")
+    save(document, results_here() / f"regret-{set_}-t{threads}.json")
 
 
 if __name__ == "__main__":

@@ -209,13 +209,22 @@ def _overhead(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def render(documents: Sequence[Document]) -> str:
-    """The generated part of the page, in Markdown, for documents in the order given."""
+    """The generated part of the page, in Markdown: a chapter a machine, the latest first, and in it
+    the documents in the order given."""
+    by_machine: dict[str, list[Document]] = {}
+    for document in documents:
+        by_machine.setdefault(document["machine"]["cpu_model"], []).append(document)
+    if not by_machine:
+        return "No results are recorded.\n"
+    latest = sorted(by_machine.items(), key=lambda item: max(d["date"] for d in item[1]))
+    return "\n".join(f"## {name}\n\n{_chapter(own)}" for name, own in reversed(latest))
+
+
+def _chapter(documents: Sequence[Document]) -> str:
     runs = [document for document in documents if document["kind"] in PEERS_KINDS]
     by_kind = {
         kind: [document for document in documents if document["kind"] == kind] for kind in KINDS
     }
-    if not documents:
-        return "No results are recorded.\n"
     lines: list[str] = []
     if runs:
         lines += [*_overview(runs), *_per_peer(runs), *_by_rows(runs)]
@@ -239,10 +248,10 @@ def replace_between_markers(page: str, generated: str) -> str:
 
 
 def read_results(folder: Path) -> list[Document]:
-    """The documents of `KINDS` in `folder`, ordered by kind, set and threads."""
+    """The documents of `KINDS` in the folders of `folder`, ordered by kind, set and threads."""
     paths = [
         path
-        for path in sorted(folder.glob("*.json"))
+        for path in sorted(folder.glob("*/*.json"))
         if json.loads(path.read_text()).get("kind") in KINDS
     ]
     documents = [load(path) for path in paths]

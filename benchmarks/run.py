@@ -15,16 +15,23 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engines import ENGINES, SUBJECT
+from benchmarks.machine import describe
 from benchmarks.measure import Request
 from benchmarks.results import Document, load, summarise
 from benchmarks.timing import Settings
 
 RESULTS = Path(__file__).parent / "results"
+"""A folder for each machine."""
 DEFAULT_PEERS = "numpy,torch,onnxruntime,openvino"
 QUICK_BUDGET_S = 0.1
 
 app = typer.Typer(add_completion=False, help=__doc__)
 console = Console()
+
+
+def results_here() -> Path:
+    """The folder for results of this machine."""
+    return RESULTS / describe().name
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -111,7 +118,7 @@ def _measure(
     if budget is not None:
         settings = replace(settings, budget_s_per_engine=budget)
     right = True
-    template = out or str(RESULTS / f"{kind}-{set_name}-t{{threads}}.json")
+    template = out or str(results_here() / f"{kind}-{set_name}-t{{threads}}.json")
     labels = tuple(label for label in only.split(",") if label)
     for count in (int(part) for part in threads.split(",")):
         path = Path(template.replace("{threads}", str(count))).resolve()

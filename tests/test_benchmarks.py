@@ -351,9 +351,9 @@ def test_a_foreign_schema_is_refused(tmp_path):
 
 def test_report_is_idempotent_and_lists_losses(tmp_path):
     folder, page = tmp_path / "results", tmp_path / "page.md"
-    results.save(document([2.0, 0.5]), folder / "one.json")
-    results.save(document([1.5], kind="bmm", threads=2), folder / "two.json")
-    results.save({"kind": "something else"}, folder / "other.json")
+    results.save(document([2.0, 0.5]), folder / "a" / "one.json")
+    results.save(document([1.5], kind="bmm", threads=2), folder / "b" / "two.json")
+    results.save({"kind": "something else"}, folder / "a" / "other.json")
     page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
     report.main(folder, page)
     once = page.read_text()
