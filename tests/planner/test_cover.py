@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
 from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.ukernel import COLUMN, PACKED
+from ftuner.core.ukernel import COLUMN, MAX_SEGMENTS, PACKED
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cover import MAX_SEGMENTS, PERIODS, CoverTable
+from ftuner.planner.cover import PERIODS, CoverTable
 from ftuner.ukernels.library import Family, build_library
 
 STEPS = (1, 12, 96, 768, 6144)

@@ -59,11 +59,11 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
 def test_thin_products_of_contiguous_rows_are_dot_products(recorded: CpuHardware) -> None:
     """A matrix by a vector, or one row by a transposed matrix: nothing is packed."""
     planner = planner_of(recorded.name, recorded.widest.name, FLOAT32)
-    for m, n in ((1, 1000), (1000, 1), (1, 1)):
+    for m, n, k in ((1, 1000, 100), (1000, 1, 100), (1, 1, 100), (1, 1000, 40000)):
         for workers in (1, 2, 8):
-            problem = Problem(m, n, 100, 1, ROW, False, "columns", 0, 4, workers)
+            problem = Problem(m, n, k, 1, ROW, False, "columns", 0, 4, workers)
             plan = planner.plan(problem)
-            assert plan.choice.dot, (m, n, workers)
+            assert plan.choice.dot, (m, n, k, workers)
             assert not any(band.packed for share in plan.shares for band in share.bands)
     square = Problem(500, 500, 1000, 1, ROW, False, "columns", 0, 4, 1)
     assert not planner.plan(square).choice.dot

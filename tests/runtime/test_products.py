@@ -26,7 +26,7 @@ from ftuner.runtime.session import Session
 
 def problem_of(a: Array, b: Array, workers: int) -> Problem:
     """The product of a C-contiguous a with a b that is contiguous along n or k."""
-    source = "rows" if b.flags.c_contiguous else "other"
+    source = "rows" if b.flags.c_contiguous else "columns"
     return Problem(
         a.shape[0], b.shape[1], a.shape[1], 1, ROW, False, source, 0, abs(b.strides[0]), workers
     )

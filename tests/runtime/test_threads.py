@@ -95,6 +95,22 @@ def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
     assert_product(matmul(a, b), a, b)
 
 
+def test_threads_that_cannot_be_started(several: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller then does the work alone."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    several.backend.pool.shut_down()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
+    assert_product(Matmul(several)(a, b), a, b)
+    assert several.backend.pool.threads == 1
+    monkeypatch.undo()
+    assert_product(Matmul(several)(a, b), a, b)
+    assert several.backend.pool.threads == 2
+
+
 def test_workers_end_with_their_session() -> None:
     """A forgotten session takes its workers along, and their code only after them."""
     before = set(threading.enumerate())

@@ -3,7 +3,7 @@
 The tile equation. Level 0 is the register tile: `mr` rows times `nr = vectors * lanes` columns of
 accumulators, held `chains` times over consecutive steps of k and summed at the end (more than one
 chain only where a single tile has too few accumulators to hide the latency of a multiply-add).
-Level 1 is the cache tile: `mc x kc` of A stays in L2, `kc x nr` of B in L1.
+Level 1 is the cache tile of a plan: `mc x kc` of A and a panel of `kc x nr` of B stay in L2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import key as expression_key
-from ftuner.core.mapping import TaskMapping, repeat, spatial
+from ftuner.core.mapping import TaskMapping, repeat
 
 ROW = "row"
 """A is contiguous along k; rows are a run-time stride apart."""
@@ -24,6 +24,9 @@ PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other."""
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
+MAX_SEGMENTS = 4
+"""Different heights in the cover of one extent; more never pay, and a native record has room for so
+many."""
 DOT = "dot"
 """B where it lies, contiguous along k; columns are a run-time stride apart. The lanes of a vector
 are then steps of k, and a tile's `vectors` are columns."""
@@ -45,20 +48,8 @@ class RegisterTile:
         """The accumulators (row, vector) of one chain, in the order of their multiply-adds."""
         return repeat(self.mr, self.vectors)
 
-    def elements(self, lanes: int) -> TaskMapping:
-        """The tile's elements: registers one after the other, lanes at once."""
-        return self.registers() * spatial(1, lanes)
-
     def __str__(self) -> str:
         return f"{self.mr}x{self.vectors}v" + (f"/{self.chains}" if self.chains > 1 else "")
-
-
-@dataclass(frozen=True)
-class CacheTile:
-    """Level 1: rows of A (`mc`) and steps of k (`kc`) of one block."""
-
-    mc: int
-    kc: int
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.ukernel import DOT
+from ftuner.core.ukernel import DOT, MAX_SEGMENTS
 from ftuner.cost.estimate import dot_step_cycles, dot_tile_cycles, step_cycles, tile_cycles
 from ftuner.hardware.model import Isa
 from ftuner.ukernels.library import Family
 
-MAX_SEGMENTS = 4
-"""Different heights in one cover; more never pay, and a native record has room for so many."""
 PERIODS = 3
 """Multiples of the tallest tile that are solved outright. Derived: with fewer than two tallest
 tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""

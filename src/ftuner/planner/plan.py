@@ -96,9 +96,9 @@ class Plan(NamedTuple):
     mc: int
     """Rows of A in a block."""
     chunks: int
-    """Pieces that workers take one after the other, whoever comes first, cut from the axis that the
-    grid cuts; 0 if each worker keeps to its share. The shares then say how the work falls if no
-    worker is held up."""
+    """Pieces cut from the axis that the grid cuts; 0 if each worker keeps to its share. Workers
+    begin with even ranges of them and help each other when done: the shares say how the work falls
+    if none is held up."""
 
     @property
     def chunk_by_panels(self) -> bool:

@@ -32,12 +32,13 @@ def grids(
     """Ways to spread workers over (batch, m, n, k), one worker alone among them.
 
     No axis gets more workers than it has units; m is not known here, `Option.fits` looks at it. k
-    is cut only where batch and n have fewer units than there are workers.
+    is cut only where batch and n have fewer units than there are workers. Of grids that cost the
+    same the first is taken, so those that cut batch come first: their workers share no operand.
     """
     found = [(1, 1, 1, 1)]
     starved = batch == 1 and panels < 2 * workers
     for used in {workers, *(p for p in _powers_of_two(workers) if p > 1)}:
-        for parts_b in _divisors(used):
+        for parts_b in reversed(_divisors(used)):
             for parts_m in _divisors(used // parts_b):
                 for parts_n in _divisors(used // (parts_b * parts_m)):
                     parts = used // (parts_b * parts_m * parts_n)
@@ -90,7 +91,8 @@ class Planner:
         raise AssertionError(f"no such choice: {plan.choice}")
 
     def options(self, problem: Problem) -> tuple[Option, ...]:
-        """The candidates of a problem, priced for any m: widths x grids x ways to hold B."""
+        """The candidates of a problem, priced for any m: widths, grids, ways to hold B, blocks of
+        k, and dot tiles where operands allow them."""
         key = problem[1:]
         found = self._options.get(key)
         if found is None:

@@ -41,8 +41,10 @@ on Intel Emerald Rapids (2 MiB of L2), where that takes 4% off products of 1000 
 the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in passes over C than they
 save."""
 CHUNK_S = 10e-6
-"""A chunk takes at least this long. Derived: taking one costs an atomic addition, and a walk some
+"""A chunk takes at least this long. Derived: taking one costs a compare-and-swap, and a walk some
 0.2 us, so 2% at worst."""
+MAX_CHUNKED_PACK_BYTES = 64 << 20
+"""Work that packs B is cut into chunks while the packed copies of all workers take no more."""
 CHUNKS_A_WORKER = 8
 """Chunks for each worker: with all workers equally fast, the last chunk costs at most an eighth of
 a share where they do not divide evenly."""
@@ -119,6 +121,9 @@ class Option:
     def __init__(self, machine: PricedMachine, problem: Problem, choice: Choice) -> None:
         n, k, batch = problem.n, problem.k, problem.batch
         dot = choice.dot
+        # Dot tiles read A and B where they lie and all of k at once.
+        assert not dot or (choice.kc >= k and choice.grid[3] == 1)
+        assert not dot or not (choice.pack_a or choice.pack_b)
         parts_b, parts_m, parts_n, parts_k = choice.grid
         size, lanes = machine.size, machine.lanes
         self.choice = choice
@@ -146,6 +151,9 @@ class Option:
         self._workers = workers
         units_cut = units if parts_n > 1 else batch
         one_axis = workers in (parts_b, parts_n) and workers > 1 and not choice.pack_a
+        # Workers that take chunks have room for all of B each.
+        if choice.pack_b and workers * n * k * size > MAX_CHUNKED_PACK_BYTES:
+            one_axis = False
         most = min(units_cut, CHUNKS_A_WORKER * workers)
         self._most_chunks = most if one_axis and most > workers else 0
         elements = -(-batch // parts_b)
@@ -191,7 +199,7 @@ class Option:
         if machine.steps_of_block >= LONG_BLOCK:
             unblocked_bytes = min(unblocked_bytes, parts_m * machine.l2_bytes)
         self._cached_rows = int(unblocked_bytes / (size * k))
-        lengths = machine.blocks_of_k(k, nr)
+        lengths = () if dot else machine.blocks_of_k(k, nr)
         # The rows that the option is for: every worker gets some worth its while, blocks of k are
         # short if and only if A is to be blocked, and one worker alone is not
         # asked where its multiply-adds already take many times what workers wait for each other.

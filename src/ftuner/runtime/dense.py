@@ -17,7 +17,7 @@ from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import SLACK_BYTES, Strides
 from ftuner.runtime.memory import long_lived
-from ftuner.runtime.operands import a_layout, unit_columns
+from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
 from ftuner.runtime.products import NO_WORDS, Products, Ready, forget_oldest, words
 from ftuner.runtime.session import Session, default_session
 
@@ -256,6 +256,7 @@ class Dense:
             target is None
             or not unit_columns(target)
             or not y.flags.aligned
+            or overlaps_itself(y)
             or any(np.may_share_memory(y, other) for other in overlapping)
         ):
             fresh = np.empty(y.shape, y.dtype)

@@ -12,7 +12,14 @@ from ftuner.errors import DTypeError, ShapeError
 from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import Strides
-from ftuner.runtime.operands import a_layout, b_source, batch_axes, product_shape, unit_columns
+from ftuner.runtime.operands import (
+    a_layout,
+    b_source,
+    batch_axes,
+    overlaps_itself,
+    product_shape,
+    unit_columns,
+)
 from ftuner.runtime.products import Products, Ready, forget_oldest
 from ftuner.runtime.session import Session
 
@@ -124,7 +131,7 @@ class Matmul:
             # C lies transposed: so does the product.
             a, b, c = b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2)
             key = None
-        if shared or not unit_columns(c) or not c.flags.aligned or _overlaps_itself(c):
+        if shared or not unit_columns(c) or not c.flags.aligned or overlaps_itself(c):
             whole = c.copy() if accumulate else np.empty(c.shape, c.dtype)
             self._run(a, b, whole, accumulate)
             c[...] = whole
@@ -171,14 +178,3 @@ class Matmul:
         ready = products.ready(problem, strides)
         products.run(ready, a, b, c)
         return products, ready
-
-
-def _overlaps_itself(c: Array) -> bool:
-    """Whether two indices of an output may be one place in memory, as in a broadcast view."""
-    span = c.itemsize
-    for extent, stride in sorted(zip(c.shape, c.strides, strict=True), key=lambda p: abs(p[1])):
-        if extent > 1:
-            if abs(stride) < span:
-                return True
-            span = abs(stride) * (extent - 1) + span
-    return False

@@ -106,3 +106,14 @@ def product_shape(a: Array, b: Array) -> tuple[int, ...]:
             "not broadcast"
         ) from None
     return (*batch, a.shape[-2], b.shape[-1])
+
+
+def overlaps_itself(c: Array) -> bool:
+    """Whether two indices of an output may be one place in memory, as in a broadcast view."""
+    span = c.itemsize
+    for extent, stride in sorted(zip(c.shape, c.strides, strict=True), key=lambda p: abs(p[1])):
+        if extent > 1:
+            if abs(stride) < span:
+                return True
+            span = abs(stride) * (extent - 1) + span
+    return False

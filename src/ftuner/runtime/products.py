@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.abi import MAX_OPERANDS
+from ftuner.errors import ConfigurationError
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import Planner
 from ftuner.runtime.arrays import DATA_WORD, Array
@@ -96,20 +97,22 @@ class Products:
         encoded = ready.encoded
         if encoded.workers == 1:
             self._enter(encoded, None, a, b, c, operands)
-        elif self._pool.lock.acquire(blocking=False):
+            return
+        if self._pool.lock.acquire(blocking=False):
             try:
-                self._together(encoded, a, b, c, operands)
+                if self._together(encoded, a, b, c, operands):
+                    return
             finally:
                 self._pool.lock.release()
-        else:
-            # Another thread has the workers: this one does the work alone.
-            alone = self.ready(ready.problem._replace(workers=1), ready.strides)
-            self._enter(alone.encoded, None, a, b, c, operands)
+        # Another thread has the workers, or there are none to be had: do the work alone.
+        alone = self.ready(ready.problem._replace(workers=1), ready.strides)
+        self._enter(alone.encoded, None, a, b, c, operands)
 
     def launch(self, encoded: Encoded, a: Array, b: Array, c: Array, operands: int | None) -> None:
         """Run a plan as it is, waiting for the workers if another thread has them."""
         with self._pool.lock:
-            self._together(encoded, a, b, c, operands)
+            if not self._together(encoded, a, b, c, operands):
+                raise ConfigurationError(f"cannot start {encoded.workers - 1} threads")
 
     def _enter(
         self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array,
@@ -128,10 +131,12 @@ class Products:
 
     def _together(
         self, encoded: Encoded, a: Array, b: Array, c: Array, operands: int | None
-    ) -> None:
-        if self._pool.threads < encoded.workers:
-            self._pool.grow(encoded.workers)
+    ) -> bool:
+        """Run a plan on the pool; False if it lacks the workers."""
+        if self._pool.threads < encoded.workers and not self._pool.grow(encoded.workers):
+            return False
         self._enter(encoded, self._pool.address, a, b, c, operands)
+        return True
 
     def _workspace(self, size: int) -> int:
         """The address of this thread's workspace, grown to `size` bytes, on a cache line."""

@@ -56,15 +56,26 @@ class ThreadPool:
         """Workers there are, the caller included."""
         return len(self._workers) + 1
 
-    def grow(self, threads: int) -> None:
-        """Have at least `threads` workers, the caller included. Call it with the lock held."""
+    def grow(self, threads: int) -> bool:
+        """Have at least `threads` workers, the caller included. Call it with the lock held.
+
+        Returns whether there are so many: the system may refuse, and at exit nothing grows.
+        """
+        if not self._finalizer.alive:
+            return False
         loop = _WORKER_TYPE(self._code.addresses[POOL_WORKER_SYMBOL])
         for index in range(self.threads, threads):
             worker = threading.Thread(
                 target=loop, args=(self.address, index), name=f"ftuner-{index}", daemon=True
             )
-            worker.start()
+            # Known before it runs: an interrupt must not leave a worker that nobody knows of.
             self._workers.append(worker)
+            try:
+                worker.start()
+            except RuntimeError:
+                self._workers.pop()
+                return False
+        return True
 
     def shut_down(self) -> None:
         """Let all workers leave native code; the pool grows again on the next use."""

@@ -1,4 +1,4 @@
-"""Enumeration: every register tile that an ISA could hold, before any filter."""
+"""Enumeration: every register tile that an ISA could hold, before any filter; dot tiles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The library: the uKernels kept for one machine, dtype and epilogue, by how they are used.
 
 A *family* is the uKernels of one panel width: one for each height, all interchangeable on one
-packed operand. Full panels are of the library's widths; the last columns of a matrix go to tail
+operand. Full panels are of the library's widths; the last columns of a matrix go to tail
 families of every width up to the widest.
 """
 

@@ -8,8 +8,7 @@ after it is written; what changes from call to call (addresses of arrays) is in 
 from __future__ import annotations
 
 from ftuner.core.dtype import DType
-from ftuner.core.ukernel import UKernel, epilogue_digest
-from ftuner.planner.cover import MAX_SEGMENTS
+from ftuner.core.ukernel import MAX_SEGMENTS, UKernel, epilogue_digest
 
 SLOT_BYTES = 8
 """Records are arrays of 8-byte slots."""
@@ -153,6 +152,7 @@ class Context:
     A_TILE_STRIDE = 1
     """Between row tiles of A."""
     B_K_STRIDE = 2
+    """Between k steps of B; for dot tiles, between its columns."""
     C_ROW_STRIDE = 3
     VALID_COLUMNS = 4
     ACCUMULATE = 5

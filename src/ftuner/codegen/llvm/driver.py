@@ -512,13 +512,18 @@ def _block(
     others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
     tiles = _maximum(builder, builder.add(tiles, others), const(1))
     several = builder.icmp_signed(">", tiles, const(1))
-    panel_bytes = builder.mul(builder.mul(panel_width, steps.length), size)
-    part_of_row = builder.sdiv(builder.mul(panel_width, size), tiles)
-    of_panel = builder.select(several, part_of_row, const(0))
+    row_of_b = builder.mul(panel_width, size)
+    part_of_row = builder.sdiv(row_of_b, tiles)
+    in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)
+    of_panel = builder.select(builder.and_(several, in_one_piece), part_of_row, const(0))
+    column_bytes = builder.mul(slot(builder, plan, Plan.K), size)
     in_batch = builder.icmp_signed("!=", operands.next_b, const(0))
     next_b = at(builder, operands.b, operands.next_b)
-    # A chunk's last panel fetches the first of the worker's next chunk.
-    last_panel = builder.sub(slot(builder, band, Band.PANELS), const(1))
+    next_b = at(builder, next_b, builder.mul(steps.begin, row_of_b))
+    # A chunk's last panel fetches the first of the worker's next chunk, unless that is still to be
+    # packed.
+    end = builder.select(b_in_workspace, panels.end, slot(builder, band, Band.PANELS))
+    last_panel = builder.sub(end, const(1))
 
     # In the workspace the chunk's first panel comes first.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
@@ -527,7 +532,7 @@ def _block(
         b_panel = at(builder, b_first, place_of_panel)
         column = builder.add(column_0, builder.mul(panel, panel_width))
         follows = builder.icmp_signed("<", panel, last_panel)
-        of_element = at(builder, next_b, builder.mul(panel, panel_bytes))
+        of_element = at(builder, next_b, builder.mul(column, column_bytes))
         next_panel = at(builder, b_panel, panel_stride)
         set_slot(builder, context, Context.NEXT_B, builder.select(in_batch, of_element, next_panel))
         step = builder.select(follows, of_panel, const(0))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.abi import Context
+from ftuner.codegen.llvm.abi import SLOT_BYTES, Context
 from ftuner.codegen.llvm.build import (
     I32,
     I64,
@@ -147,14 +147,15 @@ def _streams(
     k: ir.Value,
     a_tile: ir.Value,
 ) -> list[_Stream]:
-    """B and A that a tile fetches for later; none for low tiles, which wait for their own B."""
-    if kernel.mr <= LOW_TILE_ROWS:
+    """B and A that a tile fetches for later; none for low tiles, which wait for their own B, and
+    for tails, which nothing follows but in batches."""
+    if kernel.mr <= LOW_TILE_ROWS or kernel.tail:
         return []
     size = kernel.dtype.itemsize
     step = slot(builder, context, Context.NEXT_B_STEP)
     first = pointer_slot(builder, context, Context.NEXT_B)
     first = at(builder, first, builder.mul(builder.mul(tile, k), step))
-    # At least two tiles share a panel.
+    # At least two tiles share a panel; a batch element of a single tile fetches half of the next.
     found = [_Stream(first, step, kernel.nr * size // 2)]
     if kernel.a_layout != COLUMN:
         distance = slot(builder, context, Context.NEXT_A_DISTANCE)
@@ -166,7 +167,7 @@ def _streams(
 
 
 def _fetch(builder: ir.IRBuilder, place: ir.Value, stream: _Stream) -> None:
-    """Ask for the lines that begin within a step of `stream` from `place` on."""
+    """Ask for the lines that a step of `stream` from `place` on meets first."""
     within = builder.and_(builder.ptrtoint(place, I64), const(LINE_BYTES - 1))
     for line in range(0, stream.most_bytes, LINE_BYTES):
         due = builder.icmp_signed("<", within if line == 0 else const(line), stream.step)
@@ -311,13 +312,14 @@ def finish_tile(
     if kernel.epilogue != ACCUMULATOR:
         last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
         given = sums
+        operand_slots = at(builder, context, Context.OPERANDS * SLOT_BYTES)
         sums = _if(
             builder,
             last,
             given,
             lambda: _apply_epilogue(
-                builder, kernel, fused, at(builder, context, Context.OPERANDS * 8), given, row,
-                column, access, None if masked else valid
+                builder, kernel, fused, operand_slots, given, row, column, access,
+                None if masked else valid
             ),
         )  # fmt: skip
     for values, pointers in zip(sums, addresses, strict=True):
