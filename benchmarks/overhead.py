@@ -90,7 +90,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
     products = layer.products
     strides = Strides(2048, 4, 0, 0, 2048, (), (0,), False)
     encoded = products.ready(layer.problem(1), strides).encoded
-    pool = products.backend.pool
+    pool = products.backend.runtime.pool
     arguments = (
         encoded.address,
         pool.address if encoded.workers > 1 else None,
@@ -98,7 +98,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
         *(id(array) + DATA_WORD for array in (x, layer.packed, y)),
         layer.bias_words.address,
     )
-    entry = products.backend.entries[products.compiled.library.dtype]
+    entry = products.backend.runtime.entries[products.compiled.library.dtype]
     nothing = ctypes.CDLL(None).getpid
     best = {"call_s": 1.0, "native_s": 1.0, "ctypes_s": 1.0}
     for _ in range(repeats):

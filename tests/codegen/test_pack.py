@@ -23,7 +23,7 @@ def pack(session: Session, dtype: DType, source: Array, padded: int) -> None:
     # In front, and behind what one more vector may overwrite, nothing may change.
     memory = np.full(lanes + k * padded + 3 * lanes, GUARD, dtype.name)
     panel = memory[lanes : lanes + k * padded]
-    session.backend.packs[dtype](
+    session.backend.runtime.packs[dtype](
         source.ctypes.data, *source.strides, panel.ctypes.data, k, width, padded
     )
     assert np.array_equal(panel.reshape(k, padded), expected)

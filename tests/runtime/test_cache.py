@@ -189,15 +189,16 @@ def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None
 def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> None:
     hardware, isa = widest.hardware, HOST_ISAS[0]
     cache = Cache(tmp_path)
-    CpuBackend(hardware, isa, cache).pool.shut_down()
+    CpuBackend(hardware, isa, cache).runtime.pool.shut_down()
     (entry,) = cache.entries()
     path = entry_path(cache, entry.kind, entry.key)
     path.write_bytes(flip(path.read_bytes()))
+    backend = CpuBackend(hardware, isa, cache)
     with pytest.warns(CacheWarning, match="damaged"):
-        backend = CpuBackend(hardware, isa, cache)
+        packs = backend.runtime.packs
     source = np.arange(12, dtype=np.float32).reshape(3, 4)
     target = np.full(12 + 16, np.nan, np.float32)
-    backend.packs[FLOAT32](source.ctypes.data, 4, 16, target.ctypes.data, 4, 3, 3)
+    packs[FLOAT32](source.ctypes.data, 4, 16, target.ctypes.data, 4, 3, 3)
     assert np.array_equal(target[:12], source.T.ravel())
 
 

@@ -64,7 +64,7 @@ def test_a_caller_without_the_workers_goes_on(several: Session) -> None:
     matmul = Matmul(several)
     a, b = uniform(1, (200, 150), "float32"), uniform(2, (150, 120), "float32")
     matmul(a, b)
-    with several.backend.pool.lock:
+    with several.backend.runtime.pool.lock:
         assert_product(matmul(a, b), a, b)
 
 
@@ -85,7 +85,7 @@ def test_more_threads_than_cores(widest: Session, threads: int) -> None:
 def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
     matmul = Matmul(several)
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
-    pool = several.backend.pool
+    pool = several.backend.runtime.pool
     for _ in range(3):
         assert_product(matmul(a, b), a, b)
         assert pool.threads > 1
@@ -101,14 +101,14 @@ def test_threads_that_cannot_be_started(several: Session, monkeypatch: pytest.Mo
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    several.backend.pool.shut_down()
+    several.backend.runtime.pool.shut_down()
     monkeypatch.setattr(threading.Thread, "start", refuse)
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
     assert_product(Matmul(several)(a, b), a, b)
-    assert several.backend.pool.threads == 1
+    assert several.backend.runtime.pool.threads == 1
     monkeypatch.undo()
     assert_product(Matmul(several)(a, b), a, b)
-    assert several.backend.pool.threads == 2
+    assert several.backend.runtime.pool.threads == 2
 
 
 def test_workers_end_with_their_session() -> None:
@@ -177,7 +177,7 @@ def right():
     return np.allclose(ftuner.matmul(a, b), a @ b, rtol=1e-4)
 def workers():
     from ftuner.runtime.session import default_session
-    return default_session().backend.pool.threads
+    return default_session().backend.runtime.pool.threads
 """
 
 

@@ -63,7 +63,7 @@ def tune(
             }
         )
         return
-    done = f"{count(report.compiled, 'bundle')} of uKernels compiled"
+    done = f"{count(report.compiled, 'bundle')} compiled"
     if not report.compiled:
         done = "nothing to compile"
     had = f"{report.cached} already in the cache"

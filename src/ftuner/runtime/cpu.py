@@ -41,21 +41,12 @@ class CompiledLibrary:
         self._loaded = loaded
 
 
-class CpuBackend(Backend):
-    """One ISA of this machine's CPU. Safe to use from several threads."""
+class NativeRuntime:
+    """What all libraries of an ISA share: the thread pool, the drivers and packing."""
 
-    def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
-        self._hardware = hardware
-        self.isa = hardware.isa(isa)
-        self.cache = cache
-        self.target = host_target(isa)
-        self._lock = threading.Lock()
-        self._compiled: dict[tuple[DType, Expr], CompiledLibrary] = {}
-        runtime = RuntimeBundle(self.isa.vector_bytes)
-        objects = compile_missing([runtime], self.target, cache, None)
-        self._runtime = LoadedObject(objects, runtime.symbols)
-        addresses = self._runtime.addresses
-        self.pool = ThreadPool(self._runtime)
+    def __init__(self, loaded: LoadedObject) -> None:
+        addresses = loaded.addresses
+        self.pool = ThreadPool(loaded)
         entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
         self.entries: dict[DType, Any] = {
             t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
@@ -67,6 +58,30 @@ class CpuBackend(Backend):
         )  # fmt: skip
         self.packs: dict[DType, Any] = {t: pack(addresses[pack_symbol(t)]) for t in DTYPES.values()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
+        self._loaded = loaded
+
+
+class CpuBackend(Backend):
+    """One ISA of this machine's CPU. Safe to use from several threads."""
+
+    def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
+        self._hardware = hardware
+        self.isa = hardware.isa(isa)
+        self.cache = cache
+        self.target = host_target(isa)
+        self._lock = threading.RLock()
+        self._compiled: dict[tuple[DType, Expr], CompiledLibrary] = {}
+        self._runtime: NativeRuntime | None = None
+
+    @property
+    def runtime(self) -> NativeRuntime:
+        """Compiled and loaded on first use, usually together with the first library."""
+        if self._runtime is None:
+            with self._lock:
+                if self._runtime is None:
+                    self._compile([], None)
+                    assert self._runtime is not None
+        return self._runtime
 
     @property
     def hardware(self) -> CpuHardware:
@@ -77,7 +92,7 @@ class CpuBackend(Backend):
         return f"{self._hardware.fingerprint}-{self.isa.name}-{llvm_version()}"
 
     def supports(self, dtype: DType) -> bool:
-        return dtype in self.entries
+        return dtype in DTYPES.values()
 
     def library(self, dtype: DType, epilogue: Expr) -> Library:
         return build_library(self._hardware, self.isa.name, dtype, epilogue)
@@ -106,9 +121,16 @@ class CpuBackend(Backend):
         some = families[0].kernels[0]
         bundles.append(KernelBundle((some,), True, fused, masked))
         began = time.perf_counter()
-        objects = compile_missing(bundles, self.target, self.cache, progress)
-        symbols = [s for bundle in bundles for s in bundle.symbols]
-        loaded = LoadedObject(objects, symbols)
+        loaded = self._compile(bundles, progress)
         log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
         kernels = {f.name: tuple(loaded.addresses[k.symbol] for k in f.kernels) for f in families}
         return CompiledLibrary(library, loaded, kernels, loaded.addresses[reduce_symbol(some)])
+
+    def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
+        """Bundles in this process, after the runtime, which is compiled beside them if need be."""
+        runtime = RuntimeBundle(self.isa.vector_bytes)
+        first: list[Bundle] = [runtime] if self._runtime is None else []
+        objects = compile_missing([*first, *bundles], self.target, self.cache, progress)
+        if first:
+            self._runtime = NativeRuntime(LoadedObject(objects[:1], runtime.symbols))
+        return LoadedObject(objects[len(first) :], [s for b in bundles for s in b.symbols])

@@ -154,7 +154,7 @@ class Dense:
         size = weight.itemsize
         memory = long_lived(elements * size + SLACK_BYTES)
         packed = memory[: elements * size].view(weight.dtype)
-        pack = self.products.backend.packs[library.dtype]
+        pack = self.products.backend.runtime.packs[library.dtype]
         source, target = weight.ctypes.data, packed.ctypes.data
         column_stride, k_stride = weight.strides
         for column in range(0, n, nr):

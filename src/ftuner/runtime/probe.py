@@ -64,6 +64,9 @@ than is lost to loops (1 % on Zen 3) and to short disturbances, less than half t
 _RUN_S = 60e-6
 """At least, and at most twice as long; 1 % of it are the call and the timer."""
 _ROUNDS = 220
+_LEAST_ROUNDS = 40
+_ROUNDS_S = 0.45
+"""Where memory is slow, rounds end after this time."""
 _TOGETHER_RUN_S = 0.6e-3
 """Longer than a run on one core: the threads start tens of microseconds apart."""
 _TOGETHER_ROUNDS = 40
@@ -258,7 +261,10 @@ def _measure_one_core(
     work.append(window)
 
     shortest = [math.inf] * len(timed)
-    for _ in range(_ROUNDS):
+    deadline = time.perf_counter() + _ROUNDS_S
+    for round_ in range(_ROUNDS):
+        if round_ >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+            break
         for i, (prepare, run) in enumerate(zip(warm, timed, strict=True)):
             prepare()
             shortest[i] = min(shortest[i], _timed(run))

@@ -62,8 +62,8 @@ class Products:
         self.backend = backend
         self.compiled = compiled
         self.planner = Planner(compiled.library)
-        self._entry = backend.entries[compiled.library.dtype]
-        self._pool = backend.pool
+        self._entry = backend.runtime.entries[compiled.library.dtype]
+        self._pool = backend.runtime.pool
         self._ready: dict[tuple[Problem, Strides], Ready] = {}
         self._writers: dict[tuple[object, ...], PlanWriter] = {}
         self._own = threading.local()
