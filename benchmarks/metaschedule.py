@@ -25,6 +25,7 @@ from benchmarks import machine
 from benchmarks.cases import Gemm, rotation_copies
 from benchmarks.engines import Array, Call, Engine, FTuner, Layer, NumPy, Product, output
 from benchmarks.measure import GemmGroup, header, run_case
+from benchmarks.overhead import tuning
 from benchmarks.results import save
 from benchmarks.run import environment, results_here
 from benchmarks.timing import Settings
@@ -115,13 +116,12 @@ class MetaSchedule(Engine):
         raise NotImplementedError("only dense layers are searched for")
 
 
-def ftuner_tuning_s(threads: int) -> float | None:
-    """Seconds of ftuner's tuning, which serves every shape; None without ftuner."""
+def ftuner_tuning_s() -> float | None:
+    """Seconds of ftuner's tuning from an empty cache, which serves every shape; None without
+    ftuner."""
     if not FTuner().available():
         return None
-    ftuner: Any = importlib.import_module("ftuner")
-    ftuner.set_num_threads(threads)
-    return float(ftuner.tune(dtype="float32").seconds)
+    return tuning("float32")
 
 
 def measure_shape(case: Gemm, threads: int, trials: int, seed: int) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def main(
     results = [measure_shape(case, threads, trials, seed) for case in cases]
     document = header("metaschedule", "dense", threads, machine.describe()) | {
         "settings": asdict(Settings()) | {"seed": seed, "trials": trials},
-        "ftuner_tuning_s": ftuner_tuning_s(threads),
+        "ftuner_tuning_s": ftuner_tuning_s(),
         "cases": results,
     }
     save(document, out or results_here() / f"metaschedule-t{threads}.json")
