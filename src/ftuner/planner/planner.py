@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.ukernel import ROW
 from ftuner.cost.estimate import Estimate
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
@@ -66,7 +65,6 @@ class Planner:
         self.library = library
         self._machine = PricedMachine(library)
         self._lanes = library.lanes
-        self._has_dots = library.epilogue == ACCUMULATOR
         self._options: dict[tuple[object, ...], tuple[Option, ...]] = {}
 
     def plan(self, problem: Problem) -> Plan:
@@ -118,7 +116,7 @@ class Planner:
                     shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
                     choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared)
                     yield Option(self._machine, problem, choice)
-        if self._has_dots and problem.b_source == "columns" and problem.a_layout == ROW:
+        if problem.b_source == "columns" and problem.a_layout == ROW:
             for columns in self.library.dot_columns:
                 if columns <= n:
                     for grid in grids(problem.workers, problem.batch, -(-n // columns), 1):

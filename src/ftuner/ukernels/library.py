@@ -64,7 +64,9 @@ class Library:
 
     @property
     def dot_columns(self) -> tuple[int, ...]:
-        """Widths of dot tiles, in columns: one, and one more each."""
+        """Widths of dot tiles, in columns; none with an epilogue, whose layer packs its weight."""
+        if self.epilogue != ACCUMULATOR:
+            return ()
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
 
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
@@ -90,8 +92,7 @@ class Library:
                 found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
             tails = range(1, max(self.widths) + 1)
             found += [self.family(v, True, a_layout, PACKED) for v in tails]
-        if self.epilogue == ACCUMULATOR:
-            found += [self.family(c, False, ROW, DOT) for c in self.dot_columns]
+        found += [self.family(c, False, ROW, DOT) for c in self.dot_columns]
         return tuple(found)
 
 

@@ -96,6 +96,15 @@ def multiply_add(
     return builder.call(fma, [x, y, z])
 
 
+def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> list[ir.Value]:
+    """The sums of all chains together; `sums` holds `tile` values for each chain."""
+    total = list(sums[:tile])
+    for chain in range(tile, len(sums), tile):
+        added = sums[chain : chain + tile]
+        total = [builder.fadd(x, y) for x, y in zip(total, added, strict=True)]
+    return total
+
+
 def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
     """A mask of the first `count` lanes; all of them from `lanes` on."""
     wanted = splat(builder, builder.trunc(count, I32), lanes)

@@ -14,6 +14,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import Context
 from ftuner.codegen.llvm.build import (
+    add_chains,
     at,
     const,
     intrinsic,
@@ -113,10 +114,7 @@ def _dot_products(
         left = builder.urem(vectors, const(chains))
         offset, first = rounds(offset, left, sums[:tile], 1)
         sums = first + sums[tile:]
-    for chain in range(1, chains):
-        added = sums[chain * tile : (chain + 1) * tile]
-        sums[:tile] = [builder.fadd(x, y) for x, y in zip(sums[:tile], added, strict=True)]
-    sums = sums[:tile]
+    sums = add_chains(builder, sums, tile)
 
     left = builder.urem(k, const(lanes))
     if masked:

@@ -22,6 +22,7 @@ from ftuner.codegen.llvm.build import (
     I64,
     PTR,
     VOID,
+    add_chains,
     at,
     const,
     intrinsic,
@@ -263,10 +264,7 @@ def _reduction(
         left = builder.srem(k, const(chains))
         _, first = loop(place, left, sums[:tile])
         sums = first + sums[tile:]
-    total = sums[:tile]
-    for chain in range(tile, len(sums), tile):
-        added = sums[chain : chain + tile]
-        total = [builder.fadd(x, y) for x, y in zip(total, added, strict=True)]
+    total = add_chains(builder, sums, tile)
     return [total[i * vectors : (i + 1) * vectors] for i in range(kernel.mr)]
 
 
