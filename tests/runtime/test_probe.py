@@ -137,6 +137,14 @@ def test_rates_near_a_whole_number_of_units(per_cycle: float, snapped: float) ->
     assert probe_module._snapped(per_cycle) == snapped
 
 
+@pytest.mark.parametrize(
+    ("measured", "ports"),
+    [(0.01, 0.01), (0.49, 0.5), (0.9, 1.0), (1.05, 1.0), (1.5, 2.0), (2.43, 3.0), (9.0, 9.0)],
+)
+def test_loads_are_taken_for_the_next_rate(measured: float, ports: float) -> None:
+    assert probe_module._load_ports(measured) == ports
+
+
 @pytest.mark.parametrize(("threads", "seconds"), [(0, 0.0), (1, -1.0), (1, float("nan"))])
 def test_arguments_out_of_range(facts: SystemFacts, threads: int, seconds: float) -> None:
     with pytest.raises(ConfigurationError):

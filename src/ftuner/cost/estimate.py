@@ -15,20 +15,21 @@ from ftuner.core.dtype import DType
 from ftuner.core.ukernel import RegisterTile
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 
-TILE_CYCLES = 24.0
-"""Cycles to enter and leave a tile. Fitted on AMD Zen 3 (AVX2, tiles 1x16 to 6x16 and 4x24, k from
-8 to 96); not checked on other cores."""
+TILE_CYCLES = 32.0
+"""Cycles to enter and leave a tile: between the 24 fitted on AMD Zen 3 (AVX2, tiles 1x16 to 6x16
+and 4x24, k from 8 to 96) and the 40 that rank tails of 16 to 48 columns best on Intel Emerald
+Rapids (AVX-512, k of 64)."""
 TILE_CYCLES_PER_VECTOR = 2.0
-"""Cycles to clear, add and store one vector of accumulators; fitted as TILE_CYCLES."""
+"""Cycles to clear, add and store one vector of accumulators; fitted on AMD Zen 3."""
 TAIL_CYCLES_PER_ROW = 6.0
-"""Cycles to copy one row of a tail tile from scratch to C; fitted as TILE_CYCLES."""
+"""Cycles to copy one row of a tail tile from scratch to C; fitted on AMD Zen 3."""
 PACK_CYCLES_PER_VECTOR_COPY = 1.8
-"""Cycles to copy one vector into a panel; fitted as TILE_CYCLES."""
+"""Cycles to copy one vector into a panel; fitted on AMD Zen 3."""
 PACK_CYCLES_PER_VECTOR_TRANSPOSE = 4.5
-"""Cycles to transpose one vector into a panel; fitted as TILE_CYCLES."""
+"""Cycles to transpose one vector into a panel; fitted on AMD Zen 3."""
 FAR_ROW_BYTES_PER_CYCLE = 5.0
 """Bytes of B that arrive per cycle where every k step lies on another page, which no prefetcher
-crosses; fitted as TILE_CYCLES."""
+crosses; fitted on AMD Zen 3."""
 TOTAL_CYCLES_PER_ROUND = 1.0
 """Cycles to halve the lanes of one accumulator of a dot tile: a shuffle and an addition. Fitted on
 Intel Emerald Rapids."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ftuner.core.dtype import DType
 from ftuner.core.ukernel import RegisterTile
-from ftuner.cost.estimate import efficiency, panel_intensity, step_cycles
+from ftuner.cost.estimate import efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
 
 THRESHOLD = 0.95
@@ -19,6 +19,9 @@ THRESHOLD_STEP = 0.05
 MAX_WIDTHS = 2
 """Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
 More of them only cost tuning time."""
+SHORT_STEPS = 64
+"""The length of k at which tails are judged: an attention head's. Entering a tile then costs a
+good part of its steps, and low tiles more of it for each row."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def run_filters(
     }
     keep(
         "tail height",
-        "a lower tile of a width that only tails use comes within 0.95 of its best",
+        "a lower tile of a width that only tails use comes within 0.95 of its best at short k",
         lambda t: t.vectors in widths or t.mr <= heights[t.vectors],
     )
     return Funnel(enumerated, tuple(pruned), tuple(left), tuple(sorted(widths)))
@@ -135,6 +138,11 @@ def _kept_widths(
 
 
 def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:
-    """The lowest tile that comes within the threshold of the best of its width."""
-    best = max(efficiency(t, isa) for t in tiles)
-    return min(t.mr for t in tiles if efficiency(t, isa) >= THRESHOLD * best)
+    """The lowest tile that comes within the threshold of the best of its width at short k."""
+
+    def rate(tile: RegisterTile) -> float:
+        cycles = SHORT_STEPS * step_cycles(tile, isa).cycles + tile_cycles(tile)
+        return tile.mr / cycles
+
+    best = max(rate(t) for t in tiles)
+    return min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)

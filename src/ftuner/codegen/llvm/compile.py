@@ -45,7 +45,8 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
 
 def compile_bundle(bundle: Bundle, target: Target) -> bytes:
     """The object file of a bundle."""
-    return compile_object(bundle_module(bundle, target), target)
+    calls = isinstance(bundle, RuntimeBundle)
+    return compile_object(bundle_module(bundle, target), target, inlines=calls)
 
 
 def serve() -> None:
