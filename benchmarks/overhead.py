@@ -95,7 +95,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
         encoded.address,
         pool.address if encoded.workers > 1 else None,
         None,
-        *(id(array) + DATA_WORD for array in (x, layer.packed, y)),
+        *(id(array) + DATA_WORD for array in (x, layer.panels.packed, y)),
         layer.bias_words.address,
     )
     entry = products.backend.runtime.entries[products.compiled.library.dtype]

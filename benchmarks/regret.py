@@ -110,7 +110,7 @@ def measure(case: Gemm, session: Session) -> dict[str, Any]:
     x = generator.standard_normal((case.m, case.k), dtype=np.float32)
     y = np.empty((case.m, case.n), dtype=np.float32)
     # One set of packed weights for each width: whoever reads it finds it in the same cache.
-    chosen_width = Dense(weights[0], bias, session=session).width
+    chosen_width = Dense(weights[0], bias, session=session).panels.width
     widths = session.products(FLOAT32).compiled.library.widths
     packed = {v: [Dense(w, bias, session=session, width=v) for w in weights] for v in widths}
     products = packed[chosen_width][0].products
@@ -125,7 +125,7 @@ def measure(case: Gemm, session: Session) -> dict[str, Any]:
         for i in range(calls):
             layer = layers[i % copies]
             words = layer.bias_words.address
-            layer.products.launch(candidate.encoded, x, layer.packed, y, words)
+            layer.products.launch(candidate.encoded, x, layer.panels.packed, y, words)
         return (time.perf_counter() - began) / calls
 
     burst(runs[0], copies)

@@ -14,8 +14,8 @@ import ftuner
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
-    "errors", "core", "hardware", "cost", "ukernels", "planner", "codegen", "runtime", "report",
-    "api", "", "cli",
+    "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
+    "frontends", "report", "api", "", "cli",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")

@@ -27,6 +27,22 @@ class ExpressionError(FTunerError, ValueError):
     """An epilogue expression that is malformed or names operands that were not given."""
 
 
+class GraphError(FTunerError, ValueError):
+    """A model or graph that is malformed: types that do not fit, missing values, cycles."""
+
+
+class UnsupportedOperatorError(GraphError):
+    """A model with operators that ftuner does not have; the message lists all of them."""
+
+
+class InputError(FTunerError, ValueError):
+    """Inputs of a model that are missing, unknown, or not of the type the model declares."""
+
+
+class IndexRangeError(FTunerError, IndexError):
+    """An index in a tensor that is outside the axis it selects from."""
+
+
 class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 

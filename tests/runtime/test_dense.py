@@ -230,7 +230,7 @@ def test_every_width(session: Session) -> None:
     widths = Dense(weight, session=session).products.compiled.library.widths
     for width in widths:
         layer = Dense(weight, width=width, session=session)
-        assert layer.width == width
+        assert layer.panels.width == width
         assert_product(layer(x), x, weight.T)
     for bad in (max(widths) + 1, -1, 99):
         with pytest.raises(ConfigurationError, match="width is"):

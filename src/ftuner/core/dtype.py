@@ -11,13 +11,19 @@ class DType:
 
     name: str
     itemsize: int
-    significand_bits: int
-    """Bits of the significand, the hidden one included; `2 ** -significand_bits` is the unit
-    roundoff."""
+    significand_bits: int = 0
+    """Of a floating type: bits of the significand, the hidden one included;
+    `2 ** -significand_bits` is the unit roundoff."""
+    kind: str = "float"
+    """`float`, `int`, `uint` or `bool`."""
 
     @property
     def unit_roundoff(self) -> float:
         return float(2.0**-self.significand_bits)
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.itemsize
 
     def __str__(self) -> str:
         return self.name
@@ -26,3 +32,12 @@ class DType:
 FLOAT32 = DType("float32", 4, 24)
 FLOAT64 = DType("float64", 8, 53)
 DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT32, FLOAT64)}
+"""What matrix products are made for."""
+INT8, INT16, INT32, INT64 = (DType(f"int{8 * s}", s, kind="int") for s in (1, 2, 4, 8))
+UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{8 * s}", s, kind="uint") for s in (1, 2, 4, 8))
+BOOL = DType("bool", 1, kind="bool")
+TENSOR_DTYPES: dict[str, DType] = {
+    t.name: t
+    for t in (FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, BOOL)
+}
+"""What tensors of a graph may hold."""

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
-from ftuner.core.ukernel import ROW
+from ftuner.core.ukernel import PACKED, ROW
 from ftuner.cost.estimate import Estimate
+from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
 from ftuner.planner.price import Option, PricedMachine, split_rows
-from ftuner.ukernels.library import Library
+from ftuner.ukernels.library import Family, Library
 
 MIN_K_PART = 64
 """Steps of k that a part must keep; below, adding parts up costs more than it saves."""
@@ -80,6 +81,11 @@ class Planner:
                     best, least = option, seconds
         assert best is not None
         return self.lay_out(problem, best, best.chunks(least))
+
+    def cover(self, vectors: int, tail: bool, steps: int) -> tuple[Family, CoverTable]:
+        """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""
+        family = self._machine.family(vectors, tail, ROW, PACKED)
+        return family, self._machine.covers(family, steps, False)
 
     def estimate(self, plan: Plan) -> Estimate:
         """What the busiest worker of a plan spends its time on."""

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.abi import (
@@ -13,7 +14,13 @@ from ftuner.codegen.llvm.abi import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.codegen.llvm.bundle import Bundle, KernelBundle, RuntimeBundle
+from ftuner.codegen.llvm.bundle import (
+    AttentionBundle,
+    Bundle,
+    KernelBundle,
+    NestBundle,
+    RuntimeBundle,
+)
 from ftuner.codegen.llvm.jit import LoadedObject, host_target, llvm_version
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
@@ -45,7 +52,7 @@ class NativeRuntime:
     """What all libraries of an ISA share: the thread pool, the drivers and packing."""
 
     def __init__(self, loaded: LoadedObject) -> None:
-        addresses = loaded.addresses
+        self.addresses = addresses = loaded.addresses
         self.pool = ThreadPool(loaded)
         entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
         self.entries: dict[DType, Any] = {
@@ -56,7 +63,8 @@ class NativeRuntime:
             None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
             *[ctypes.c_int64] * 3,
         )  # fmt: skip
-        self.packs: dict[DType, Any] = {t: pack(addresses[pack_symbol(t)]) for t in DTYPES.values()}
+        self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
+        self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
         self._loaded = loaded
 
@@ -125,6 +133,12 @@ class CpuBackend(Backend):
         log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
         kernels = {f.name: tuple(loaded.addresses[k.symbol] for k in f.kernels) for f in families}
         return CompiledLibrary(library, loaded, kernels, loaded.addresses[reduce_symbol(some)])
+
+    def loaded(
+        self, bundles: Sequence[NestBundle | AttentionBundle], progress: Progress | None = None
+    ) -> LoadedObject:
+        """Kernels of a graph, compiled if need be and loaded."""
+        return self._compile(list(bundles), progress)
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Bundles in this process, after the runtime, which is compiled beside them if need be."""

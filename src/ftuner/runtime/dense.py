@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,19 +10,16 @@ import numpy as np
 from ftuner.codegen.llvm.abi import MAX_OPERANDS
 from ftuner.core import expr as expressions
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
-from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.core.ukernel import COLUMN
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
-from ftuner.runtime.encode import SLACK_BYTES, Strides
-from ftuner.runtime.memory import long_lived
+from ftuner.runtime.encode import Strides
 from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
+from ftuner.runtime.panels import pack
 from ftuner.runtime.products import NO_WORDS, Products, Ready, forget_oldest, words
 from ftuner.runtime.session import Session, default_session
 
-REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
-"""Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one
-to some hundreds, each as likely as the next."""
 MAX_CALLS = 4096
 """Layouts of arguments remembered by a layer."""
 BIAS = Operand("bias", "column")
@@ -122,52 +118,16 @@ class Dense:
             )
         self._names = tuple(names)
         self.products: Products = session.products(dtype, self.epilogue)
-        self.width = width or self.products.compiled.library.widths[0]
-        if width is None:
-            self.width = self._best_width()
-        elif width not in (known := self.products.compiled.library.widths):
+        known = self.products.compiled.library.widths
+        if width is not None and width not in known:
             raise ConfigurationError(f"width is {width}; this machine's library has {known}")
-        self.packed = self._pack(w)
+        self.panels = pack(self.products, w, session.threads, width)
         self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
         self._calls: dict[tuple[object, ...], _Call] = {}
 
-    def _best_width(self) -> int:
-        planner = self.products.planner
-        library = self.products.compiled.library
-        if len(library.widths) == 1:
-            return library.widths[0]
-
-        def total(width: int) -> float:
-            """Sum of logarithms: each count of rows weighs the same, however long it takes."""
-            problems = (self.problem(rows)._replace(width=width) for rows in REFERENCE_ROWS)
-            return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
-
-        return min(library.widths, key=total)
-
-    def _pack(self, weight: Array) -> Array:
-        """The weight in panels: full ones, then one of the vectors that the rest needs."""
-        weight = readable(weight)
-        library = self.products.compiled.library
-        lanes, k, n = library.lanes, self.in_features, self.out_features
-        nr = self.width * lanes
-        elements = -(-n // lanes) * lanes * k
-        size = weight.itemsize
-        memory = long_lived(elements * size + SLACK_BYTES)
-        packed = memory[: elements * size].view(weight.dtype)
-        pack = self.products.backend.runtime.packs[library.dtype]
-        source, target = weight.ctypes.data, packed.ctypes.data
-        column_stride, k_stride = weight.strides
-        for column in range(0, n, nr):
-            width = min(nr, n - column)
-            padded = -(-width // lanes) * lanes
-            place = target + column * k * size
-            pack(source + column * column_stride, k_stride, column_stride, place, k, width, padded)
-        return packed
-
-    def problem(self, rows: int, layout: str = ROW, must_pack: bool = False) -> Problem:
-        """What the planner is asked for `rows` rows of an x that lies as told."""
-        return Problem(rows, self.out_features, self.in_features, 1, layout, must_pack, "panels",
-                       self.width, 0, self._session.threads)  # fmt: skip
+    def problem(self, rows: int) -> Problem:
+        """What the planner is asked for `rows` contiguous rows."""
+        return self.panels.problem(rows, self._session.threads)
 
     def __call__(
         self, x: object, residual: object | None = None, out: object | None = None
@@ -191,7 +151,7 @@ class Dense:
                 call = self._calls.get((x.shape, x.strides, self._session.threads))
                 if call is not None and x.dtype == self.dtype and x.flags.aligned:
                     y = np.empty(call.shape, self.dtype)
-                    self.products.run(call.ready, x, self.packed, y, self.bias_words.address)
+                    self.products.run(call.ready, x, self.panels.packed, y, self.bias_words.address)
                     return y
             elif type(out) is np.ndarray:
                 call = self._calls.get(
@@ -204,7 +164,8 @@ class Dense:
                     and out.flags.behaved
                     and not np.may_share_memory(x, out)
                 ):
-                    self.products.run(call.ready, x, self.packed, out, self.bias_words.address)
+                    bias = self.bias_words.address
+                    self.products.run(call.ready, x, self.panels.packed, out, bias)
                     return out
         return self._general(x, residual, out)
 
@@ -281,11 +242,13 @@ class Dense:
                     matrix = matrix.copy()
                 arrays.append(matrix)
                 steps.append(matrix.strides[0])
-        problem = self.problem(rows.shape[0], layout.layout, layout.must_pack)
+        problem = self.panels.problem(
+            rows.shape[0], self._session.threads, layout.layout, layout.must_pack
+        )
         strides = Strides(a_row, a_k, 0, 0, target.strides[0], (), tuple(steps), False)
         ready = self.products.ready(problem, strides)
         given = words(arrays) if arrays else NO_WORDS
-        self.products.run(ready, rows, self.packed, target, given.address)
+        self.products.run(ready, rows, self.panels.packed, target, given.address)
         if key is not None and rows.ctypes.data == x.ctypes.data:
             forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = _Call(ready, y.shape)

@@ -9,6 +9,7 @@ import numpy as np
 from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.errors import ShapeError
 from ftuner.runtime.arrays import Array
+from ftuner.runtime.strided import StridedArray
 
 COLUMNS_WORTH_PACKING = 64
 """Columns of a product from which packing a far apart A costs less than reading it in place. Fitted
@@ -22,7 +23,7 @@ class MatrixLayout(NamedTuple):
     must_pack: bool
 
 
-def a_layout(array: Array, columns: int, page_bytes: int) -> MatrixLayout:
+def a_layout(array: Array | StridedArray, columns: int, page_bytes: int) -> MatrixLayout:
     """How uKernels read `array[..., m, k]` for a product of `columns` columns.
 
     A column layout whose k steps are a page or more apart is packed where it is read more than a
@@ -40,7 +41,7 @@ def a_layout(array: Array, columns: int, page_bytes: int) -> MatrixLayout:
     return MatrixLayout(COLUMN, True)
 
 
-def unit_columns(array: Array) -> bool:
+def unit_columns(array: Array | StridedArray) -> bool:
     """Whether the last axis is contiguous, as C and a B read in place must be."""
     return array.strides[-1] == array.itemsize or array.shape[-1] == 1
 
@@ -48,7 +49,12 @@ def unit_columns(array: Array) -> bool:
 BatchAxes = tuple[tuple[int, int, int, int], ...]
 
 
-def batch_axes(shape: tuple[int, ...], a: Array, b: Array, c: Array) -> BatchAxes:
+def batch_axes(
+    shape: tuple[int, ...],
+    a: Array | StridedArray,
+    b: Array | StridedArray,
+    c: Array | StridedArray,
+) -> BatchAxes:
     """The batch axes of a product, last first, neighbours merged where all operands allow it.
 
     `shape` is the broadcast batch shape; `c` has it, `a` and `b` broadcast to it (stride 0).
@@ -77,7 +83,7 @@ def batch_axes(shape: tuple[int, ...], a: Array, b: Array, c: Array) -> BatchAxe
     return tuple(axes)
 
 
-def b_source(b: Array) -> str:
+def b_source(b: Array | StridedArray) -> str:
     """`Problem.b_source` of a B that nobody has packed."""
     along_k = b.strides[-2] == b.itemsize
     if along_k and (b.shape[-1] == 1 or not unit_columns(b)):

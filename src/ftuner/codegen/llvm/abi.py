@@ -7,7 +7,7 @@ after it is written; what changes from call to call (addresses of arrays) is in 
 
 from __future__ import annotations
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.ukernel import MAX_SEGMENTS, UKernel, epilogue_digest
 
 SLOT_BYTES = 8
@@ -144,6 +144,96 @@ class Segment:
     SIZE = 3
 
 
+class Program:
+    """A table of steps that all workers walk together."""
+
+    WORKERS = 0
+    STEPS = 1
+    """Address of the step records."""
+    STEP_COUNT = 2
+    PATCHES = 3
+    """Address of the patch records: what depends on the caller's arrays."""
+    PATCH_COUNT = 4
+    POOL = 5
+    SIZE = 6
+
+
+class Step:
+    """One step of a program."""
+
+    KIND = 0
+    """0: a nest; otherwise a product, of the dtype with this number in `PRODUCT_KINDS`."""
+    FUNCTION = 1
+    ARGUMENT = 2
+    """Of a nest, the addresses of its buffers; of a product, its `Call`."""
+    DIMS = 3
+    TASKS = 4
+    """Of a nest. Of a product, the workers that it is planned for."""
+    CHUNKS = 5
+    """Chunks of a product to be dealt before it."""
+    STATUS = 6
+    """0, or the number of a check of the step that has failed."""
+    SIZE = 7
+
+
+class Patch:
+    """An address that depends on an array of the caller."""
+
+    SLOT = 0
+    """Where to write it."""
+    ARRAY = 1
+    """The number of the array."""
+    OFFSET = 2
+    """Bytes from the array's first element."""
+    SIZE = 3
+
+
+class Attention:
+    """What the attention kernel reads besides addresses; strides in bytes. Behind the last slot are
+    the batch axes: for each its extent and its strides in q, k, v, the mask and the result."""
+
+    ROWS = 0
+    """Rows of q in one batch element."""
+    DEPTH = 1
+    STEPS = 2
+    """Columns of the scores, rows of v."""
+    COLUMNS = 3
+    """Columns of v and of the result."""
+    SCALE = 4
+    """The bits of a float64."""
+    Q_ROW = 5
+    K_DEPTH = 6
+    K_STEP = 7
+    V_STEP = 8
+    V_COLUMN = 9
+    MASK_ROW = 10
+    OUT_ROW = 11
+    SPLITS = 12
+    """Tasks for each batch element: ranges of blocks."""
+    BLOCK = 13
+    """Rows whose scores are held at a time."""
+    SCORE_ROW = 14
+    """Bytes between rows of scores."""
+    PACK = 15
+    """Address of the packing function."""
+    WORKSPACE = 16
+    WORKER_BYTES = 17
+    """Of the workspace, for each worker: packed k at its beginning, and then:"""
+    V_OFFSET = 18
+    SCORES_OFFSET = 19
+    SUMS_OFFSET = 20
+    STEP_PADDED = 21
+    """Columns of the last panel of k as packed, if it is not full."""
+    COLUMN_PADDED = 22
+    PANEL = 23
+    """Columns of a full panel."""
+    COVERS = 24
+    """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
+    for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    AXES = COVERS + 6 * 3 * MAX_SEGMENTS
+    AXIS_SIZE = 6
+
+
 class Context:
     """What a uKernel reads besides its arguments; strides in bytes."""
 
@@ -170,6 +260,15 @@ class Context:
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 
 
+class Barrier:
+    """Where threads wait for each other."""
+
+    ARRIVED = 0
+    GENERATION = 16
+    SLEEPERS = 17
+    """Threads that sleep until `GENERATION` changes."""
+
+
 class PoolSlot:
     """The thread pool's memory. Things written by different threads are 128 bytes apart."""
 
@@ -179,11 +278,11 @@ class PoolSlot:
     """Workers that have finished the job."""
     DONE_SLEEPERS = 17
     """1 while the caller sleeps until `DONE` changes."""
-    BARRIER_ARRIVED = 32
-    BARRIER_GENERATION = 48
-    BARRIER_SLEEPERS = 49
-    """Workers that sleep until `BARRIER_GENERATION` changes."""
-    MAILBOXES = 64
+    BARRIER = 32
+    """Where workers of one product wait for each other: a `Barrier`."""
+    STEP_BARRIER = 64
+    """Where workers of one program do: not all of them take part in every product."""
+    MAILBOXES = 96
     """One for each worker: `MAIL_*`."""
     MAIL_JOBS = 0
     """Jobs posted so far."""
@@ -207,11 +306,19 @@ class PoolSlot:
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"
 POOL_RUN_SYMBOL = "ftuner_pool_run"
 POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
+PROGRAM_SYMBOL = "ftuner_run_program"
+PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), start=1)}
+"""`Step.KIND` of a product by dtype."""
 
 
 def call_symbol(dtype: DType) -> str:
     """The entry point of matrix products."""
     return f"ftuner_call_{dtype}"
+
+
+def job_symbol(dtype: DType) -> str:
+    """What every worker of a matrix product runs."""
+    return f"ftuner_gemm_{dtype}"
 
 
 def pack_symbol(dtype: DType) -> str:

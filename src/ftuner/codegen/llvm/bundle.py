@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 
 from ftuner.codegen.llvm.abi import (
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
+    PROGRAM_SYMBOL,
     call_symbol,
     pack_symbol,
     reduce_symbol,
 )
 from ftuner.codegen.llvm.jit import Target, llvm_version
-from ftuner.core.dtype import DTYPES
+from ftuner.core.affine import Kernel
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.ukernel import UKernel
 
 
@@ -49,10 +51,48 @@ class RuntimeBundle:
     @property
     def symbols(self) -> tuple[str, ...]:
         entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *entries)
+        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *entries)
 
 
-Bundle = KernelBundle | RuntimeBundle
+@dataclass(frozen=True)
+class NestBundle:
+    """One kernel of the general schedule."""
+
+    kernel: Kernel
+    vector_bytes: int
+    fused: bool
+
+    @cached_property
+    def symbol(self) -> str:
+        text = repr((self.kernel, self.vector_bytes, self.fused))
+        return f"nest_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return (self.symbol,)
+
+
+@dataclass(frozen=True)
+class AttentionBundle:
+    """The attention kernel for a number of batch axes, with a mask or without."""
+
+    dtype: DType
+    axes: int
+    with_mask: bool
+    vector_bytes: int
+    fused: bool
+
+    @property
+    def symbol(self) -> str:
+        mask = "_mask" if self.with_mask else ""
+        return f"attention_{self.dtype}_{self.axes}{mask}"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return (self.symbol,)
+
+
+Bundle = KernelBundle | RuntimeBundle | NestBundle | AttentionBundle
 
 
 def bundle_key(bundle: Bundle, target: Target) -> str:

@@ -13,13 +13,22 @@ import sys
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.bundle import Bundle, RuntimeBundle
+from ftuner.codegen.llvm.attention import emit_attention
+from ftuner.codegen.llvm.bundle import (
+    AttentionBundle,
+    Bundle,
+    KernelBundle,
+    NestBundle,
+    RuntimeBundle,
+)
 from ftuner.codegen.llvm.chunks import emit_chunks
 from ftuner.codegen.llvm.dot import emit_dot
 from ftuner.codegen.llvm.driver import emit_driver
 from ftuner.codegen.llvm.gemm import emit_ukernel
 from ftuner.codegen.llvm.jit import Target, compile_object
+from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.codegen.llvm.pool import emit_pool
+from ftuner.codegen.llvm.program import emit_program
 from ftuner.codegen.llvm.reduce import emit_reduce
 from ftuner.core.dtype import DTYPES
 from ftuner.core.ukernel import DOT
@@ -34,6 +43,13 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_chunks(module)
         for dtype in DTYPES.values():
             emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
+        emit_program(module)
+    elif isinstance(bundle, NestBundle):
+        emit_nest(module, bundle.symbol, bundle.kernel, bundle.vector_bytes, bundle.fused)
+    elif isinstance(bundle, AttentionBundle):
+        lanes = bundle.vector_bytes // bundle.dtype.itemsize
+        emit_attention(module, bundle.symbol, bundle.dtype, bundle.axes, bundle.with_mask, lanes,
+                       bundle.fused)  # fmt: skip
     elif bundle.reduce:
         emit_reduce(module, bundle.kernels[0], bundle.fused)
     else:
@@ -45,7 +61,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
 
 def compile_bundle(bundle: Bundle, target: Target) -> bytes:
     """The object file of a bundle."""
-    calls = isinstance(bundle, RuntimeBundle)
+    calls = not isinstance(bundle, KernelBundle)
     return compile_object(bundle_module(bundle, target), target, inlines=calls)
 
 

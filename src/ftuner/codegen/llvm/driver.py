@@ -11,7 +11,6 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import (
     MAX_OPERANDS,
-    POOL_BARRIER_SYMBOL,
     POOL_RUN_SYMBOL,
     SLOT_BYTES,
     Band,
@@ -19,8 +18,10 @@ from ftuner.codegen.llvm.abi import (
     Context,
     Pack,
     Plan,
+    PoolSlot,
     Worker,
     call_symbol,
+    job_symbol,
 )
 from ftuner.codegen.llvm.band import Operands, Panels, emit_band, maximum, minimum
 from ftuner.codegen.llvm.build import (
@@ -38,7 +39,7 @@ from ftuner.codegen.llvm.build import (
 from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, NO_CHUNK, TAKE_SYMBOL
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
-from ftuner.codegen.llvm.pool import JOB_TYPE
+from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
 from ftuner.core.dtype import DType
 
 REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
@@ -95,7 +96,7 @@ ALL_PANELS = 1 << 62
 def _emit_job(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunk after chunk of everybody's."""
     walk = _emit_walk(module, dtype, pack)
-    function = ir.Function(module, JOB_TYPE, f"ftuner_gemm_{dtype}")
+    function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
     function.linkage = "internal"
     call, worker = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -115,7 +116,7 @@ def _emit_job(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function
     split = builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
     with builder.if_then(split):
         pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
-        builder.call(module.globals[POOL_BARRIER_SYMBOL], [pool, workers])
+        wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         first = slot(builder, own, Worker.REDUCE_BEGIN)
         last = slot(builder, own, Worker.REDUCE_END)
         reduce = pointer_slot(builder, plan, Plan.REDUCE)
@@ -193,7 +194,6 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
     a_block = at(builder, workspace, slot(builder, share, Worker.A_BLOCK_OFFSET))
     pool = pointer_slot(builder, call, Call.POOL)
     workers = slot(builder, plan, Plan.WORKERS)
-    barrier = module.globals[POOL_BARRIER_SYMBOL]
 
     with counted_loop(builder, batch_begin, batch_end) as batch:
         a, b, c = _batch_element(builder, call, plan, batch)
@@ -209,7 +209,7 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
             panels = _clip(builder, first, count, panel_begin, panel_end)
             _pack_b(builder, dtype, plan, pack, record, operands, panels)
         with builder.if_then(together):
-            builder.call(barrier, [pool, workers])
+            wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         bands = pointer_slot(builder, share, Worker.BANDS)
         with counted_loop(builder, const(0), slot(builder, share, Worker.BAND_COUNT)) as i:
             record = at(builder, bands, builder.mul(i, const(Band.SIZE * SLOT_BYTES)))

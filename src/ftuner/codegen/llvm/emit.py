@@ -66,9 +66,9 @@ def _unary(builder: ir.IRBuilder, op: str, x: ir.Value, fused: bool) -> ir.Value
 
 def _binary(builder: ir.IRBuilder, op: str, x: ir.Value, y: ir.Value) -> ir.Value:
     if op == "maximum":
-        return _extremum(builder, "<", x, y)
+        return extremum(builder, "<", x, y)
     if op == "minimum":
-        return _extremum(builder, ">", x, y)
+        return extremum(builder, ">", x, y)
     instruction = {
         "add": builder.fadd,
         "sub": builder.fsub,
@@ -78,7 +78,7 @@ def _binary(builder: ir.IRBuilder, op: str, x: ir.Value, y: ir.Value) -> ir.Valu
     return instruction(x, y)
 
 
-def _extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) -> ir.Value:
     """y where `x predicate y`, otherwise x; NaN if either is.
 
     A NaN in x fails the comparison and is kept, which is one max or min instruction of x86. Only

@@ -21,6 +21,7 @@ from ftuner.codegen.llvm.abi import (
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     SLOT_BYTES,
+    Barrier,
     PoolSlot,
 )
 from ftuner.codegen.llvm.build import (
@@ -66,6 +67,12 @@ def emit_pool(module: ir.Module) -> None:
     _emit_barrier(module)
     _emit_worker(module)
     _emit_run(module)
+
+
+def wait_for_all(builder: ir.IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
+    """Wait at a barrier of the pool until `workers` threads have come."""
+    function = builder.module.globals[POOL_BARRIER_SYMBOL]
+    builder.call(function, [_slot_address(builder, pool, barrier), workers])
 
 
 def _slot_address(builder: ir.IRBuilder, pool: ir.Value, index: int) -> ir.Value:
@@ -245,13 +252,13 @@ def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Va
 
 
 def _emit_barrier(module: ir.Module) -> None:
-    """`void barrier(pool, workers)`: returns once `workers` callers have arrived."""
+    """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
-    pool, workers = function.args
+    record, workers = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    generation_address = _slot_address(builder, pool, PoolSlot.BARRIER_GENERATION)
-    arrived_address = _slot_address(builder, pool, PoolSlot.BARRIER_ARRIVED)
-    sleepers = _slot_address(builder, pool, PoolSlot.BARRIER_SLEEPERS)
+    generation_address = _slot_address(builder, record, Barrier.GENERATION)
+    arrived_address = _slot_address(builder, record, Barrier.ARRIVED)
+    sleepers = _slot_address(builder, record, Barrier.SLEEPERS)
     generation = builder.load_atomic(generation_address, "acquire", SLOT_BYTES, typ=I64)
     before = builder.atomic_rmw("add", arrived_address, const(1), "acq_rel")
     last = builder.icmp_signed("==", builder.add(before, const(1)), workers)

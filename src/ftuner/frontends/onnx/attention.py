@@ -1,0 +1,225 @@
+"""Attention and rotary embeddings, composed of products, masks and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ftuner.core.dim import Dim, minimum, product, quotient
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.ir import Value
+
+
+def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
+    """A tensor as [batch, heads, sequence, head size]."""
+    if x.rank == 4:
+        return x
+    if x.rank != 3:
+        raise context.malformed(f"attention of {x.type}; expected three axes or four")
+    heads = node.integer(count)
+    if heads < 1:
+        raise context.malformed(f"{count} is {heads}")
+    size = quotient(x.shape[2], heads)
+    split = context.reshape(x, (*x.shape[:2], heads, size))
+    return context.transpose(split, (0, 2, 1, 3))
+
+
+def _merged(context: Context, x: Value) -> Value:
+    """Heads beside each other again: [batch, sequence, heads times head size]."""
+    turned = context.transpose(x, (0, 2, 1, 3))
+    return context.reshape(turned, (*turned.shape[:2], product(turned.shape[2:])))
+
+
+def _repeated(context: Context, x: Value, heads: Dim) -> Value:
+    """Each head of keys or values as often as there are heads of queries for it."""
+    times = quotient(heads, x.shape[1])
+    if times == 1:
+        return x
+    context.builder.require(x.shape[1] * times, heads, "heads of keys for heads of queries")
+    batch, own, *matrix = x.shape
+    wide = context.broadcast(context.unsqueeze(x, [2]), (batch, own, times, *matrix))
+    return context.reshape(wide, (batch, own * times, *matrix))
+
+
+def _scale(context: Context, node: NodeView, query: Value) -> Value:
+    """What scores are multiplied by; one over the root of the head size unless it is given."""
+    size = query.shape[3]
+    if node.has("scale"):
+        return context.scalar(node.number("scale"), query.dtype)
+    if isinstance(size, int):
+        return context.scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
+    root = context.add("sqrt", context.count([size], query.dtype))
+    return context.add("divide", context.scalar(1, query.dtype), root)
+
+
+def _both(context: Context, x: Value | None, y: Value) -> Value:
+    return y if x is None else context.add("logical_and", x, y)
+
+
+def _positions(
+    context: Context, node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None
+) -> Value | None:
+    """Which keys a query may see by where they are: causal, in a window, and none of padding.
+
+    None if all of them may be seen.
+    """
+    key = context.iota(keys, 3, 4)
+    position = context.iota(query.shape[2], 2, 4)
+    if valid is not None:
+        valid = context.reshape(context.cast(valid, INT64), (query.shape[0], 1, 1, 1))
+        ahead = context.add("subtract", valid, context.count([query.shape[2]], INT64))
+        position = context.add("add", position, ahead)
+    elif past != 0:
+        position = context.add("add", position, context.count([past], INT64))
+    allowed: Value | None = None
+    if node.flag("is_causal"):
+        allowed = context.add("less_equal", key, position)
+    left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
+    if left >= 0:
+        first = context.add_to(position, -left)
+        allowed = _both(context, allowed, context.add("less_equal", first, key))
+    if right >= 0:
+        last = context.add_to(position, right)
+        allowed = _both(context, allowed, context.add("less_equal", key, last))
+    if valid is not None:
+        allowed = _both(context, allowed, context.add("less", key, valid))
+    return allowed
+
+
+def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
+    """A mask for all keys: those that it does not name are not seen."""
+    if mask.rank == 0:
+        return context.unsqueeze(mask, [0])
+    have = mask.shape[-1]
+    if have in (keys, 1):
+        return mask
+    after = keys - have
+    if not isinstance(after, int):
+        # As long as the keys, or longer than them, which is refused.
+        context.builder.require(minimum(have, keys), have, "keys of the mask")
+    fill = context.scalar(0, BOOL) if mask.dtype == BOOL else context.scalar(-math.inf, mask.dtype)
+    before = (0,) * mask.rank
+    widths = (*before[1:], after)
+    return context.add("pad", mask, fill, before=before, after=widths, mode="constant")
+
+
+def _weights(
+    context: Context, node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
+) -> tuple[Value, Value]:
+    """The scores with their masks, and the softmax of them: zero where no key may be seen."""
+    dtype = scores.dtype
+    hidden, zero = context.scalar(-math.inf, dtype), context.scalar(0, dtype)
+    masked = scores if bias is None else context.add("add", scores, bias)
+    if allowed is not None:
+        masked = context.add("where", allowed, masked, hidden)
+    precise = masked
+    if node.has("softmax_precision"):
+        where = f"{context.builder.where}: attribute softmax_precision"
+        precise = context.cast(masked, dtype_of(node.integer("softmax_precision"), where))
+    weights = context.cast(context.add("softmax", precise, axis=3, log=False), dtype)
+    given = [node.optional(3), node.optional(6)]
+    if all(v is None for v in given) and node.integer("left_window_size", -1) < 0:
+        # Each query sees the first key.
+        return masked, weights
+    if allowed is not None:
+        visible = context.add("where", allowed, zero if bias is None else bias, hidden)
+    else:
+        assert bias is not None
+        visible = bias
+    best = context.reduce(visible, "maximum", [visible.rank - 1])
+    seen = context.add("less", hidden, best)
+    return masked, context.add("where", seen, weights, zero)
+
+
+def _attention(context: Context, node: NodeView) -> Sequence[Value]:
+    flat = node.input(0).rank == 3
+    query = _heads(context, node, node.input(0), "q_num_heads")
+    key = _heads(context, node, node.input(1), "kv_num_heads")
+    value = _heads(context, node, node.input(2), "kv_num_heads")
+    mask, past_key, past_value = node.optional(3), node.optional(4), node.optional(5)
+    valid = node.optional(6)
+    past: Dim = 0
+    if (past_key is None) != (past_value is None):
+        raise context.malformed("past_key and past_value are given together, or neither")
+    if past_key is not None and past_value is not None:
+        if past_key.rank != 4 or past_value.rank != 4:
+            raise context.malformed(f"past keys {past_key.type} and values {past_value.type}")
+        past = past_key.shape[2]
+        key = context.concat([past_key, key], 2)
+        value = context.concat([past_value, value], 2)
+    keys = key.shape[2]
+    allowed = _positions(context, node, query, keys, past, valid)
+    bias: Value | None = None
+    if mask is not None:
+        mask = _padded_mask(context, mask, keys)
+        if mask.dtype == BOOL:
+            allowed = _both(context, allowed, mask)
+        else:
+            bias = mask
+    heads = query.shape[1]
+    wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
+    raw = context.add("matmul", query, context.swapped(wide_key))
+    raw = context.add("multiply", raw, _scale(context, node, query))
+    softcap = node.number("softcap", 0.0)
+    scores = raw
+    if softcap:
+        bent = context.add("tanh", context.scaled(raw, 1 / softcap))
+        scores = context.scaled(bent, softcap)
+    masked, weights = _weights(context, node, scores, allowed, bias)
+    result = context.add("matmul", weights, wide_value)
+    shown = (raw, scores, masked, weights)
+    mode = node.integer("qk_matmul_output_mode", 0)
+    if not 0 <= mode < len(shown):
+        raise context.malformed(f"qk_matmul_output_mode is {mode}")
+    return [_merged(context, result) if flat else result, key, value, shown[mode]]
+
+
+def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
+    """Pairs of elements of each head, rotated by an angle that the position tells."""
+    x, positions = node.input(0), node.optional(3)
+    if x.rank not in (3, 4):
+        raise context.malformed(f"rotary embedding of {x.type}; expected three axes or four")
+    turned = context.transpose(x, (0, 2, 1, 3)) if x.rank == 4 else x
+    if x.rank == 3:
+        heads = node.integer("num_heads")
+        if heads < 1:
+            raise context.malformed(f"num_heads is {heads}")
+        turned = context.reshape(x, (*x.shape[:2], heads, quotient(x.shape[2], heads)))
+    size = turned.shape[3]
+    width: Dim = node.integer("rotary_embedding_dim", 0) or size
+    half = quotient(width, 2)
+    cosine, sine = node.input(1), node.input(2)
+    if positions is not None:
+        where = context.builder.where
+        cosine, sine = (
+            context.add("gather", c, positions, axis=0, node=where) for c in (cosine, sine)
+        )
+    cosine, sine = (context.unsqueeze(c, [2]) for c in (cosine, sine))
+    rotated, rest = context.pieces(turned, 3, (width, size - width))
+    if node.flag("interleaved"):
+        first, second = (context.slice(rotated, 3, start, half, 2) for start in (0, 1))
+    else:
+        first, second = context.pieces(rotated, 3, (half, half))
+    real = context.add(
+        "subtract", context.add("multiply", cosine, first), context.add("multiply", sine, second)
+    )
+    imaginary = context.add(
+        "add", context.add("multiply", sine, first), context.add("multiply", cosine, second)
+    )
+    if node.flag("interleaved"):
+        pairs = [context.unsqueeze(v, [4]) for v in (real, imaginary)]
+        rotated = context.reshape(context.concat(pairs, 4), (*turned.shape[:3], width))
+    else:
+        rotated = context.concat([real, imaginary], 3)
+    result = rotated if width == size else context.concat([rotated, rest], 3)
+    if x.rank == 3:
+        return [context.reshape(result, x.shape)]
+    return [context.transpose(result, (0, 2, 1, 3))]
+
+
+ATTENTION: Table = {
+    ("", "Attention"): _attention,
+    ("", "RotaryEmbedding"): _rotary_embedding,
+}

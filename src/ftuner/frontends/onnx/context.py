@@ -1,0 +1,293 @@
+"""What the importers of operators are given: the node they import, and a builder with hands.
+
+Importers compose the operators of the graph. The context has what many of them say: constants of a
+dtype, reductions that keep their axes, extents that a tensor tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Shape, Symbolic, product, symbol, symbol_name
+from ftuner.core.dtype import BOOL, FLOAT64, INT64, DType
+from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.frontends.onnx.records import GraphRecord, NodeRecord
+from ftuner.graph.builder import MAX_FOLLOWED, Builder
+from ftuner.graph.ir import Array, Value
+from ftuner.graph.operator import axis_of
+
+T = TypeVar("T")
+Importer = Callable[["Context", "NodeView"], Sequence[Value]]
+Table = Mapping[tuple[str, str], Importer]
+"""Importers by domain and type of operator."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node with its operands."""
+
+    record: NodeRecord
+    opset: int
+    """The version of the operators of the node's domain."""
+    inputs: tuple[Value | None, ...]
+    """None stands for one that is left out."""
+
+    def input(self, number: int) -> Value:
+        """An input that the operator cannot do without."""
+        found = self.optional(number)
+        if found is None:
+            raise GraphError(f"{self.record.label}: input {number} is missing")
+        return found
+
+    def optional(self, number: int) -> Value | None:
+        return self.inputs[number] if number < len(self.inputs) else None
+
+    def present(self) -> list[Value]:
+        """All inputs of an operator that takes any number of them, but not none."""
+        return [self.input(i) for i in range(max(len(self.inputs), 1))]
+
+    def gives(self, number: int) -> bool:
+        """Whether an output is asked for."""
+        return number < len(self.record.outputs) and self.record.outputs[number] != ""
+
+    def has(self, name: str) -> bool:
+        return name in self.record.attributes
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        return self._attribute(name, int, default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.integer(name, int(default)))
+
+    def number(self, name: str, default: float | None = None) -> float:
+        return self._attribute(name, float, default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return self._attribute(name, str, default)
+
+    def graph(self, name: str) -> GraphRecord:
+        return self._attribute(name, GraphRecord, None)
+
+    def array(self, name: str) -> Array:
+        return self._attribute(name, np.ndarray, None)
+
+    def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        found = self._attribute(name, tuple, default)
+        if not all(isinstance(x, int) for x in found):
+            raise GraphError(f"{self.record.label}: attribute {name} is no list of integers")
+        return found
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        return self._attribute(name, tuple, None)
+
+    def _attribute(self, name: str, kind: type[T], default: T | None) -> T:
+        found = self.record.attributes.get(name, default)
+        if found is None:
+            raise GraphError(f"{self.record.label}: attribute {name} is missing")
+        if not isinstance(found, kind):
+            raise GraphError(f"{self.record.label}: attribute {name} is {found!r:.80}")
+        return found
+
+
+class Names:
+    """Symbols for what a model names, or leaves without a name: each text has one of its own."""
+
+    def __init__(self) -> None:
+        self._symbols: dict[str, Symbolic] = {}
+        self._used: set[str] = set()
+
+    def named(self, text: str) -> Symbolic:
+        """The symbol of a name, the same each time."""
+        found = self._symbols.get(text)
+        if found is None:
+            found = self._symbols[text] = self.fresh(text)
+        return found
+
+    def fresh(self, text: str) -> Symbolic:
+        """A symbol that is none of those before, called after a text."""
+        name = wanted = symbol_name(text)
+        number = 1
+        while name in self._used:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._used.add(name)
+        return symbol(name)
+
+
+@dataclass(frozen=True)
+class Context:
+    """A builder, and ways to say more with it."""
+
+    builder: Builder = field(default_factory=Builder)
+    names: Names = field(default_factory=Names)
+    _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
+
+    def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
+        return self.builder.add(op, *inputs, **attributes)
+
+    def unsupported(self, what: str) -> UnsupportedOperatorError:
+        """An error that says what of the node there is no way to compute."""
+        return UnsupportedOperatorError(f"{self.builder.where}: {what}")
+
+    def malformed(self, what: str) -> GraphError:
+        return GraphError(f"{self.builder.where}: {what}")
+
+    # Constants and dtypes.
+
+    def scalar(self, value: float, dtype: DType) -> Value:
+        """A constant without axes."""
+        key = (str(value), dtype)
+        if key not in self._scalars:
+            try:
+                self._scalars[key] = self.builder.constant(np.asarray(value, dtype.name))
+            except (OverflowError, ValueError):
+                raise self.malformed(f"no {dtype} is {value}") from None
+        return self._scalars[key]
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        return x if x.dtype == dtype else self.add("cast", x, to=dtype)
+
+    def computed(self, x: Value) -> Value:
+        """The tensor in a floating type: its own, or float64 for integers."""
+        return x if x.dtype.kind == "float" else self.cast(x, FLOAT64)
+
+    def add_to(self, x: Value, addend: float) -> Value:
+        return self.add("add", x, self.scalar(addend, x.dtype))
+
+    def scaled(self, x: Value, factor: float) -> Value:
+        return x if factor == 1 else self.add("multiply", x, self.scalar(factor, x.dtype))
+
+    def at_least(self, x: Value, bound: float) -> Value:
+        return self.add("maximum", x, self.scalar(bound, x.dtype))
+
+    def at_most(self, x: Value, bound: float) -> Value:
+        return self.add("minimum", x, self.scalar(bound, x.dtype))
+
+    def count(self, dims: Iterable[Dim], dtype: DType) -> Value:
+        """How many elements a shape has, without axes."""
+        return self.cast(self.builder.dims([product(dims)], ()), dtype)
+
+    # What tensors tell.
+
+    def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of a tensor of integers.
+
+        Raises:
+            UnsupportedOperatorError: they are known only at run time.
+        """
+        if value.dims is None and value.constant is not None and value.dtype != BOOL:
+            value = self.cast(value, INT64)
+        if value.dims is None:
+            size = value.constant.size if value.constant is not None else None
+            reason = (
+                "is known only at run time (data-dependent shape)"
+                if size is None else f"has {size} elements; at most {MAX_FOLLOWED}"
+            )  # fmt: skip
+            raise self.unsupported(f"{what} {reason}")
+        return value.dims
+
+    def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
+        """The elements of a tensor of integers, none of them a symbol."""
+        found = self.dims_of(value, what)
+        integers = tuple(n for n in found if isinstance(n, int))
+        if len(integers) != len(found):
+            raise self.unsupported(f"{what} depends on the shapes of inputs: {list(found)}")
+        return integers
+
+    def integer_of(self, value: Value, what: str) -> int:
+        """The one element of a tensor of integers."""
+        found = self.integers_of(value, what)
+        if len(found) != 1:
+            raise self.malformed(f"{what} has {len(found)} elements; expected one")
+        return found[0]
+
+    def array_of(self, value: Value, what: str) -> Array:
+        """The elements of a constant."""
+        if value.constant is None:
+            raise self.unsupported(f"{what} is known only at run time (data-dependent shape)")
+        return value.constant
+
+    def axis(self, axis: int, rank: int) -> int:
+        return axis_of(axis, rank, self.builder.where)
+
+    def axes(self, axes: Iterable[int], rank: int) -> tuple[int, ...]:
+        """Axes counted from the front, in order.
+
+        Raises:
+            GraphError: one is there twice.
+        """
+        found = sorted(self.axis(axis, rank) for axis in axes)
+        if len(set(found)) != len(found):
+            raise self.malformed(f"axes {found} are not different")
+        return tuple(found)
+
+    # Layout.
+
+    def reshape(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == shape else self.add("reshape", x, shape=shape)
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        perm = tuple(perm)
+        return x if perm == tuple(range(x.rank)) else self.add("transpose", x, perm=perm)
+
+    def swapped(self, x: Value) -> Value:
+        """The last two axes exchanged."""
+        return self.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+    def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
+        """With axes of one element, which are counted in the result."""
+        shape: list[Dim] = list(x.shape)
+        for axis in sorted(axes):
+            shape.insert(axis, 1)
+        return self.reshape(x, tuple(shape))
+
+    def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
+        """Without axes of one element."""
+        for axis in axes:
+            self.builder.require(x.shape[axis], 1, f"squeeze axis {axis} of {x.type}")
+        return self.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+    def broadcast(self, x: Value, shape: Shape) -> Value:
+        return x if x.shape == shape else self.add("broadcast", x, shape=shape)
+
+    def slice(self, x: Value, axis: int, start: Dim, extent: Dim, step: int = 1) -> Value:
+        """Some of the elements along an axis."""
+        if (start, step) == (0, 1) and extent == x.shape[axis]:
+            return x
+        starts: list[Dim] = [0] * x.rank
+        steps = [1] * x.rank
+        shape = list(x.shape)
+        starts[axis], steps[axis], shape[axis] = start, step, extent
+        return self.add("slice", x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
+
+    def pieces(self, x: Value, axis: int, extents: Sequence[Dim]) -> list[Value]:
+        """The tensor cut along an axis, one piece after the other."""
+        found = []
+        start: Dim = 0
+        for extent in extents:
+            found.append(self.slice(x, axis, start, extent))
+            start = start + extent
+        return found
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        return values[0] if len(values) == 1 else self.add("concat", *values, axis=axis)
+
+    def iota(self, extent: Dim, axis: int = 0, rank: int = 1) -> Value:
+        """0, 1, 2, ... along one axis; the others have one element."""
+        shape: list[Dim] = [1] * rank
+        shape[axis] = extent
+        return self.add("iota", shape=tuple(shape), axis=axis)
+
+    # Reductions.
+
+    def reduce(self, x: Value, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
+        result = self.add("reduce", x, kind=kind, axes=tuple(axes)) if axes else x
+        return self.unsqueeze(result, axes) if keep and axes else result
+
+    def mean(self, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
+        count = self.count((x.shape[a] for a in axes), x.dtype)
+        return self.add("divide", self.reduce(x, "sum", axes, keep), count)

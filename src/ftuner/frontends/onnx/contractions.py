@@ -1,0 +1,66 @@
+"""Matrix products: MatMul, Gemm and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.einsum import einsum
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.ir import Value
+
+
+def product(context: Context, a: Value, b: Value) -> Value:
+    """The product as NumPy's matmul has it: a tensor of one axis is a row or a column."""
+    if a.rank == 0 or b.rank == 0:
+        raise context.malformed(f"product of {a.type} and {b.type}")
+    left = context.unsqueeze(a, [0]) if a.rank == 1 else a
+    right = context.unsqueeze(b, [1]) if b.rank == 1 else b
+    result = context.add("matmul", left, right)
+    if b.rank == 1:
+        result = context.squeeze(result, [result.rank - 1])
+    if a.rank == 1:
+        result = context.squeeze(result, [result.rank - min(b.rank, 2)])
+    return result
+
+
+def _matmul(context: Context, node: NodeView) -> Sequence[Value]:
+    return [product(context, node.input(0), node.input(1))]
+
+
+def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
+    a, b, c = node.input(0), node.input(1), node.optional(2)
+    if a.rank != 2 or b.rank != 2:
+        raise context.malformed(f"product of {a.type} and {b.type}; expected two axes each")
+    a = context.swapped(a) if node.flag("transA") else a
+    b = context.swapped(b) if node.flag("transB") else b
+    result = context.scaled(context.add("matmul", a, b), node.number("alpha", 1.0))
+    beta = node.number("beta", 1.0)
+    if c is None or beta == 0:
+        return [result]
+    return [context.add("add", result, context.scaled(c, beta))]
+
+
+def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
+    operands = []
+    for number, side in ((0, "A"), (1, "B")):
+        x = node.input(number)
+        if node.flag(f"transBatch{side}") and x.rank > 2:
+            # The batch axes move behind the first of the matrix's.
+            x = context.transpose(x, (*range(1, x.rank - 1), 0, x.rank - 1))
+        if node.flag(f"trans{side}") and x.rank > 1:
+            x = context.swapped(x)
+        operands.append(x)
+    return [context.scaled(product(context, *operands), node.number("alpha", 1.0))]
+
+
+def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
+    return [einsum(context, node.text("equation"), node.present())]
+
+
+CONTRACTIONS: Table = {
+    ("", "Einsum"): _einsum,
+    ("", "Gemm"): _gemm,
+    ("", "MatMul"): _matmul,
+    (MICROSOFT, "FusedMatMul"): _fused_matmul,
+}

@@ -1,0 +1,140 @@
+"""Einsum: sums of products of elements, written as labels of axes.
+
+Operands are contracted one after the other, in the order in which they are written. Each step is a
+matrix product whose batch axes are the labels that both have and that are needed later, or a
+product of elements where there is nothing to sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.context import Context
+from ftuner.graph.ir import Value
+
+_BROADCAST = "0123456789"
+"""Labels of the axes that an ellipsis stands for, the last axis first."""
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A tensor with a label for each axis."""
+
+    labels: str
+    value: Value
+
+
+def einsum(context: Context, equation: str, operands: Sequence[Value]) -> Value:
+    """The tensor that an equation gives.
+
+    Raises:
+        GraphError: the equation is malformed, or not one for these operands.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    written = left.split(",")
+    if len(written) != len(operands):
+        raise context.malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
+    terms = [_labelled(context, text, v) for text, v in zip(written, operands, strict=True)]
+    dots = max(
+        (label for term in terms for label in term.labels if label in _BROADCAST), default=None
+    )
+    ellipsis = "" if dots is None else _BROADCAST[: int(dots) + 1][::-1]
+    result = right.replace("...", ellipsis) if arrow else ellipsis + _implicit(left)
+    used = set("".join(term.labels for term in terms))
+    if len(set(result)) != len(result) or not used.issuperset(result):
+        raise context.malformed(f"{equation!r} has the result {result!r}")
+    terms = [_diagonal(context, term) for term in terms]
+    while len(terms) > 1:
+        first, second, *others = terms
+        needed = set(result).union(*(term.labels for term in others))
+        terms = [_contract(context, first, second, needed), *others]
+    return _arranged(context, _summed(context, terms[0], set(result)), result)
+
+
+def _labelled(context: Context, text: str, value: Value) -> _Term:
+    before, dots, after = text.partition("...")
+    named = before + after
+    skipped = value.rank - len(named)
+    letters = all(c.isascii() and c.isalpha() for c in named)
+    if not letters or skipped < 0 or (skipped and not dots) or skipped > len(_BROADCAST):
+        raise context.malformed(f"labels {text!r} of {value.type}")
+    return _Term(before + _BROADCAST[:skipped][::-1] + after, value)
+
+
+def _implicit(left: str) -> str:
+    """The labels that are there once, in order."""
+    counts = Counter(c for c in left if c.isalpha())
+    return "".join(sorted(label for label, n in counts.items() if n == 1))
+
+
+def _diagonal(context: Context, term: _Term) -> _Term:
+    """The term with labels that are all different."""
+    labels, value = term.labels, term.value
+    while repeated := [c for c, n in Counter(labels).items() if n > 1]:
+        label = repeated[0]
+        i = labels.index(label)
+        j = labels.index(label, i + 1)
+        extent = value.shape[i]
+        context.builder.require(extent, value.shape[j], f"two axes {label!r} of {value.type}")
+        others = [k for k in range(value.rank) if k not in (i, j)]
+        value = context.transpose(value, (i, j, *others))
+        value = context.reshape(value, (extent * extent, *value.shape[2:]))
+        stride = context.builder.dims([extent + 1], ())
+        at = context.add("multiply", context.cast(context.iota(extent), INT64), stride)
+        value = context.add("gather", value, at, axis=0, node=context.builder.where)
+        labels = label + "".join(labels[k] for k in others)
+    return _Term(labels, value)
+
+
+def _summed(context: Context, term: _Term, needed: set[str]) -> _Term:
+    """Without the labels that nothing needs."""
+    axes = [i for i, label in enumerate(term.labels) if label not in needed]
+    labels = "".join(label for label in term.labels if label in needed)
+    return _Term(labels, context.reduce(term.value, "sum", axes, keep=False))
+
+
+def _arranged(context: Context, term: _Term, labels: str) -> Value:
+    """The tensor with its axes in the order of labels; one element along those it has not."""
+    order = [term.labels.index(label) for label in labels if label in term.labels]
+    value = context.transpose(term.value, order)
+    return context.unsqueeze(value, [i for i, c in enumerate(labels) if c not in term.labels])
+
+
+def _contract(context: Context, a: _Term, b: _Term, needed: set[str]) -> _Term:
+    """The product of two terms, summed over the labels that both have and nothing else needs."""
+    a = _summed(context, a, needed | set(b.labels))
+    b = _summed(context, b, needed | set(a.labels))
+    shared = [label for label in a.labels if label in b.labels]
+    batch = "".join(label for label in shared if label in needed)
+    summed = "".join(label for label in shared if label not in needed)
+    rows = "".join(label for label in a.labels if label not in b.labels)
+    columns = "".join(label for label in b.labels if label not in a.labels)
+    labels = batch + rows + columns
+    if not summed:
+        x, y = _arranged(context, a, labels), _arranged(context, b, labels)
+        return _Term(labels, context.add("multiply", x, y))
+    for label in summed:
+        context.builder.require(
+            a.value.shape[a.labels.index(label)], b.value.shape[b.labels.index(label)],
+            f"extents of {label!r}",
+        )  # fmt: skip
+    left = _matrices(context, a, batch, rows, summed)
+    right = _matrices(context, b, batch, summed, columns)
+    result = context.add("matmul", left, right)
+    shape = (*result.shape[:-2], *_extents(a, rows), *_extents(b, columns))
+    return _Term(labels, context.reshape(result, shape))
+
+
+def _extents(term: _Term, labels: str) -> list[Dim]:
+    return [term.value.shape[term.labels.index(label)] for label in labels]
+
+
+def _matrices(context: Context, term: _Term, batch: str, rows: str, columns: str) -> Value:
+    """The tensor as matrices: labels of rows together, and of columns."""
+    value = _arranged(context, term, batch + rows + columns)
+    m, n = product(_extents(term, rows)), product(_extents(term, columns))
+    return context.reshape(value, (*value.shape[: len(batch)], m, n))

@@ -1,0 +1,251 @@
+"""From an ONNX model to a graph.
+
+What is not supported is found before anything is imported, all of it. Then nodes are imported one
+by one in an order in which each comes after what it reads, each by the importer that a table has
+for its type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftuner.core.dim import Dim
+from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.frontends.onnx.activations import ACTIVATIONS
+from ftuner.frontends.onnx.attention import ATTENTION
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.contractions import CONTRACTIONS
+from ftuner.frontends.onnx.indexing import INDEXING
+from ftuner.frontends.onnx.pointwise import POINTWISE
+from ftuner.frontends.onnx.quantised import QUANTISED
+from ftuner.frontends.onnx.reading import Source, domain_of, inlined, load, nodes_of, read, text_of
+from ftuner.frontends.onnx.records import (
+    GraphRecord,
+    InputRecord,
+    ModelRecord,
+    NodeRecord,
+)
+from ftuner.frontends.onnx.reductions import REDUCTIONS
+from ftuner.frontends.onnx.shapes import SHAPES
+from ftuner.graph.ir import Graph, TensorType, Value
+
+if TYPE_CHECKING:
+    import onnx
+
+IMPORTERS: Table = {
+    **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
+    **QUANTISED,
+}  # fmt: skip
+IF = ("", "If")
+"""Imported here: it is no operator of the graph, but one of its branches."""
+SUPPORTED = frozenset({*IMPORTERS, IF})
+"""Operators by domain and type."""
+LEAST_OPSET = 7
+"""Since then operators broadcast as NumPy does."""
+NODES_LISTED = 3
+"""Names of nodes that a message has for each operator that is not supported."""
+
+Scope = dict[str, "Value | None"]
+"""The values of names; None for the empty name, which stands for nothing."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model as a graph, and what it was."""
+
+    graph: Graph
+    inputs: tuple[tuple[str, TensorType], ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+    """The nodes of the model as they were, a line each."""
+
+
+def import_model(source: Source) -> Imported:
+    """Import a model, from a path, its bytes or an `onnx.ModelProto`.
+
+    Dims that the model names are symbols of that name; those that it leaves open are symbols called
+    after the input and the axis. Data outside the file is read from the folder of the path only.
+
+    Raises:
+        ConfigurationError: `onnx` is not installed.
+        UnsupportedOperatorError: the model has operators that ftuner does not, or shapes that only
+            data tells; the message lists all such operators.
+        GraphError: the model is malformed, or has element types that are not supported.
+        ShapeError: extents that do not fit together.
+    """
+    proto, folder = load(source)
+    proto = inlined(proto)
+    _expect_supported(proto)
+    model = read(proto, folder)
+    return _imported(model)
+
+
+def _expect_supported(model: onnx.ModelProto) -> None:
+    missing: dict[str, list[str]] = {}
+    for node in nodes_of(model.graph.node):
+        domain, op = domain_of(node.domain), text_of(node.op_type)
+        if (domain, op) not in SUPPORTED:
+            name = f"{domain}.{op}" if domain else op
+            missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
+    if not missing:
+        return
+    entries = []
+    for name, nodes in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
+        shown = [repr(n) for n in nodes[:NODES_LISTED]]
+        shown += ["..."] if len(nodes) > NODES_LISTED else []
+        entries.append(f"{name} ({len(nodes)}: {', '.join(shown)})")
+    raise UnsupportedOperatorError(
+        f"{len(missing)} operators of the model are not supported: {'; '.join(entries)}"
+    )
+
+
+def _imported(model: ModelRecord) -> Imported:
+    for domain, version in model.opsets.items():
+        if domain == "" and version < LEAST_OPSET:
+            raise GraphError(
+                f"the model is of opset {version}; expected {LEAST_OPSET} or later (convert it "
+                "with onnx.version_converter)"
+            )
+    context = Context()
+    scope: Scope = {"": None}
+    inputs = []
+    for record in _distinct(model.graph):
+        shape = tuple(_extent(context, record, axis) for axis in range(len(record.dims)))
+        value = context.builder.input(record.name, record.dtype, shape)
+        inputs.append(value)
+        scope[record.name] = value
+    _import_graph(context, model.graph, scope, model.opsets)
+    outputs = [(name, _output(scope, name)) for name in model.graph.outputs]
+    if not outputs:
+        raise GraphError("the model has no outputs")
+    graph = context.builder.graph(inputs, outputs)
+    return Imported(
+        graph,
+        tuple((value.name, value.type) for value in inputs),
+        tuple(model.graph.outputs),
+        tuple(map(str, model.graph.nodes)),
+    )
+
+
+def _distinct(graph: GraphRecord) -> tuple[InputRecord, ...]:
+    """The inputs, and that they and the outputs have names, each one of its own."""
+    for what, names in (("inputs", [i.name for i in graph.inputs]), ("outputs", graph.outputs)):
+        for name, count in Counter(names).items():
+            if count > 1 or not name:
+                raise GraphError(f"{count} {what} of the model are named {name!r}")
+    return graph.inputs
+
+
+def _extent(context: Context, record: InputRecord, axis: int) -> Dim:
+    dim = record.dims[axis]
+    if isinstance(dim, int):
+        return dim
+    return context.names.fresh(f"{record.name}_{axis}") if dim is None else context.names.named(dim)
+
+
+def _output(scope: Scope, name: str) -> Value:
+    found = scope.get(name)
+    if found is None:
+        raise GraphError(f"no node gives the output {name!r}")
+    return found
+
+
+def _import_graph(
+    context: Context, graph: GraphRecord, scope: Scope, opsets: Mapping[str, int]
+) -> None:
+    """Import the nodes of a graph: `scope` has the values it may read, and is given its own."""
+    for name, array in graph.constants.items():
+        if name in scope:
+            raise GraphError(f"initialiser {name!r} has the name of another value")
+        scope[name] = context.builder.constant(array)
+    for record in ordered(graph, scope):
+        context.builder.where = record.label
+        opset = opsets.get(record.domain)
+        if opset is None:
+            raise GraphError(f"{record.label}: the model names no version of {record.domain!r}")
+        if (record.domain, record.op) == IF:
+            results: Sequence[Value] = _import_branch(context, record, scope, opsets)
+        else:
+            operands = tuple(scope[name] for name in record.inputs)
+            view = NodeView(record, opset, operands)
+            results = IMPORTERS[record.domain, record.op](context, view)
+        if len(results) < len([name for name in record.outputs if name]):
+            raise GraphError(
+                f"{record.label}: {len(record.outputs)} outputs; there are {len(results)}"
+            )
+        scope.update((n, v) for n, v in zip(record.outputs, results, strict=False) if n)
+        context.builder.where = ""
+
+
+def _import_branch(
+    context: Context, record: NodeRecord, scope: Scope, opsets: Mapping[str, int]
+) -> list[Value]:
+    """The outputs of the branch that an If takes, which must be known."""
+    view = NodeView(record, 0, tuple(scope[name] for name in record.inputs))
+    condition = view.input(0).constant
+    if condition is None or condition.size != 1:
+        raise context.unsupported("the condition is known only at run time")
+    branch = view.graph("then_branch" if condition.item() else "else_branch")
+    inner = dict(scope)
+    _import_graph(context, branch, inner, opsets)
+    return [_output(inner, name) for name in branch.outputs]
+
+
+def ordered(graph: GraphRecord, known: Mapping[str, object]) -> list[NodeRecord]:
+    """The nodes of a graph, each after those that it reads; otherwise as they are.
+
+    Raises:
+        GraphError: a name that nothing gives or that two give, or nodes that wait for each other.
+    """
+    givers: dict[str, int] = {}
+    for number, node in enumerate(graph.nodes):
+        for name in filter(None, node.outputs):
+            if name in givers or name in known:
+                raise GraphError(f"{node.label}: {name!r} has been given by another node already")
+            givers[name] = number
+    waiting: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(graph.nodes):
+        sources = set()
+        for name in names_read(node):
+            if name in givers:
+                sources.add(givers[name])
+            elif name not in known:
+                raise GraphError(f"{node.label}: nothing gives its input {name!r}")
+        waiting.append(len(sources))
+        for source in sources:
+            readers.setdefault(source, []).append(number)
+    if all(s < r for s, found in readers.items() for r in found):
+        return list(graph.nodes)
+    ready = deque(number for number, count in enumerate(waiting) if count == 0)
+    order: list[NodeRecord] = []
+    while ready:
+        number = ready.popleft()
+        order.append(graph.nodes[number])
+        for reader in readers.get(number, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    if len(order) < len(graph.nodes):
+        stuck = [n.label for n, count in zip(graph.nodes, waiting, strict=True) if count]
+        raise GraphError(f"nodes wait for each other: {', '.join(stuck[:NODES_LISTED])}")
+    return order
+
+
+def names_read(node: NodeRecord) -> Iterator[str]:
+    """The names of what a node reads, with what the graphs within it read from around them."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if isinstance(attribute, GraphRecord):
+            yield from _names_around(attribute)
+
+
+def _names_around(graph: GraphRecord) -> Iterator[str]:
+    own = {*graph.constants, *(i.name for i in graph.inputs)}
+    own |= {name for node in graph.nodes for name in node.outputs}
+    for node in graph.nodes:
+        yield from (name for name in names_read(node) if name not in own)
+    yield from (name for name in graph.outputs if name not in own)

@@ -1,0 +1,215 @@
+"""Operators that select elements: by ranges, by indices that are data, by order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ftuner.core.dim import Dim, least_value, maximum, minimum
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.graph.ir import Value
+from ftuner.graph.ops.layout import slice_extent
+
+_UNBOUNDED = 2**31 - 1
+"""Ends of slices from here on, either way, stand for the end of the axis, which ONNX asks models
+to write so."""
+
+
+def _from_front(position: Dim, extent: Dim) -> Dim:
+    """A position that counts from the back if it is negative."""
+    if isinstance(position, int):
+        return position + extent if position < 0 else position
+    low, below = least_value(position), least_value(-position)
+    if low is not None and low >= 0:
+        return position
+    # One where the position is negative, otherwise zero.
+    known = below is not None and below >= 0
+    negative = minimum(-position if known else maximum(-position, 0), 1)
+    return position + extent * negative
+
+
+def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
+    """The first index of a slice along an axis, and how many there are.
+
+    A start behind the end of the axis needs no bound: there are no elements then.
+    """
+    forward = step > 0
+    open_end = isinstance(end, int) and (end >= _UNBOUNDED if forward else end <= -_UNBOUNDED)
+    if forward:
+        first = maximum(_from_front(start, extent), 0)
+        behind = extent if open_end else minimum(_from_front(end, extent), extent)
+    else:
+        first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
+        if isinstance(start, int) and start >= _UNBOUNDED:
+            first = extent - 1
+        behind = -1 if open_end else maximum(_from_front(end, extent), -1)
+    return first, slice_extent(first, behind, step)
+
+
+def _slice(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    starts: Sequence[Dim]
+    ends: Sequence[Dim]
+    if node.opset < 10:
+        starts, ends = node.integers("starts"), node.integers("ends")
+        axes = node.integers("axes", tuple(range(len(starts))))
+        steps: Sequence[int] = [1] * len(starts)
+    else:
+        starts = context.dims_of(node.input(1), "the start")
+        ends = context.dims_of(node.input(2), "the end")
+        given, strides = node.optional(3), node.optional(4)
+        axes = tuple(range(len(starts)))
+        if given is not None:
+            axes = context.integers_of(given, "the axes")
+        steps = [1] * len(starts)
+        if strides is not None:
+            steps = context.integers_of(strides, "the step")
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise context.malformed(
+            f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
+        )
+    first: list[Dim] = [0] * x.rank
+    stride = [1] * x.rank
+    shape = list(x.shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = context.axis(axis, x.rank)
+        if step == 0:
+            raise context.malformed("a slice with steps of 0")
+        stride[at] = step
+        first[at], shape[at] = _bounds(start, end, step, x.shape[at])
+    if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
+        return [x]
+    return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
+
+
+def _along_axis(op: str) -> Importer:
+    """An operator of a tensor and indices along one axis of it."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x, indices = node.input(0), node.input(1)
+        axis = context.axis(node.integer("axis", 0), x.rank)
+        return [context.add(op, x, indices, axis=axis, node=context.builder.where)]
+
+    return convert
+
+
+def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
+    batch = node.integer("batch_dims", 0)
+    x, indices = node.input(0), node.input(1)
+    _expect_depth(context, indices)
+    if not 0 <= batch < min(x.rank, indices.rank):
+        raise context.malformed(f"batch_dims is {batch} for {x.type} at {indices.type}")
+    for have, wanted in zip(indices.shape[:batch], x.shape[:batch], strict=True):
+        context.builder.require(have, wanted, f"gather of {x.type} at {indices.type}")
+    return [context.add("gather_nd", x, indices, batch_dims=batch, node=context.builder.where)]
+
+
+def _expect_depth(context: Context, indices: Value) -> None:
+    """How many axes are indexed decides how many the result has."""
+    if indices.rank and not isinstance(indices.shape[-1], int):
+        raise context.unsupported(
+            f"the last extent of {indices.type} is known only at run time (data-dependent shape)"
+        )
+
+
+_COMBINE = {"none": "none", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def _combination(context: Context, node: NodeView) -> str:
+    given = node.text("reduction", "none")
+    if given not in _COMBINE:
+        raise context.malformed(f"reduction is {given!r}; expected one of {tuple(_COMBINE)}")
+    return _COMBINE[given]
+
+
+def _scatter_elements(context: Context, node: NodeView) -> Sequence[Value]:
+    x, indices, updates = (node.input(i) for i in range(3))
+    result = context.add(
+        "scatter_elements", x, indices, updates, axis=context.axis(node.integer("axis", 0), x.rank),
+        kind=_combination(context, node), node=context.builder.where,
+    )  # fmt: skip
+    return [result]
+
+
+def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
+    x, indices, updates = (node.input(i) for i in range(3))
+    _expect_depth(context, indices)
+    kind = _combination(context, node)
+    where = context.builder.where
+    return [context.add("scatter_nd", x, indices, updates, kind=kind, node=where)]
+
+
+def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
+    indices, depth, values = (node.input(i) for i in range(3))
+    extents = context.dims_of(depth, "the depth")
+    if len(extents) != 1 or values.shape != (2,):
+        raise context.malformed(f"depth {depth.type} and values {values.type}")
+    indices = context.cast(indices, INT64)
+    axis = context.axis(node.integer("axis", -1), indices.rank + 1)
+    negative = context.add("less", indices, context.scalar(0, INT64))
+    wrapped = context.add("add", indices, context.builder.dims(extents, ()))
+    chosen = context.unsqueeze(context.add("where", negative, wrapped, indices), [axis])
+    hot = context.add("equal", chosen, context.iota(extents[0], axis, chosen.rank))
+    off, on = (context.reshape(v, ()) for v in context.pieces(values, 0, (1, 1)))
+    return [context.add("where", hot, on, off)]
+
+
+def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
+    x, given = node.input(0), node.optional(1)
+    if x.rank < 2:
+        raise context.malformed(f"a triangle of {x.type}")
+    offset: tuple[Dim, ...] = (0,) if given is None else context.dims_of(given, "the diagonal")
+    row = context.iota(x.shape[-2], 0, 2)
+    column = context.iota(x.shape[-1], 1, 2)
+    if offset != (0,):
+        row = context.add("add", row, context.builder.dims(offset, ()))
+    pair = (row, column) if node.flag("upper", True) else (column, row)
+    kept = context.add("less_equal", *pair)
+    if x.dtype == BOOL:
+        return [context.add("logical_and", x, kept)]
+    return [context.add("where", kept, x, context.scalar(0, x.dtype))]
+
+
+def _cumulative_sum(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(context.integer_of(node.input(1), "the axis"), x.rank)
+    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
+    return [context.add("cumulative_sum", x, axis=axis, exclusive=exclusive, reverse=reverse)]
+
+
+def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(node.integer("axis", -1), x.rank)
+    wanted: Sequence[Dim]
+    wanted = context.dims_of(node.input(1), "k") if node.opset >= 10 else [node.integer("k")]
+    if len(wanted) != 1:
+        raise context.malformed(f"k has {len(wanted)} elements; expected one")
+    largest = node.flag("largest", True)
+    return context.builder.add_many("top_k", x, axis=axis, k=wanted[0], largest=largest)
+
+
+def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    if x.constant is not None:
+        found = np.array(np.nonzero(x.constant), np.int64)
+        return [context.builder.constant(found.reshape(x.rank, -1))]
+    count = context.names.fresh(f"{node.record.outputs[0]}_count")
+    return [context.add("non_zero", x, count=str(count))]
+
+
+INDEXING: Table = {
+    ("", "CumSum"): _cumulative_sum,
+    ("", "Gather"): _along_axis("gather"),
+    ("", "GatherElements"): _along_axis("gather_elements"),
+    ("", "GatherND"): _gather_nd,
+    ("", "NonZero"): _non_zero,
+    ("", "OneHot"): _one_hot,
+    ("", "Scatter"): _scatter_elements,
+    ("", "ScatterElements"): _scatter_elements,
+    ("", "ScatterND"): _scatter_nd,
+    ("", "Slice"): _slice,
+    ("", "TopK"): _top_k,
+    ("", "Trilu"): _trilu,
+}

@@ -1,0 +1,158 @@
+"""Operators on elements: arithmetic, comparisons, conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftuner.core.dtype import BOOL, FLOAT64, INT64
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.ir import Value
+
+
+def _plain(op: str) -> Importer:
+    """An operator of the graph that says the same."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        return [context.add(op, *node.present())]
+
+    return convert
+
+
+def _exchanged(op: str) -> Importer:
+    """The same of the second operand and the first."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        return [context.add(op, node.input(1), node.input(0))]
+
+    return convert
+
+
+def _for_floats(op: str) -> Importer:
+    """An operator that leaves integers as they are."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x = node.input(0)
+        return [context.add(op, x) if x.dtype.kind == "float" else x]
+
+    return convert
+
+
+def _folded(op: str) -> Importer:
+    """An operator of two operands, applied to any number of them."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        first, *others = node.present()
+        for other in others:
+            first = context.add(op, first, other)
+        return [first]
+
+    return convert
+
+
+def _mean(context: Context, node: NodeView) -> Sequence[Value]:
+    (total,) = _folded("add")(context, node)
+    return [context.scaled(total, 1 / len(node.present()))]
+
+
+def _mod(context: Context, node: NodeView) -> Sequence[Value]:
+    op = "fmod" if node.flag("fmod") else "remainder"
+    return [context.add(op, node.input(0), node.input(1))]
+
+
+def _pow(context: Context, node: NodeView) -> Sequence[Value]:
+    """The dtype is that of the base, whatever that of the exponent is."""
+    x, y = node.input(0), node.input(1)
+    if x.dtype == y.dtype or x.dtype.kind == "float":
+        return [context.add("power", x, context.cast(y, x.dtype))]
+    between = FLOAT64 if y.dtype.kind == "float" else INT64
+    power = context.add("power", context.cast(x, between), context.cast(y, between))
+    return [context.cast(power, x.dtype)]
+
+
+def _cast(context: Context, node: NodeView) -> Sequence[Value]:
+    to = dtype_of(node.integer("to"), f"{context.builder.where}: attribute to")
+    return [context.cast(node.input(0), to)]
+
+
+def _cast_like(context: Context, node: NodeView) -> Sequence[Value]:
+    return [context.cast(node.input(0), node.input(1).dtype)]
+
+
+def _is_infinite(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    infinite = context.add("isinf", x)
+    negative, positive = node.flag("detect_negative", True), node.flag("detect_positive", True)
+    if negative and positive:
+        return [infinite]
+    if not negative and not positive:
+        return [context.broadcast(context.scalar(False, BOOL), x.shape)]
+    zero = context.scalar(0, x.dtype)
+    side = context.add("less", x, zero) if negative else context.add("less", zero, x)
+    return [context.add("logical_and", infinite, side)]
+
+
+def _clip(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    if node.opset >= 11:
+        low, high = node.optional(1), node.optional(2)
+    else:
+        low = context.scalar(node.number("min"), x.dtype) if node.has("min") else None
+        high = context.scalar(node.number("max"), x.dtype) if node.has("max") else None
+    if low is not None:
+        x = context.add("maximum", x, low)
+    if high is not None:
+        x = context.add("minimum", x, high)
+    return [x]
+
+
+def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
+    """At inference: nothing is dropped."""
+    x, ratio, training = node.input(0), node.optional(1), node.optional(2)
+    if training is not None and context.array_of(training, "training_mode").any():
+        share = 0.5 if ratio is None else context.array_of(ratio, "ratio").max()
+        if share != 0:
+            raise context.unsupported("dropping elements, as training does")
+    return [x, context.broadcast(context.scalar(True, BOOL), x.shape)]
+
+
+def _where(context: Context, node: NodeView) -> Sequence[Value]:
+    return [context.add("where", node.input(0), node.input(1), node.input(2))]
+
+
+def _identity(context: Context, node: NodeView) -> Sequence[Value]:
+    return [node.input(0)]
+
+
+_PLAIN = {
+    "Abs": "absolute", "Add": "add", "And": "logical_and", "Cos": "cos", "Div": "divide",
+    "Equal": "equal", "Erf": "erf", "Exp": "exp", "IsNaN": "isnan", "Less": "less",
+    "LessOrEqual": "less_equal", "Log": "log", "Mul": "multiply", "Neg": "negative",
+    "Not": "logical_not", "Or": "logical_or", "Sigmoid": "sigmoid", "Sign": "sign",
+    "Sin": "sin", "Sqrt": "sqrt", "Sub": "subtract", "Tanh": "tanh", "Xor": "logical_xor",
+}  # fmt: skip
+_FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
+_FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+_OTHERS: dict[str, Importer] = {
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "Greater": _exchanged("less"),
+    "GreaterOrEqual": _exchanged("less_equal"),
+    "Identity": _identity,
+    "IsInf": _is_infinite,
+    "Mean": _mean,
+    "Mod": _mod,
+    "Pow": _pow,
+    "Where": _where,
+}
+POINTWISE: Table = {
+    ("", name): importer
+    for name, importer in (
+        *((name, _plain(op)) for name, op in _PLAIN.items()),
+        *((name, _for_floats(op)) for name, op in _FOR_FLOATS.items()),
+        *((name, _folded(op)) for name, op in _FOLDED.items()),
+        *_OTHERS.items(),
+    )
+}

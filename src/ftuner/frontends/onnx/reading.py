@@ -1,0 +1,296 @@
+"""Reading model files: protocol buffers in, records out. All that is known of `onnx` is here.
+
+A file is not trusted. What it says is checked before it is used, and nothing outside the folder of
+the model is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from ftuner.core.dtype import TENSOR_DTYPES, DType
+from ftuner.errors import ConfigurationError, GraphError
+from ftuner.frontends.onnx.records import (
+    Attribute,
+    GraphRecord,
+    InputRecord,
+    ModelRecord,
+    NodeRecord,
+)
+from ftuner.graph.ir import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+Source = Union[str, Path, bytes, "onnx.ModelProto"]
+
+MAX_NESTING = 16
+"""Graphs within graphs: what exporters write has three or four."""
+MAX_ATTRIBUTE_ELEMENTS = 1 << 16
+"""Elements of an attribute that is a list; longer data comes as tensors."""
+MAX_RANK = 64
+"""Axes that NumPy's arrays can have."""
+_ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
+
+
+def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
+    """A model and the folder that its external data is in, None if there is no such folder.
+
+    Raises:
+        ConfigurationError: `onnx` is not installed.
+        GraphError: there is no such file, or it is no ONNX model.
+    """
+    if find_spec("onnx") is None:
+        raise ConfigurationError(
+            "reading ONNX models needs onnx; install it with: pip install 'ftuner[onnx]'"
+        )
+    # Imported by name: most processes never read a model.
+    library = import_module("onnx")
+    if isinstance(source, library.ModelProto):
+        return source, None
+    folder = None
+    if isinstance(source, bytes):
+        data, what = source, f"{len(source)} bytes"
+    elif isinstance(source, (str, Path)):
+        path = Path(source)
+        folder, what = path.parent, str(path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise GraphError(f"cannot read {path}: {error.strerror or error}") from error
+    else:
+        raise GraphError(
+            f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
+            "onnx.ModelProto"
+        )
+    model = library.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # What is raised differs between releases of protobuf.
+        raise GraphError(f"{what}: not an ONNX model, or not all of one: {error}") from error
+    if not model.HasField("graph"):
+        raise GraphError(f"{what}: not an ONNX model: it has no graph")
+    return model, folder
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its own functions written out where they are called.
+
+    Raises:
+        GraphError: functions that call themselves, or that cannot be written out.
+    """
+    if not model.functions:
+        return model
+    calls = {
+        (f.domain, f.name): {(n.domain, n.op_type) for n in nodes_of(f.node)}
+        for f in model.functions
+    }
+    while ready := [name for name, called in calls.items() if called.isdisjoint(calls)]:
+        for name in ready:
+            del calls[name]
+    if calls:
+        names = ", ".join(sorted(name for _, name in calls))
+        raise GraphError(f"functions of the model that call themselves: {names}")
+    try:
+        written: onnx.ModelProto = import_module("onnx.inliner").inline_local_functions(model)
+    except Exception as error:  # Raised by the C++ part of onnx.
+        raise GraphError(f"functions of the model cannot be written out: {error}") from error
+    return written
+
+
+def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
+    """Nodes and those of the graphs within them.
+
+    Raises:
+        GraphError: graphs are nested deeper than `MAX_NESTING`.
+    """
+    if depth > MAX_NESTING:
+        raise GraphError(f"graphs nested deeper than {MAX_NESTING}")
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from nodes_of(graph.node, depth + 1)
+
+
+def text_of(text: str | bytes) -> str:
+    """A name in a model: protocol buffers hand on bytes where it is no text.
+
+    Raises:
+        GraphError: it is no text.
+    """
+    if isinstance(text, bytes):
+        raise GraphError(f"a name in the model is no text: {text!r:.80}")
+    return text
+
+
+def domain_of(name: str) -> str:
+    """The name of a domain; that of ONNX itself has two."""
+    return "" if name == "ai.onnx" else text_of(name)
+
+
+def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
+    """The records of a model.
+
+    Raises:
+        GraphError: it is malformed, or holds element types that tensors cannot have.
+    """
+    opsets = {domain_of(opset.domain): opset.version for opset in model.opset_import}
+    return ModelRecord(_Reader(folder).graph(model.graph), opsets)
+
+
+class _Reader:
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.library: Any = import_module("onnx")
+        self.arrays: Any = import_module("onnx.numpy_helper")
+
+    def graph(self, graph: onnx.GraphProto) -> GraphRecord:
+        if graph.sparse_initializer:
+            raise GraphError("sparse initialisers are not supported")
+        constants: dict[str, Array] = {}
+        for tensor in graph.initializer:
+            name = text_of(tensor.name)
+            if not name or name in constants:
+                raise GraphError(f"more than one initialiser is named {name!r}")
+            constants[name] = self.array(tensor, f"initialiser {name!r}")
+        inputs = tuple(self.input(v) for v in graph.input if v.name not in constants)
+        outputs = tuple(text_of(v.name) for v in graph.output)
+        return GraphRecord(inputs, outputs, constants, tuple(self.node(n) for n in graph.node))
+
+    def input(self, value: onnx.ValueInfoProto) -> InputRecord:
+        what = f"input {value.name!r}"
+        kind = value.type.WhichOneof("value")
+        if kind is None:
+            raise GraphError(f"{what} has no type")
+        if kind != "tensor_type":
+            raise GraphError(f"{what}: type {kind.removesuffix('_type')} is not supported")
+        tensor = value.type.tensor_type
+        dtype = dtype_of(tensor.elem_type, what)
+        if not tensor.HasField("shape"):
+            raise GraphError(f"{what} has no shape; its number of axes must be known")
+        if len(tensor.shape.dim) > MAX_RANK:
+            raise GraphError(f"{what} has {len(tensor.shape.dim)} axes; at most {MAX_RANK}")
+        dims: list[int | str | None] = []
+        for dim in tensor.shape.dim:
+            # Exporters write -1, too, for an extent that they do not know.
+            if dim.HasField("dim_value") and dim.dim_value != -1:
+                if dim.dim_value < 0:
+                    raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
+                dims.append(dim.dim_value)
+            else:
+                dims.append(text_of(dim.dim_param) or None)
+        return InputRecord(text_of(value.name), dtype, tuple(dims))
+
+    def node(self, node: onnx.NodeProto) -> NodeRecord:
+        record = NodeRecord(
+            text_of(node.op_type), domain_of(node.domain), text_of(node.name),
+            tuple(map(text_of, node.input)), tuple(map(text_of, node.output)), {},
+        )  # fmt: skip
+        attributes: dict[str, Attribute] = {}
+        for attribute in node.attribute:
+            if attribute.name in attributes:
+                raise GraphError(f"{record.label}: attribute {attribute.name} is there twice")
+            attributes[text_of(attribute.name)] = self.attribute(attribute, record.label)
+        return NodeRecord(
+            record.op, record.domain, record.name, record.inputs, record.outputs, attributes
+        )
+
+    def attribute(self, attribute: onnx.AttributeProto, label: str) -> Attribute:
+        what = f"{label}: attribute {attribute.name}"
+        try:
+            kind = self.library.AttributeProto.AttributeType.Name(attribute.type)
+        except ValueError:
+            kind = str(attribute.type)
+        if kind in ("FLOATS", "INTS", "STRINGS"):
+            count = len(getattr(attribute, kind.lower()))
+            if count > MAX_ATTRIBUTE_ELEMENTS:
+                raise GraphError(f"{what} has {count} elements; at most {MAX_ATTRIBUTE_ELEMENTS}")
+        if kind in ("FLOAT", "INT"):
+            number: Attribute = getattr(attribute, _ATTRIBUTE_NUMBERS[kind])
+            return number
+        if kind in ("FLOATS", "INTS"):
+            return tuple(getattr(attribute, _ATTRIBUTE_NUMBERS[kind]))
+        try:
+            if kind == "STRING":
+                return attribute.s.decode()
+            if kind == "STRINGS":
+                return tuple(text.decode() for text in attribute.strings)
+        except UnicodeDecodeError as error:
+            raise GraphError(f"{what} is no text: {error}") from None
+        if kind == "TENSOR":
+            return self.array(attribute.t, what)
+        if kind == "GRAPH":
+            return self.graph(attribute.g)
+        raise GraphError(f"{what}: type {kind.lower()} is not supported")
+
+    def array(self, tensor: onnx.TensorProto, what: str) -> Array:
+        dtype = dtype_of(tensor.data_type, what)
+        if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
+            raise GraphError(f"{what} has the shape {list(tensor.dims)}")
+        if tensor.data_location == self.library.TensorProto.EXTERNAL:
+            return self.external(tensor, dtype, what)
+        try:
+            found: Array = np.asarray(self.arrays.to_array(tensor))
+        except (ValueError, TypeError) as error:
+            raise GraphError(f"{what} is malformed: {error}") from error
+        if found.dtype.name != dtype.name or found.shape != tuple(tensor.dims):
+            raise GraphError(f"{what} is malformed: {found.dtype}{list(found.shape)}")
+        return found
+
+    def external(self, tensor: onnx.TensorProto, dtype: DType, what: str) -> Array:
+        """An array from a file beside the model."""
+        entries = {text_of(e.key): text_of(e.value) for e in tensor.external_data}
+        location = entries.get("location", "")
+        if self.folder is None:
+            raise GraphError(
+                f"{what} is in the file {location!r}: give the path of the model, not its bytes"
+            )
+        folder = self.folder.resolve()
+        try:
+            path = (folder / location).resolve()
+            inside = bool(location) and path.is_relative_to(folder) and path.is_file()
+        except (OSError, ValueError):
+            inside = False
+        if not inside or Path(location).is_absolute():
+            raise GraphError(f"{what}: no file {location!r} within {folder}")
+        count = 1
+        for extent in tensor.dims:
+            count *= extent
+        size = count * dtype.itemsize
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries.get("length", size))
+        except ValueError as error:
+            raise GraphError(f"{what}: {error}") from None
+        if offset < 0 or length != size or offset + length > path.stat().st_size:
+            raise GraphError(
+                f"{what}: {size} bytes wanted, {length} from byte {offset} of {location!r}, which "
+                f"has {path.stat().st_size}"
+            )
+        little = np.dtype(dtype.name).newbyteorder("<")
+        found = np.fromfile(path, little, count, offset=offset)
+        return found.astype(dtype.name, copy=False).reshape(tuple(tensor.dims))
+
+
+def dtype_of(number: int, what: str) -> DType:
+    """The element type that ONNX counts as `number`.
+
+    Raises:
+        GraphError: tensors of it are not supported, or there is none.
+    """
+    names: Any = import_module("onnx").TensorProto.DataType
+    try:
+        name = names.Name(number).lower()
+    except ValueError:
+        raise GraphError(f"{what}: no element type has the number {number}") from None
+    found = TENSOR_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
+    if found is None:
+        raise GraphError(f"{what}: element type {name} is not supported")
+    return found

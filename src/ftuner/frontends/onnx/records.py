@@ -1,0 +1,68 @@
+"""What a model file says, as plain values: names, attributes and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Array
+
+MICROSOFT = "com.microsoft"
+"""The domain of the operators that onnxruntime adds."""
+
+Attribute = Union[int, float, str, "Array", "GraphRecord", tuple[Any, ...]]
+"""Tuples are of integers, of floats or of strings."""
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node; the empty name stands for an input or output that is left out."""
+
+    op: str
+    domain: str
+    """Empty for the operators of ONNX itself."""
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+
+    @property
+    def label(self) -> str:
+        """What messages call the node."""
+        if self.name:
+            return f"{self.op} node '{self.name}'"
+        return f"{self.op} node that gives '{next(filter(None, self.outputs), '')}'"
+
+    def __str__(self) -> str:
+        op = f"{self.domain}.{self.op}" if self.domain else self.op
+        name = f" '{self.name}'" if self.name else ""
+        return f"{', '.join(self.outputs)} = {op}{name}({', '.join(self.inputs)})"
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """An input of a model: an extent is an integer, the name of one, or None."""
+
+    name: str
+    dtype: DType
+    dims: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """A graph, or a branch of an If, which may read the values around it."""
+
+    inputs: tuple[InputRecord, ...]
+    """Without those that are initialisers too: they are constants."""
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Array]
+    nodes: tuple[NodeRecord, ...]
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    graph: GraphRecord
+    opsets: Mapping[str, int]
+    """The version of the operators of each domain."""

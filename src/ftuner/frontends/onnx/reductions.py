@@ -1,0 +1,206 @@
+"""Operators that reduce axes, and what is made of reductions: softmax and the norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ftuner.core.dim import product
+from ftuner.core.dtype import BOOL, UINT8
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.ir import Value
+
+Reduce = Callable[[Context, Value, Sequence[int], bool], Value]
+"""A reduction of axes, which are kept with one element if the last argument says so."""
+
+
+def _reduction(reduce: Reduce, axes_input_since: int = 18) -> Importer:
+    """An operator of the family Reduce*, whose axes were an attribute before some version."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x, keep = node.input(0), node.flag("keepdims", True)
+        axes: Sequence[int] = ()
+        if node.opset < axes_input_since:
+            axes = node.integers("axes", ())
+        else:
+            given = node.optional(1)
+            if given is not None:
+                axes = context.integers_of(given, "the axes")
+        if not axes and not node.flag("noop_with_empty_axes"):
+            axes = range(x.rank)
+        return [reduce(context, x, context.axes(axes, x.rank), keep)]
+
+    return convert
+
+
+def _plain(kind: str) -> Reduce:
+    def reduce(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+        if x.dtype != BOOL:
+            return context.reduce(x, kind, axes, keep)
+        return context.cast(context.reduce(context.cast(x, UINT8), kind, axes, keep), BOOL)
+
+    return reduce
+
+
+def _mean(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return context.mean(x, axes, keep)
+
+
+def _absolute_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return context.reduce(context.add("absolute", x), "sum", axes, keep)
+
+
+def _square_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    return context.reduce(context.add("multiply", x, x), "sum", axes, keep)
+
+
+def _length(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    squares = _square_sum(context, context.computed(x), axes, keep)
+    return context.cast(context.add("sqrt", squares), x.dtype)
+
+
+def _log_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    total = context.reduce(context.computed(x), "sum", axes, keep)
+    return context.cast(context.add("log", total), x.dtype)
+
+
+def _log_sum_exp(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    """Powers of what each element is above the largest, which do not overflow."""
+    computed = context.computed(x)
+    largest = context.reduce(computed, "maximum", axes)
+    # Infinity above infinity would be no number.
+    zero = context.scalar(0, computed.dtype)
+    largest = context.add("where", context.add("isinf", largest), zero, largest)
+    powers = context.add("exp", context.add("subtract", computed, largest))
+    total = context.add("log", context.reduce(powers, "sum", axes))
+    result = context.cast(context.add("add", total, largest), x.dtype)
+    return result if keep else context.squeeze(result, axes)
+
+
+def _arg(kind: str) -> Importer:
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x = node.input(0)
+        axis = context.axis(node.integer("axis", 0), x.rank)
+        last = node.flag("select_last_index")
+        result = context.add("arg_reduce", x, kind=kind, axis=axis, last=last)
+        return [context.unsqueeze(result, [axis]) if node.flag("keepdims", True) else result]
+
+    return convert
+
+
+def _softmax(log: bool) -> Importer:
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x = node.input(0)
+        if node.opset >= 13:
+            axis = context.axis(node.integer("axis", -1), x.rank)
+            return [context.add("softmax", x, axis=axis, log=log)]
+        # All axes from `axis` on are one.
+        axis = context.axis(node.integer("axis", 1), x.rank)
+        flat = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
+        return [context.reshape(context.add("softmax", flat, axis=axis, log=log), x.shape)]
+
+    return convert
+
+
+def _parameter(context: Context, value: Value, rank: int) -> Value:
+    """A scale or bias with as many axes as are normalised."""
+    if value.rank > rank:
+        return context.squeeze(value, range(value.rank - rank))
+    return context.unsqueeze(value, range(rank - value.rank))
+
+
+def _norm(
+    context: Context, x: Value, parameters: Sequence[Value | None], axis: int, epsilon: float,
+    rms: bool,
+) -> Value:  # fmt: skip
+    given = [_parameter(context, p, x.rank - axis) for p in parameters if p is not None]
+    return context.add("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
+
+
+def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """One over the root of the mean square."""
+    square = context.mean(context.add("multiply", x, x), axes)
+    root = context.add("sqrt", context.add_to(square, epsilon))
+    return context.add("divide", context.scalar(1, x.dtype), root)
+
+
+def _statistics(
+    context: Context, node: NodeView, x: Value, axis: int, epsilon: float
+) -> list[Value]:
+    """The mean and one over the standard deviation, where they are asked for."""
+    if not node.gives(1) and not node.gives(2):
+        return []
+    axes = range(axis, x.rank)
+    mean = context.mean(x, axes)
+    return [mean, _deviation(context, context.add("subtract", x, mean), axes, epsilon)]
+
+
+def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(node.integer("axis", -1), x.rank)
+    epsilon = node.number("epsilon", 1e-5)
+    parameters = [node.input(1), node.optional(2)]
+    result = _norm(context, x, parameters, axis, epsilon, rms=False)
+    return [result, *_statistics(context, node, x, axis, epsilon)]
+
+
+def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(node.integer("axis", -1), x.rank)
+    epsilon = node.number("epsilon", 1e-5)
+    result = _norm(context, x, [node.input(1)], axis, epsilon, rms=True)
+    if not node.gives(1):
+        return [result]
+    return [result, _deviation(context, x, range(axis, x.rank), epsilon)]
+
+
+def _skip_norm(rms: bool) -> Importer:
+    """The norm of a sum: of the input, what skipped the layer before, and maybe a bias."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        total = context.add("add", node.input(0), node.input(1))
+        bias = node.optional(3 if rms else 4)
+        if bias is not None:
+            total = context.add("add", total, bias)
+        axis = total.rank - 1
+        epsilon = node.number("epsilon", 1e-5 if rms else 1e-12)
+        parameters = [node.input(2), None if rms else node.optional(3)]
+        result = _norm(context, total, parameters, axis, epsilon, rms)
+        if rms:
+            if node.gives(1):
+                raise context.unsupported("the mean of a norm that has none")
+            scale = result
+            if node.gives(2):
+                scale = _deviation(context, total, [axis], epsilon)
+            return [result, result, scale, total]
+        statistics = _statistics(context, node, total, axis, epsilon) or [result, result]
+        return [result, *statistics, total]
+
+    return convert
+
+
+_REDUCTIONS: dict[str, tuple[Reduce, int]] = {
+    "ReduceL1": (_absolute_sum, 18),
+    "ReduceL2": (_length, 18),
+    "ReduceLogSum": (_log_sum, 18),
+    "ReduceLogSumExp": (_log_sum_exp, 18),
+    "ReduceMax": (_plain("maximum"), 18),
+    "ReduceMean": (_mean, 18),
+    "ReduceMin": (_plain("minimum"), 18),
+    "ReduceProd": (_plain("product"), 18),
+    "ReduceSum": (_plain("sum"), 13),
+    "ReduceSumSquare": (_square_sum, 18),
+}
+"""And the version since which the axes are an input."""
+REDUCTIONS: Table = {
+    **{("", name): _reduction(*entry) for name, entry in _REDUCTIONS.items()},
+    ("", "ArgMax"): _arg("argmax"),
+    ("", "ArgMin"): _arg("argmin"),
+    ("", "LayerNormalization"): _layer_norm,
+    ("", "LogSoftmax"): _softmax(log=True),
+    ("", "RMSNormalization"): _rms_norm,
+    ("", "SimplifiedLayerNormalization"): _rms_norm,
+    ("", "Softmax"): _softmax(log=False),
+    (MICROSOFT, "SkipLayerNormalization"): _skip_norm(rms=False),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_norm(rms=True),
+}

@@ -1,0 +1,221 @@
+"""Operators on shapes and layout: most of them leave no node behind, or a view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
+from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.graph.ir import Value
+from ftuner.graph.ops.layout import slice_extent
+
+
+def _shape(context: Context, node: NodeView) -> Sequence[Value]:
+    shape = node.input(0).shape
+    end = node.integer("end") if node.has("end") else len(shape)
+    return [context.builder.dims(shape[slice(node.integer("start", 0), end)])]
+
+
+def _size(context: Context, node: NodeView) -> Sequence[Value]:
+    return [context.count(node.input(0).shape, INT64)]
+
+
+def _constant(context: Context, node: NodeView) -> Sequence[Value]:
+    if node.has("value"):
+        return [context.builder.constant(node.array("value"))]
+    if node.has("value_float"):
+        return [context.builder.constant(np.float32(node.number("value_float")))]
+    if node.has("value_int"):
+        return [context.builder.constant(np.int64(node.integer("value_int")))]
+    if node.has("value_ints"):
+        return [context.builder.constant(np.array(node.integers("value_ints"), np.int64))]
+    if node.has("value_floats"):
+        return [context.builder.constant(np.array(node.numbers("value_floats"), np.float32))]
+    raise context.unsupported("constants that are text or sparse")
+
+
+def _constant_of_shape(context: Context, node: NodeView) -> Sequence[Value]:
+    shape = context.dims_of(node.input(0), "the shape")
+    if not node.has("value"):
+        return [context.broadcast(context.scalar(0, FLOAT32), shape)]
+    array = node.array("value")
+    if array.size != 1:
+        raise context.malformed(f"value has {array.size} elements; expected one")
+    return [context.broadcast(context.builder.constant(array.reshape(())), shape)]
+
+
+def _reshape(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    wanted = list(context.dims_of(node.input(1), "the shape"))
+    if not node.flag("allowzero"):
+        for axis, extent in enumerate(wanted):
+            if extent == 0:
+                if axis >= x.rank:
+                    raise context.malformed(f"0 at axis {axis} of a shape, of {x.type}")
+                wanted[axis] = x.shape[axis]
+    unknown = [axis for axis, extent in enumerate(wanted) if extent == -1]
+    if len(unknown) > 1:
+        raise context.malformed(f"more than one -1 in {wanted}")
+    if unknown:
+        others = product(extent for extent in wanted if extent != -1)
+        total = product(x.shape)
+        if others == 0 and total != 0:
+            raise context.malformed(f"{x.type} cannot take the shape {wanted}")
+        wanted[unknown[0]] = 0 if others == 0 else quotient(total, others)
+    return [context.reshape(x, tuple(wanted))]
+
+
+def _flatten(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = node.integer("axis", 1)
+    if not -x.rank <= axis <= x.rank:
+        raise context.malformed(f"axis {axis} of {x.type}")
+    axis += x.rank if axis < 0 else 0
+    return [context.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))]
+
+
+def _given_axes(context: Context, node: NodeView) -> tuple[int, ...] | None:
+    """The axes of Squeeze and Unsqueeze, as they are written."""
+    if node.opset < 13:
+        return node.integers("axes") if node.has("axes") else None
+    given = node.optional(1)
+    return None if given is None else context.integers_of(given, "the axes")
+
+
+def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
+    x, given = node.input(0), _given_axes(context, node)
+    if given is not None:
+        return [context.squeeze(x, context.axes(given, x.rank))]
+    if not all(isinstance(n, int) for n in x.shape):
+        raise context.unsupported(
+            f"which axes of {x.type} have one element is known only at run time (data-dependent "
+            "shape)"
+        )
+    return [context.squeeze(x, [i for i, n in enumerate(x.shape) if n == 1])]
+
+
+def _unsqueeze(context: Context, node: NodeView) -> Sequence[Value]:
+    x, given = node.input(0), _given_axes(context, node)
+    if given is None:
+        raise context.malformed("axes are missing")
+    return [context.unsqueeze(x, context.axes(given, x.rank + len(given)))]
+
+
+def _transpose(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    return [context.transpose(x, node.integers("perm", tuple(reversed(range(x.rank)))))]
+
+
+def _concat(context: Context, node: NodeView) -> Sequence[Value]:
+    values = node.present()
+    return [context.concat(values, context.axis(node.integer("axis"), values[0].rank))]
+
+
+def _expand(context: Context, node: NodeView) -> Sequence[Value]:
+    return [context.broadcast(node.input(0), context.dims_of(node.input(1), "the shape"))]
+
+
+def _tile(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    repeats = context.dims_of(node.input(1), "the number of repetitions")
+    if len(repeats) != x.rank:
+        raise context.malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
+    return [x if all(n == 1 for n in repeats) else context.add("tile", x, repeats=repeats)]
+
+
+def _split(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(node.integer("axis", 0), x.rank)
+    extent, count = x.shape[axis], len(node.record.outputs)
+    given = node.optional(1) if node.opset >= 13 else None
+    extents: Sequence[Dim]
+    if given is not None:
+        extents = context.dims_of(given, "the split")
+    elif node.has("split") and node.opset < 13:
+        extents = node.integers("split")
+    elif node.opset >= 18:
+        # Equal pieces, the last one shorter.
+        piece = ceil_quotient(extent, count)
+        extents = [*[piece] * (count - 1), extent - piece * (count - 1)]
+    else:
+        extents = [quotient(extent, count)] * count
+    if len(extents) != count:
+        raise context.malformed(f"{len(extents)} pieces for {count} outputs")
+    total: Dim = 0
+    for piece in extents:
+        total = total + piece
+    context.builder.require(total, extent, f"pieces of {x.type} along axis {axis}")
+    return context.pieces(x, axis, extents)
+
+
+def _pad(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    fill: Value | None = None
+    axes: Sequence[int] = range(x.rank)
+    widths: Shape
+    if node.opset < 11:
+        widths = node.integers("pads")
+        fill = context.scalar(node.number("value", 0.0), x.dtype)
+    else:
+        widths = context.dims_of(node.input(1), "the padding")
+        fill = node.optional(2)
+        given = node.optional(3)
+        if given is not None:
+            axes = [context.axis(a, x.rank) for a in context.integers_of(given, "the axes")]
+    if len(widths) != 2 * len(axes):
+        raise context.malformed(f"{len(widths)} widths of padding for {len(axes)} axes")
+    before: list[Dim] = [0] * x.rank
+    after: list[Dim] = [0] * x.rank
+    for axis, low, high in zip(axes, widths, widths[len(axes) :], strict=False):
+        before[axis], after[axis] = low, high
+    if all(n == 0 for n in (*before, *after)):
+        return [x]
+    mode = node.text("mode", "constant")
+    operands = [x]
+    if mode == "constant":
+        fill = context.scalar(0, x.dtype) if fill is None else context.reshape(fill, ())
+        operands.append(fill)
+    return [context.add("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)]
+
+
+def _range(context: Context, node: NodeView) -> Sequence[Value]:
+    start, limit, delta = (node.input(i) for i in range(3))
+    if start.dtype.kind == "float":
+        first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
+        if step == 0:
+            raise context.malformed("a range with steps of 0")
+        extent: Dim = max(int(np.ceil((last - first) / step)), 0)
+    else:
+        begin, end = context.dims_of(start, "the start"), context.dims_of(limit, "the limit")
+        width = context.integer_of(delta, "the step")
+        if width == 0:
+            raise context.malformed("a range with steps of 0")
+        extent = slice_extent(begin[0], end[0], width)
+    numbers = context.cast(context.iota(extent), start.dtype)
+    if delta.constant is None or delta.constant.item() != 1:
+        numbers = context.add("multiply", numbers, context.reshape(delta, ()))
+    if start.constant is None or start.constant.item() != 0:
+        numbers = context.add("add", numbers, context.reshape(start, ()))
+    return [numbers]
+
+
+SHAPES: Table = {
+    ("", "Concat"): _concat,
+    ("", "Constant"): _constant,
+    ("", "ConstantOfShape"): _constant_of_shape,
+    ("", "Expand"): _expand,
+    ("", "Flatten"): _flatten,
+    ("", "Pad"): _pad,
+    ("", "Range"): _range,
+    ("", "Reshape"): _reshape,
+    ("", "Shape"): _shape,
+    ("", "Size"): _size,
+    ("", "Split"): _split,
+    ("", "Squeeze"): _squeeze,
+    ("", "Tile"): _tile,
+    ("", "Transpose"): _transpose,
+    ("", "Unsqueeze"): _unsqueeze,
+}

@@ -1,0 +1,112 @@
+"""Where tensors lie: buffers of a program, and views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.core.definition import Operand
+from ftuner.core.dim import Dim, Shape, minimum, row_major_strides
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Array, TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory of a program: `input` and `output` are the caller's, `constant` is the model's; the
+    `arena` is shared by all that do not live at the same time."""
+
+    kind: str
+    dtype: DType
+    elements: Dim
+    number: int = 0
+    """Of an input or output."""
+    array: Array | None = None
+    """Of a constant."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in a buffer."""
+
+    buffer: Buffer
+    layout: Operand
+
+    @property
+    def shape(self) -> Shape:
+        return self.layout.shape
+
+    @property
+    def contiguous(self) -> bool:
+        return all(
+            extent == 1 or stride == full
+            for extent, stride, full in zip(
+                self.shape, self.layout.strides, row_major_strides(self.shape), strict=True
+            )
+        )
+
+
+def row_major(type_: TensorType) -> Operand:
+    """A whole buffer, the last axis the fastest."""
+    return Operand(type_.dtype, type_.shape, row_major_strides(type_.shape))
+
+
+def permuted(view: View, perm: Sequence[int]) -> View:
+    layout = view.layout
+    shape = tuple(layout.shape[p] for p in perm)
+    strides = tuple(layout.strides[p] for p in perm)
+    return View(view.buffer, replace(layout, shape=shape, strides=strides))
+
+
+def broadcast_strides(layout: Operand, shape: Shape) -> Shape:
+    """Strides of an operand read at each index of a broadcast shape."""
+    missing = len(shape) - len(layout.shape)
+    strides: list[Dim] = [0] * missing
+    for extent, whole, stride in zip(layout.shape, shape[missing:], layout.strides, strict=True):
+        if extent == whole:
+            strides.append(stride)
+        else:
+            strides.append(0 if extent == 1 else stride * minimum(extent - 1, 1))
+    return tuple(strides)
+
+
+def collapses(view: View) -> bool:
+    """Whether all axes but the last can be walked as one."""
+    strides, shape = view.layout.strides, view.shape
+    return all(
+        shape[i] == 1 or strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 2)
+    )
+
+
+def reshaped_strides(view: View, shape: Shape) -> Shape | None:
+    """Strides of the same elements in another shape; None if there are none, or none known."""
+    if view.contiguous:
+        return row_major_strides(shape)
+    # Runs of axes that hold as many elements in both shapes.
+    old = [(n, s) for n, s in zip(view.shape, view.layout.strides, strict=True) if n != 1]
+    strides: list[Dim] = []
+    i = j = 0
+    while j < len(shape):
+        if shape[j] == 1:
+            strides.append(0)
+            j += 1
+            continue
+        if i == len(old):
+            return None
+        first_new, old_count, new_count = j, old[i][0], shape[j]
+        last_old = i
+        while old_count != new_count:
+            # Split an axis of old as long as it takes, or walk several as one.
+            if j + 1 < len(shape):
+                j += 1
+                new_count = new_count * shape[j]
+            else:
+                return None
+        _, stride = old[last_old]
+        run: list[Dim] = []
+        for extent in reversed(shape[first_new : j + 1]):
+            run.append(stride)
+            stride = stride * extent
+        strides += reversed(run)
+        i, j = i + 1, j + 1
+    return tuple(strides) if i == len(old) else None

@@ -1,0 +1,302 @@
+"""Building a graph node by node, with what is known folded on the way.
+
+A node whose operands are constants is never made: its result is a constant. Small integer tensors
+are followed element by element as dims, so that the arithmetic on shapes that fills model files
+ends in dims and leaves no nodes. Shapes, and with them the types of everything that follows, are
+known only because of that, which is why folding cannot wait for a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core import dim as dims_of
+from ftuner.core.dim import Dim, Shape, least_value, product
+from ftuner.core.dtype import BOOL, INT32, INT64, TENSOR_DTYPES, DType
+from ftuner.errors import GraphError, IndexRangeError, ShapeError
+from ftuner.graph.ir import Array, Constraint, Graph, Node, TensorType, Value, live_nodes
+from ftuner.graph.operator import reference_result
+from ftuner.graph.operators import OPERATORS
+
+MAX_FOLLOWED = 64
+"""Elements of the largest tensor that is followed as dims: no shape has more axes."""
+MAX_FOLDED_BYTES = 64 << 20
+"""Constants that folding would make larger than this (a model can ask for any) are left to run
+time."""
+
+
+class Builder:
+    """A graph in the making."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
+        self.where = ""
+        """What messages say the nodes that follow come from."""
+        self._names = 0
+        self._made: dict[object, tuple[Value, ...]] = {}
+
+    def name(self) -> str:
+        self._names += 1
+        return f"v{self._names}"
+
+    def input(self, name: str, dtype: DType, shape: Shape) -> Value:
+        return Value(name, TensorType(dtype, shape))
+
+    def constant(self, array: Any, dtype: DType | None = None) -> Value:
+        array = np.asarray(array, None if dtype is None else dtype.name)
+        found = TENSOR_DTYPES.get(array.dtype.name)
+        if found is None:
+            raise GraphError(f"constant of dtype {array.dtype}")
+        dims = None
+        if found in (INT32, INT64) and array.size <= MAX_FOLLOWED:
+            dims = tuple(int(x) for x in array.ravel())
+        return Value(self.name(), TensorType(found, array.shape), array, dims)
+
+    def dims(self, values: Sequence[Dim], shape: Shape | None = None) -> Value:
+        """A tensor of int64 with the given elements, in one axis unless `shape` is given."""
+        shape = (len(values),) if shape is None else shape
+        if all(isinstance(v, int) for v in values):
+            return self.constant(np.array(values, np.int64).reshape(shape))
+        return Value(self.name(), TensorType(INT64, shape), None, tuple(values))
+
+    def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+        """Demand x == y, at run time if that is not decided already.
+
+        Raises:
+            ShapeError: it is decided, and does not hold.
+        """
+        if x == y or (or_one and 1 in (x, y)):
+            return
+        text = f"{self.where}: {what}" if self.where else what
+        if isinstance(x, int) and isinstance(y, int):
+            raise ShapeError(f"{text}: {x} and {y}")
+        self.constraints.setdefault((x, y, or_one), Constraint(x, y, or_one, text))
+
+    def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
+        """The result of an operator with one result."""
+        (result,) = self.add_many(op, *inputs, **attributes)
+        return result
+
+    def add_many(self, op: str, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+        """The results of an operator.
+
+        Raises:
+            ShapeError, GraphError, IndexRangeError: what the operator's shape rule demands, or what
+                is known of its operands, does not hold.
+        """
+        operator = OPERATORS[op]
+        try:
+            types = operator.infer([v.type for v in inputs], attributes, self.require)
+            if any(isinstance(n, int) and n < 0 for type_ in types for n in type_.shape):
+                raise ShapeError(f"{op} would give {', '.join(map(str, types))}")
+            known = self._folded(op, inputs, attributes, types)
+        except (ShapeError, GraphError) as error:
+            raise type(error)(self._placed(error)) from None
+        except IndexError as error:
+            raise IndexRangeError(self._placed(error)) from None
+        except ValueError as error:
+            raise GraphError(self._placed(error)) from None
+        if known is not None:
+            return known
+        inputs = tuple(self.materialised(v) for v in inputs)
+        key = (op, inputs, _hashable(attributes))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
+            self.nodes.append(Node(op, inputs, found, attributes))
+        return found
+
+    def _placed(self, error: Exception) -> str:
+        text = str(error)
+        return f"{self.where}: {text}" if self.where and not text.startswith(self.where) else text
+
+    def materialised(self, value: Value) -> Value:
+        """The value as one that exists at run time: dims become a node."""
+        if value.dims is None or value.constant is not None:
+            return value
+        found = self._made.get(("dims", value.dims))
+        if found is None:
+            found = (Value(self.name(), TensorType(INT64, (len(value.dims),))),)
+            self.nodes.append(Node("dims", (), found, {"dims": value.dims}))
+            self._made["dims", value.dims] = found
+        (flat,) = found
+        if value.dtype != INT64:
+            flat = self.add("cast", flat, to=value.dtype)
+        return flat if value.shape == flat.shape else self.add("reshape", flat, shape=value.shape)
+
+    def _folded(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attributes: Mapping[str, Any],
+        types: Sequence[TensorType],
+    ) -> tuple[Value, ...] | None:
+        static = all(isinstance(n, int) for type_ in types for n in type_.shape) and all(
+            isinstance(d, int) for v in attributes.values() if isinstance(v, tuple) for d in v
+        )
+        constants = [v.constant for v in inputs]
+        if static and all(c is not None for c in constants) and op != "dims":
+            sizes = [_bytes_of(type_) for type_ in types]
+            if max(sizes) <= MAX_FOLDED_BYTES:
+                with np.errstate(all="ignore"):
+                    results = OPERATORS[op].reference(*constants, **attributes)
+                results = results if len(types) > 1 else (results,)
+                pairs = zip(results, types, strict=True)
+                return tuple(self.constant(reference_result(r, type_)) for r, type_ in pairs)
+        type_ = types[0]
+        followed = _follow(op, inputs, attributes, type_)
+        if followed is None:
+            return None
+        if all(isinstance(d, int) for d in followed):
+            array = np.array(followed, np.int64).astype(type_.dtype.name)
+            return (self.constant(array.reshape(_static(type_.shape))),)
+        return (Value(self.name(), type_, None, tuple(followed)),)
+
+    def graph(self, inputs: Sequence[Value], outputs: Sequence[tuple[str, Value]]) -> Graph:
+        """The graph of what the outputs depend on."""
+        made = tuple((name, self.materialised(value)) for name, value in outputs)
+        nodes = live_nodes(self.nodes, [value for _, value in made])
+        return Graph(tuple(inputs), made, nodes, tuple(self.constraints.values()))
+
+
+def _static(shape: Shape) -> tuple[int, ...]:
+    assert all(isinstance(n, int) for n in shape), shape
+    return tuple(n for n in shape if isinstance(n, int))
+
+
+def _bytes_of(type_: TensorType) -> int:
+    return math.prod(_static(type_.shape)) * type_.dtype.itemsize
+
+
+def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(sorted(attributes.items()))
+
+
+_DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
+    "add": lambda x, y: x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x * y,
+    "divide": lambda x, y: _natural_quotient(x, y),
+    "remainder": lambda x, y: None if y == 0 else dims_of.remainder(x, y),
+    "maximum": dims_of.maximum,
+    "minimum": dims_of.minimum,
+    "negative": lambda x: -x,
+    "equal": lambda x, y: _compared(x, y, equal=True),
+    "less": lambda x, y: _compared(x, y, equal=False),
+    "less_equal": lambda x, y: _negated(_compared(y, x, equal=False)),
+    "logical_not": lambda x: 1 - x,
+    "where": lambda c, x, y: x if c else y,
+}
+
+
+def _natural_quotient(x: Dim, y: Dim) -> Dim | None:
+    """`x / y` rounded towards zero, where that is the same as down."""
+    low_x, low_y = least_value(x), least_value(y)
+    natural = low_x is not None and low_x >= 0 and low_y is not None and low_y >= 0
+    return dims_of.quotient(x, y) if natural and y != 0 else None
+
+
+def _compared(x: Dim, y: Dim, equal: bool) -> int | None:
+    """x == y, or x < y, as 0 or 1; None if it is not certain."""
+    if x == y:
+        return int(equal)
+    above, below = least_value(x - y), least_value(y - x)
+    if below is not None and below > 0:
+        return int(not equal)
+    if above is not None and (above > 0 or (above == 0 and not equal)):
+        return 0
+    return None
+
+
+def _negated(value: int | None) -> int | None:
+    return None if value is None else 1 - value
+
+
+def _follow(
+    op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
+) -> list[Dim] | None:
+    """The elements of a result as dims, if those of the operands are."""
+    if type_.dtype not in (INT32, INT64, BOOL) or not inputs:
+        return None
+    size = product(type_.shape)
+    if not isinstance(size, int) or size > MAX_FOLLOWED:
+        return None
+    arrays = []
+    for value in inputs:
+        elements = _elements(value)
+        if elements is None:
+            return None
+        arrays.append(elements)
+    if op in _DIM_FUNCTIONS:
+        function = _DIM_FUNCTIONS[op]
+        whole = [np.broadcast_to(a, _static(type_.shape)).ravel() for a in arrays]
+        return _certain(function(*x) for x in zip(*whole, strict=True))
+    if op == "cast" and type_.dtype == BOOL:
+        return _certain(_negated(_compared(x, 0, equal=True)) for x in arrays[0].ravel())
+    if op == "cast":
+        return list(arrays[0].ravel())
+    if op == "reduce":
+        return _follow_reduce(arrays[0], attributes)
+    if op == "gather":
+        if not all(isinstance(i, int) for i in arrays[1].flat):
+            return None
+        arrays[1] = arrays[1].astype(np.int64)
+    if op in _MOVING:
+        moved = OPERATORS[op].reference(*arrays, **attributes)
+        return list(np.asarray(moved, object).ravel())
+    return None
+
+
+def _certain(results: Iterable[Dim | None]) -> list[Dim] | None:
+    """All results, or None if one of them is not known."""
+    found: list[Dim] = []
+    for result in results:
+        if result is None:
+            return None
+        found.append(result)
+    return found
+
+
+_MOVING = frozenset({"reshape", "transpose", "broadcast", "slice", "concat", "gather", "tile"})
+"""Operators whose references take elements of any kind."""
+
+
+def _follow_reduce(array: Array, attributes: Mapping[str, Any]) -> list[Dim] | None:
+    if array.ndim != 1 or attributes["axes"] != (0,):
+        return None
+    fold: Callable[[Dim, Dim], Dim] = {
+        "sum": lambda x, y: x + y,
+        "product": lambda x, y: x * y,
+        "maximum": dims_of.maximum,
+        "minimum": dims_of.minimum,
+    }[attributes["kind"]]
+    elements = list(array)
+    if not elements:
+        neutral = {"sum": 0, "product": 1}.get(attributes["kind"])
+        return None if neutral is None else [neutral]
+    total = elements[0]
+    for element in elements[1:]:
+        total = fold(total, element)
+    return [total]
+
+
+def _elements(value: Value) -> Array | None:
+    """The elements as an array of Python integers and dims."""
+    if value.dims is not None:
+        elements: Sequence[Dim] = value.dims
+    elif (
+        value.constant is not None
+        and value.constant.size <= MAX_FOLLOWED
+        and (value.constant.dtype.kind in "iub")
+    ):
+        elements = [int(x) for x in value.constant.ravel()]
+    else:
+        return None
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(value.shape)

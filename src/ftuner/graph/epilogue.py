@@ -1,0 +1,94 @@
+"""Pointwise nodes as the epilogue of a matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftuner.core.expr import (
+    Binary,
+    Constant,
+    Expr,
+    Operand,
+    OperandKind,
+    Unary,
+    gelu,
+    gelu_tanh,
+)
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Node, Value
+
+MAX_OPERANDS = 4
+"""Arrays that one epilogue reads: what a native record has room for."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """An expression of a product's elements, and what else it reads."""
+
+    expr: Expr
+    operands: tuple[View, ...]
+
+
+_UNARY: Mapping[str, Callable[[Expr], Expr]] = {
+    "negative": lambda x: Unary("neg", x),
+    "absolute": lambda x: Unary("abs", x),
+    "exp": lambda x: Unary("exp", x),
+    "log": lambda x: Unary("log", x),
+    "sqrt": lambda x: Unary("sqrt", x),
+    "tanh": lambda x: Unary("tanh", x),
+    "erf": lambda x: Unary("erf", x),
+    "sigmoid": lambda x: Unary("sigmoid", x),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+}
+_BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda x, y: Binary("add", x, y),
+    "subtract": lambda x, y: Binary("sub", x, y),
+    "multiply": lambda x, y: Binary("mul", x, y),
+    "divide": lambda x, y: Binary("div", x, y),
+    "maximum": lambda x, y: Binary("maximum", x, y),
+    "minimum": lambda x, y: Binary("minimum", x, y),
+}
+
+
+def extended(
+    epilogue: Epilogue, node: Node, position: int, flat: bool, view: Callable[[Value], View]
+) -> Epilogue | None:
+    """The epilogue followed by a node whose operand at `position` is the product; None if it
+    cannot be: another operator, or an operand that spreads over the product in another way."""
+    if node.op in _UNARY:
+        return Epilogue(_UNARY[node.op](epilogue.expr), epilogue.operands)
+    if node.op not in _BINARY:
+        return None
+    other = node.inputs[1 - position]
+    operands = epilogue.operands
+    value: Expr
+    if other.constant is not None and other.constant.size == 1 and other.rank <= node.output.rank:
+        number = float(other.constant.reshape(()))
+        if np.isnan(number):
+            return None
+        value = Constant(number)
+    else:
+        kind = _kind(other, node.output, flat)
+        if kind is None:
+            return None
+        given = view(other)
+        if given.layout.strides[-1] != 1:
+            return None
+        operands = (*operands, given)
+        value = Operand(f"x{len(operands)}", kind)
+    sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)
+    return Epilogue(_BINARY[node.op](*sides), operands)
+
+
+def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:
+    """How an operand spreads over the product."""
+    if value.rank >= 1 and value.shape[-1] == result.shape[-1] and value.shape[-1] != 1:
+        if all(n == 1 for n in value.shape[:-1]):
+            return "column"
+        if flat and value.shape == result.shape:
+            return "matrix"
+    return None

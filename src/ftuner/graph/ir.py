@@ -1,0 +1,156 @@
+"""The graph: operators on tensors whose shapes may hold symbols.
+
+A `Value` is a tensor: a graph input, a constant, or the result of one `Node`. A graph is a list of
+nodes in an order in which each comes after those it reads. Passes make new graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from ftuner.core.dim import Dim, Shape, Symbolic, symbols_of
+from ftuner.core.dtype import DType
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """An element type and a shape."""
+
+    dtype: DType
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor. Equal only to itself."""
+
+    name: str
+    type: TensorType
+    constant: Array | None = None
+    """Its elements, where they are known; never written to."""
+    dims: tuple[Dim, ...] | None = None
+    """The elements of a small integer tensor, in order, where each is known as a dim."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """The application of an operator of the table `graph.operators.OPERATORS`."""
+
+    op: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Value:
+        """The one output."""
+        assert len(self.outputs) == 1
+        return self.outputs[0]
+
+    def __str__(self) -> str:
+        attributes = "".join(f", {k}={v}" for k, v in self.attributes.items())
+        inputs = ", ".join(v.name for v in self.inputs)
+        outputs = ", ".join(map(str, self.outputs))
+        return f"{outputs} = {self.op}({inputs}{attributes})"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What must hold of dims once they are bound: x equals y, or (`or_one`) one of them is one."""
+
+    x: Dim
+    y: Dim
+    or_one: bool
+    what: str
+
+    def holds(self, x: int, y: int) -> bool:
+        return x == y or (self.or_one and 1 in (x, y))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program with symbols; see the module."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[tuple[str, Value], ...]
+    """Names that the user knows, and what they stand for."""
+    nodes: tuple[Node, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"input {v}" for v in self.inputs]
+        lines += [str(n) for n in self.nodes]
+        lines += [f"output {name} = {v.name}" for name, v in self.outputs]
+        return "\n".join(lines)
+
+
+def consumers(graph: Graph) -> dict[Value, list[Node]]:
+    """The nodes that read each value, in order, once for each time they read it."""
+    found: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            found.setdefault(value, []).append(node)
+    return found
+
+
+def producers(graph: Graph) -> dict[Value, Node]:
+    """The node that each value is a result of."""
+    return {value: node for node in graph.nodes for value in node.outputs}
+
+
+def bound_symbols(node: Node) -> tuple[str, ...]:
+    """The symbols that a node binds at run time: extents of its results that its data decides."""
+    return (node.attributes["count"],) if node.op == "non_zero" else ()
+
+
+def used_symbols(node: Node) -> set[str]:
+    """The symbols in the shapes and attributes of a node."""
+    dims = [n for value in (*node.inputs, *node.outputs) for n in value.shape]
+    for attribute in node.attributes.values():
+        entries = attribute if isinstance(attribute, tuple) else (attribute,)
+        dims += [entry for entry in entries if isinstance(entry, Symbolic)]
+    return set(symbols_of(dims))
+
+
+def live_nodes(nodes: Sequence[Node], outputs: Iterable[Value]) -> tuple[Node, ...]:
+    """The nodes that outputs depend on, by a value or by a symbol that a node binds, in order."""
+    wanted = set(outputs)
+    binding = any(map(bound_symbols, nodes))
+    symbols = set(symbols_of(n for value in wanted for n in value.shape)) if binding else set()
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        read = any(value in wanted for value in node.outputs)
+        if read or not symbols.isdisjoint(bound_symbols(node)):
+            kept.append(node)
+            wanted.update(node.inputs)
+            if binding:
+                symbols |= used_symbols(node)
+    return tuple(reversed(kept))

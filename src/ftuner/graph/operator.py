@@ -1,0 +1,106 @@
+"""What an operator is: its shape rule, its NumPy reference, and its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
+from ftuner.core.definition import Operand as NestOperand
+from ftuner.core.dim import Dim, row_major_strides
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import Array, TensorType
+
+Attributes = Mapping[str, Any]
+
+
+class Require(Protocol):
+    """Demand that two dims are equal, or (`or_one`) that one of them is one; raises ShapeError
+    where it is known that they are not."""
+
+    def __call__(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None: ...
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An entry of the table of operators.
+
+    `infer(types, attributes, require)` gives the types of the results or raises ShapeError or
+    GraphError. `reference(*arrays, **attributes)` is the NumPy meaning. `define(types, attributes,
+    results)` is the definition, None for what has a schedule of its own.
+    """
+
+    name: str
+    infer: Callable[[Sequence[TensorType], Attributes, Require], tuple[TensorType, ...]]
+    reference: Callable[..., Any]
+    define: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], Nest] | None
+
+
+Load = Callable[[Writer, int, Index], int]
+
+
+def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index) -> int:
+    """The element of an operand at an index."""
+    assert len(index) == types[operand].rank
+    return writer.step("load", types[operand].dtype, *index, payload=operand)
+
+
+def contiguous(types: Sequence[TensorType]) -> tuple[NestOperand, ...]:
+    return tuple(NestOperand(t.dtype, t.shape, row_major_strides(t.shape)) for t in types)
+
+
+def injective(types: Sequence[TensorType], result: TensorType, body: Body) -> Nest:
+    """The definition of an operator without reductions: `body` gives the element at an index."""
+    writer = Writer()
+    index = [writer.index(axis) for axis in range(result.rank)]
+    value = body(writer, index)
+    assert writer.steps[value].dtype == result.dtype, (writer.steps[value], result)
+    store = Store(value, tuple(range(result.rank)))
+    return Nest(result.shape, (), contiguous(types), tuple(writer.steps), (), (store,))
+
+
+def reduction(
+    types: Sequence[TensorType],
+    kept: Sequence[Dim],
+    reduced: Sequence[Dim],
+    kind: str,
+    body: Callable[[Writer, Index, Index], int],
+    last: bool = False,
+) -> Nest:
+    """The definition of one reduction: `body` gives the element at a kept and a reduced index."""
+    writer = Writer()
+    index = [writer.index(axis) for axis in range(len(kept) + len(reduced))]
+    value = body(writer, index[: len(kept)], index[len(kept) :])
+    dtype = writer.steps[value].dtype
+    if kind in ("argmax", "argmin"):
+        from_index = writer.integer(0)
+        dtype = writer.steps[from_index].dtype
+    total = writer.step("stage", dtype, payload=0)
+    return Nest(
+        tuple(kept), tuple(reduced), contiguous(types), tuple(writer.steps),
+        (Stage(kind, value, last),), (Store(total, tuple(range(len(kept)))),),
+    )  # fmt: skip
+
+
+def axis_of(axis: int, rank: int, what: str) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        ShapeError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{what}: axis {axis} of a tensor of {rank} axes")
+    return axis % rank
+
+
+def same_dtype(types: Sequence[TensorType], what: str) -> None:
+    if any(t.dtype != types[0].dtype for t in types):
+        raise GraphError(f"{what} of {', '.join(str(t.dtype) for t in types)}: expected one dtype")
+
+
+def reference_result(value: Any, type_: TensorType) -> Array:
+    """A reference's result as an array of the inferred dtype."""
+    import numpy as np
+
+    return np.asarray(value, type_.dtype.name, order="C")

@@ -1,0 +1,45 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ftuner.core.definition import Index, Nest, Writer
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
+from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
+
+Types = Sequence[TensorType]
+
+
+def _infer_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    a, b = types
+    same_dtype(types, "matmul")
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(f"matmul of {a} and {b}: expected two axes or more")
+    if a.dtype.kind == "bool":
+        raise GraphError(f"matmul of {a} and {b}")
+    require(a.shape[-1], b.shape[-2], f"matmul of {a} and {b}")
+    batch = broadcast_shape([a.shape[:-2], b.shape[:-2]], require, f"matmul of {a} and {b}")
+    return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
+
+
+def _define_matmul(types: Types, attributes: Attributes, results: Types) -> Nest:
+    a, b = types
+    shape = results[0].shape
+
+    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+        *batch, m, n = kept
+        a_at = broadcast_index(writer, a.shape[:-2], shape[:-2], batch)
+        b_at = broadcast_index(writer, b.shape[:-2], shape[:-2], batch)
+        x = load(writer, types, 0, [*a_at, m, reduced[0]])
+        y = load(writer, types, 1, [*b_at, reduced[0], n])
+        return writer.step("multiply", a.dtype, x, y)
+
+    return reduction(types, shape, a.shape[-1:], "sum", body)
+
+
+CONTRACTIONS = (Operator("matmul", _infer_matmul, np.matmul, _define_matmul),)

@@ -1,0 +1,121 @@
+"""Operators whose indices are data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.definition import Index, Nest, Writer
+from ftuner.core.dtype import INT32, INT64, DType
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+
+Types = Sequence[TensorType]
+_INDEX_DTYPES = (INT32, INT64)
+
+
+def expect_indices(dtype: DType, what: str) -> None:
+    """Raise GraphError unless tensors of a dtype may index."""
+    if dtype not in _INDEX_DTYPES:
+        raise GraphError(f"{what} with indices of {dtype}; expected int32 or int64")
+
+
+def _checked(writer: Writer, index: int, extent: int, attributes: Attributes) -> int:
+    return writer.step("checked", INT64, writer.cast(index, INT64), extent,
+                       payload=attributes.get("node", ""))  # fmt: skip
+
+
+def _infer_gather(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, indices = types
+    expect_indices(indices.dtype, "gather")
+    axis = attributes["axis"]
+    return (TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :]),)
+
+
+def _define_gather(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, indices = types
+    axis = attributes["axis"]
+
+    def body(writer: Writer, index: Index) -> int:
+        behind = axis + indices.rank
+        chosen = load(writer, types, 1, index[axis:behind])
+        at = _checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
+        return load(writer, types, 0, [*index[:axis], at, *index[behind:]])
+
+    return injective(types, results[0], body)
+
+
+def _infer_gather_elements(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    x, indices = types
+    expect_indices(indices.dtype, "gather_elements")
+    if x.rank != indices.rank:
+        raise ShapeError(f"gather_elements of {x} at {indices}")
+    return (TensorType(x.dtype, indices.shape),)
+
+
+def _define_gather_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
+    axis = attributes["axis"]
+
+    def body(writer: Writer, index: Index) -> int:
+        at = list(index)
+        extent = writer.integer(types[0].shape[axis])
+        at[axis] = _checked(writer, load(writer, types, 1, index), extent, attributes)
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_gather_elements(x: Any, indices: Any, axis: int, node: str = "") -> Any:
+    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij"))
+    grid[axis] = indices
+    return x[tuple(grid)]
+
+
+def _infer_gather_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, indices = types
+    expect_indices(indices.dtype, "gather_nd")
+    batch, depth = attributes["batch_dims"], indices.shape[-1]
+    if not isinstance(depth, int) or batch + depth > x.rank:
+        raise ShapeError(f"gather_nd of {x} at {indices} with {batch} batch axes")
+    return (TensorType(x.dtype, indices.shape[:-1] + x.shape[batch + depth :]),)
+
+
+def _define_gather_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, indices = types
+    batch, depth = attributes["batch_dims"], indices.shape[-1]
+    assert isinstance(depth, int)
+
+    def body(writer: Writer, index: Index) -> int:
+        outer = indices.rank - 1
+        at = list(index[:batch])
+        for i in range(depth):
+            chosen = load(writer, types, 1, [*index[:outer], writer.integer(i)])
+            extent = writer.integer(x.shape[batch + i])
+            at.append(_checked(writer, chosen, extent, attributes))
+        return load(writer, types, 0, [*at, *index[outer:]])
+
+    return injective(types, results[0], body)
+
+
+def _reference_gather_nd(x: Any, indices: Any, batch_dims: int, node: str = "") -> Any:
+    depth = indices.shape[-1]
+    shape = indices.shape[:-1] + x.shape[batch_dims + depth :]
+    grid = np.meshgrid(*[np.arange(n) for n in indices.shape[:-1]], indexing="ij")
+    at = tuple(grid[:batch_dims]) + tuple(indices[..., i] for i in range(depth))
+    return x[at].reshape(shape)
+
+
+INDEXING = (
+    Operator(
+        "gather", _infer_gather,
+        lambda x, indices, axis, node="": np.take(x, indices, axis), _define_gather,
+    ),
+    Operator("gather_elements", _infer_gather_elements, _reference_gather_elements,
+             _define_gather_elements),
+    Operator("gather_nd", _infer_gather_nd, _reference_gather_nd, _define_gather_nd),
+)  # fmt: skip

@@ -1,0 +1,240 @@
+"""Operators that only move elements: views, concatenation, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.definition import Index, Nest, Writer
+from ftuner.core.dim import Dim, ceil_quotient, maximum, product
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, injective, load, same_dtype
+from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
+
+Types = Sequence[TensorType]
+
+
+def _infer_reshape(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    shape = attributes["shape"]
+    require(product(types[0].shape), product(shape), f"reshape {types[0]} to {list(shape)}")
+    return (TensorType(types[0].dtype, shape),)
+
+
+def _infer_transpose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    perm = attributes["perm"]
+    if sorted(perm) != list(range(types[0].rank)):
+        raise ShapeError(f"transpose {types[0]} by {list(perm)}")
+    return (TensorType(types[0].dtype, tuple(types[0].shape[p] for p in perm)),)
+
+
+def _define_transpose(types: Types, attributes: Attributes, results: Types) -> Nest:
+    perm = attributes["perm"]
+
+    def body(writer: Writer, index: Index) -> int:
+        return load(writer, types, 0, [index[perm.index(axis)] for axis in range(len(perm))])
+
+    return injective(types, results[0], body)
+
+
+def _infer_broadcast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    shape = broadcast_shape([types[0].shape, attributes["shape"]], require, "broadcast")
+    return (TensorType(types[0].dtype, shape),)
+
+
+def _define_broadcast(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = broadcast_index(writer, types[0].shape, results[0].shape, index)
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), shape))
+
+
+def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return (TensorType(types[0].dtype, attributes["shape"]),)
+
+
+def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = [
+            writer.add(writer.integer(start), writer.multiply(i, writer.integer(step)))
+            for i, start, step in zip(index, attributes["starts"], attributes["steps"], strict=True)
+        ]
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_slice(
+    x: Any, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
+) -> Any:
+    axes = zip(starts, steps, shape, strict=True)
+    grid = [start + step * np.arange(n) for start, step, n in axes]
+    return x[np.ix_(*grid)] if grid else x
+
+
+def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    axis = attributes["axis"]
+    same_dtype(types, "concat")
+    first = types[0]
+    total: Dim = 0
+    for t in types:
+        if t.rank != first.rank:
+            raise ShapeError(f"concat of {first} and {t}")
+        for i, (x, y) in enumerate(zip(first.shape, t.shape, strict=True)):
+            if i != axis:
+                require(x, y, f"concat of {first} and {t}")
+        total = total + t.shape[axis]
+    shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
+    return (TensorType(first.dtype, shape),)
+
+
+def _reference_concat(*arrays: Any, axis: int) -> Any:
+    return np.concatenate(arrays, axis)
+
+
+_PAD_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+def _infer_pad(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    if attributes["mode"] not in _PAD_MODES:
+        raise GraphError(f"pad mode {attributes['mode']!r}; expected one of {_PAD_MODES}")
+    same_dtype(types, "pad")
+    before, after = attributes["before"], attributes["after"]
+    shape = tuple(b + n + a for b, n, a in zip(before, types[0].shape, after, strict=True))
+    return (TensorType(types[0].dtype, shape),)
+
+
+def _clipped(writer: Writer, position: int, extent: int) -> int:
+    """A position within an axis, the nearest to that given; zero on an axis without elements."""
+    last = writer.subtract(extent, writer.integer(1))
+    low = writer.step("minimum", INT64, position, last)
+    return writer.step("maximum", INT64, low, writer.integer(0))
+
+
+def _define_pad(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x = types[0]
+
+    def body(writer: Writer, index: Index) -> int:
+        inside = None
+        at = []
+        for i, extent, before, after in zip(
+            index, x.shape, attributes["before"], attributes["after"], strict=True
+        ):
+            if before == 0 and after == 0:
+                at.append(i)
+                continue
+            n = writer.integer(extent)
+            position = writer.subtract(i, writer.integer(before))
+            if attributes["mode"] == "constant":
+                low = writer.compare("less_equal", writer.integer(0), position)
+                high = writer.compare("less", position, n)
+                both = writer.step("logical_and", BOOL, low, high)
+                inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+                at.append(_clipped(writer, position, n))
+            elif attributes["mode"] == "edge":
+                at.append(_clipped(writer, position, n))
+            elif attributes["mode"] == "wrap":
+                at.append(writer.step("remainder", INT64, position, n))
+            else:
+                # There and back again: twice the axis without its two ends.
+                period = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
+                period = writer.step("maximum", INT64, period, writer.integer(1))
+                there = writer.step("remainder", INT64, position, period)
+                back = writer.subtract(period, there)
+                at.append(writer.step("minimum", INT64, there, back))
+        value = load(writer, types, 0, at)
+        if inside is None:
+            return value
+        return writer.where(inside, value, load(writer, types, 1, ()))
+
+    return injective(types, results[0], body)
+
+
+def _reference_pad(
+    x: Any, *value: Any, before: tuple[int, ...], after: tuple[int, ...], mode: str
+) -> Any:
+    widths = list(zip(before, after, strict=True))
+    # Negative widths cut.
+    axes = zip(x.shape, widths, strict=True)
+    cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in axes)
+    widths = [(max(b, 0), max(a, 0)) for b, a in widths]
+    if mode == "constant":
+        return np.pad(x[cut], widths, constant_values=value[0] if value else 0)
+    return np.pad(x[cut], widths, mode=mode)  # type: ignore[call-overload]
+
+
+def _infer_tile(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    pairs = zip(types[0].shape, attributes["repeats"], strict=True)
+    return (TensorType(types[0].dtype, tuple(n * r for n, r in pairs)),)
+
+
+def _define_tile(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = [
+            i if r == 1 else writer.step("remainder", INT64, i, writer.integer(n))
+            for i, n, r in zip(index, types[0].shape, attributes["repeats"], strict=True)
+        ]
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _infer_iota(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return (TensorType(INT64, attributes["shape"]),)
+
+
+def _define_iota(types: Types, attributes: Attributes, results: Types) -> Nest:
+    return injective(types, results[0], lambda writer, index: index[attributes["axis"]])
+
+
+def _reference_iota(shape: tuple[int, ...], axis: int) -> Any:
+    along = [1] * len(shape)
+    along[axis] = -1
+    return np.broadcast_to(np.arange(shape[axis]).reshape(along), shape)
+
+
+def _infer_dims(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return (TensorType(INT64, (len(attributes["dims"]),)),)
+
+
+def _define_dims(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        dims = attributes["dims"]
+        value = writer.integer(dims[-1]) if dims else writer.integer(0)
+        for i, dim in reversed(list(enumerate(dims[:-1]))):
+            here = writer.compare("equal", index[0], writer.integer(i))
+            value = writer.where(here, writer.integer(dim), value)
+        return value
+
+    return injective(types, results[0], body)
+
+
+def _reference_dims(dims: tuple[int, ...]) -> Any:
+    return np.array(dims, np.int64)
+
+
+def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
+    """Elements from `start` to before `end`, none if they are the wrong way around."""
+    return maximum(ceil_quotient(end - start, step), 0)
+
+
+LAYOUT = (
+    Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape), None),
+    Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),
+             _define_transpose),
+    Operator("broadcast", _infer_broadcast, _reference_broadcast, _define_broadcast),
+    Operator("slice", _infer_slice, _reference_slice, _define_slice),
+    Operator("concat", _infer_concat, _reference_concat, None),
+    Operator("pad", _infer_pad, _reference_pad, _define_pad),
+    Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile),
+    Operator("iota", _infer_iota, _reference_iota, _define_iota),
+    Operator("dims", _infer_dims, _reference_dims, _define_dims),
+)  # fmt: skip

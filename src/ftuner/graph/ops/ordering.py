@@ -1,0 +1,81 @@
+"""Operators whose elements are found one after the other: sums so far, the largest, what is set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dim import minimum, symbol
+from ftuner.core.dtype import INT64
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require
+
+Types = Sequence[TensorType]
+
+
+def _expect_axis(type_: TensorType, axis: int, what: str) -> None:
+    if not 0 <= axis < type_.rank:
+        raise ShapeError(f"{what} along axis {axis} of {type_}")
+
+
+def _infer_cumulative_sum(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    _expect_axis(types[0], attributes["axis"], "cumulative_sum")
+    if types[0].dtype.kind == "bool":
+        raise GraphError(f"cumulative_sum of {types[0]}")
+    return (types[0],)
+
+
+def _reference_cumulative_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+    x = np.flip(x, axis) if reverse else x
+    sums = np.cumsum(x, axis, x.dtype)
+    if exclusive:
+        sums = np.roll(sums, 1, axis)
+        sums[(slice(None),) * axis + (slice(0, 1),)] = 0
+    return np.flip(sums, axis) if reverse else sums
+
+
+def _infer_top_k(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType, TensorType]:
+    x, axis, k = types[0], attributes["axis"], attributes["k"]
+    _expect_axis(x, axis, "top_k")
+    if x.dtype.kind == "bool":
+        raise GraphError(f"top_k of {x}")
+    require(minimum(k, x.shape[axis]), k, f"top_k of {x} with k = {k}")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return (TensorType(x.dtype, shape), TensorType(INT64, shape))
+
+
+def _reference_top_k(x: Any, axis: int, k: int, largest: bool) -> tuple[Any, Any]:
+    if largest:
+        # A stable order of the reversed axis, read backwards: of equal ones the first comes first.
+        backwards = np.argsort(np.flip(x, axis), axis, kind="stable")
+        order = np.flip(x.shape[axis] - 1 - backwards, axis)
+    else:
+        order = np.argsort(x, axis, kind="stable")
+    chosen = np.take(order, np.arange(k), axis)
+    return np.take_along_axis(x, chosen, axis), chosen
+
+
+def _infer_non_zero(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return (TensorType(INT64, (types[0].rank, symbol(attributes["count"]))),)
+
+
+def _reference_non_zero(x: Any, count: str) -> Any:
+    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+
+
+ORDERING = (
+    Operator("cumulative_sum", _infer_cumulative_sum, _reference_cumulative_sum, None),
+    Operator("top_k", _infer_top_k, _reference_top_k, None),
+    Operator("non_zero", _infer_non_zero, _reference_non_zero, None),
+)
+"""`top_k` gives the `k` largest (or smallest) elements along `axis`, in order, of equal ones the
+first, and where they were. `non_zero` gives the index of each element that is not zero, one a
+column, in the order of the elements; its attribute `count` names the symbol that their number,
+which only its data tells, is bound to when it has run."""

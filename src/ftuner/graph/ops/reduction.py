@@ -1,0 +1,189 @@
+"""Reductions, and what is made of them: softmax and the norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.definition import Index, Nest, Stage, Store, Writer
+from ftuner.core.dim import Shape, product
+from ftuner.core.dtype import INT64
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load, reduction
+
+Types = Sequence[TensorType]
+KINDS: Mapping[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "product": np.prod,
+    "maximum": np.max,
+    "minimum": np.min,
+}
+
+
+def _split(shape: Shape, axes: Sequence[int]) -> tuple[Shape, Shape]:
+    """The kept and the reduced extents."""
+    kept = tuple(n for i, n in enumerate(shape) if i not in axes)
+    return kept, tuple(shape[i] for i in axes)
+
+
+def _whole(rank: int, axes: Sequence[int], kept: Index, reduced: Index) -> list[int]:
+    """The index into the operand."""
+    inner, outer = iter(reduced), iter(kept)
+    return [next(inner) if i in axes else next(outer) for i in range(rank)]
+
+
+def _infer_reduce(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    kind = attributes["kind"]
+    if kind not in KINDS or types[0].dtype.kind == "bool":
+        raise GraphError(f"reduction {kind!r} of {types[0]}")
+    return (TensorType(types[0].dtype, _split(types[0].shape, attributes["axes"])[0]),)
+
+
+def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest:
+    axes = attributes["axes"]
+    kept, reduced = _split(types[0].shape, axes)
+    return reduction(
+        types, kept, reduced, attributes["kind"],
+        lambda w, k, r: load(w, types, 0, _whole(types[0].rank, axes, k, r)),
+    )  # fmt: skip
+
+
+def _reference_reduce(x: Any, kind: str, axes: tuple[int, ...]) -> Any:
+    if kind in ("maximum", "minimum") and not all(x.shape[a] for a in axes):
+        # The neutral element, which NumPy asks for.
+        info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+        worst = (-np.inf if kind == "maximum" else np.inf) if x.dtype.kind == "f" else (
+            info.min if kind == "maximum" else info.max)  # fmt: skip
+        return KINDS[kind](x, axis=axes, initial=worst)
+    return KINDS[kind](x, axis=axes) if axes else x
+
+
+def _infer_arg(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return (TensorType(INT64, _split(types[0].shape, (attributes["axis"],))[0]),)
+
+
+def _define_arg(types: Types, attributes: Attributes, results: Types) -> Nest:
+    axes = (attributes["axis"],)
+    kept, reduced = _split(types[0].shape, axes)
+    return reduction(
+        types, kept, reduced, attributes["kind"],
+        lambda w, k, r: load(w, types, 0, _whole(types[0].rank, axes, k, r)),
+        attributes["last"],
+    )  # fmt: skip
+
+
+def _reference_arg(x: Any, kind: str, axis: int, last: bool) -> Any:
+    find = np.argmax if kind == "argmax" else np.argmin
+    if last:
+        return x.shape[axis] - 1 - find(np.flip(x, axis), axis)
+    return find(x, axis)
+
+
+def _infer_softmax(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    if types[0].dtype.kind != "float":
+        raise GraphError(f"softmax of {types[0]}")
+    return (types[0],)
+
+
+class _Rows:
+    """A nest that keeps all axes of its operand but some, and stores all elements."""
+
+    def __init__(self, types: Types, axes: Sequence[int]) -> None:
+        self.kept, self.reduced = _split(types[0].shape, axes)
+        self.writer = Writer()
+        count = len(self.kept)
+        self.axes = tuple(
+            _whole(types[0].rank, axes, range(count), range(count, count + len(axes)))
+        )
+        self.index = [self.writer.index(axis) for axis in self.axes]
+        self._operands = contiguous(types)
+
+    def nest(self, stages: Sequence[Stage], result: int) -> Nest:
+        return Nest(
+            self.kept, self.reduced, self._operands, tuple(self.writer.steps), tuple(stages),
+            (Store(result, self.axes),),
+        )  # fmt: skip
+
+
+def _define_softmax(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x = types[0]
+    rows = _Rows(types, (attributes["axis"],))
+    writer = rows.writer
+    value = load(writer, types, 0, rows.index)
+    largest = writer.step("stage", x.dtype, payload=0)
+    shifted = writer.step("subtract", x.dtype, value, largest)
+    power = writer.step("exp", x.dtype, shifted)
+    total = writer.step("stage", x.dtype, payload=1)
+    if attributes["log"]:
+        result = writer.step("subtract", x.dtype, shifted, writer.step("log", x.dtype, total))
+    else:
+        result = writer.step("divide", x.dtype, power, total)
+    return rows.nest([Stage("maximum", value), Stage("sum", power)], result)
+
+
+def _reference_softmax(x: Any, axis: int, log: bool) -> Any:
+    if x.size == 0:
+        return x
+    shifted = x - np.max(x, axis, keepdims=True)
+    total = np.sum(np.exp(shifted), axis, keepdims=True)
+    return shifted - np.log(total) if log else np.exp(shifted) / total
+
+
+def _infer_norm(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, *parameters = types
+    if x.dtype.kind != "float" or any(p.dtype != x.dtype for p in parameters):
+        raise GraphError(f"norm of {', '.join(map(str, types))}")
+    for p in parameters:
+        if p.rank != x.rank - attributes["axis"]:
+            raise ShapeError(f"norm of {x} over the axes from {attributes['axis']} with {p}")
+        for have, wanted in zip(p.shape, x.shape[attributes["axis"] :], strict=True):
+            require(have, wanted, f"norm of {x} with {p}", have == 1)
+    return (x,)
+
+
+def _define_norm(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x = types[0]
+    axes = tuple(range(attributes["axis"], x.rank))
+    rows = _Rows(types, axes)
+    writer = rows.writer
+    value = load(writer, types, 0, rows.index)
+    count = writer.cast(writer.integer(product(rows.reduced)), x.dtype)
+    stages = []
+    if not attributes["rms"]:
+        mean = writer.step("divide", x.dtype, writer.step("stage", x.dtype, payload=0), count)
+        stages.append(Stage("sum", value))
+        value = writer.step("subtract", x.dtype, value, mean)
+    square = writer.step("multiply", x.dtype, value, value)
+    total = writer.step("stage", x.dtype, payload=len(stages))
+    stages.append(Stage("sum", square))
+    variance = writer.step("divide", x.dtype, total, count)
+    lifted = writer.step("add", x.dtype, variance, writer.constant(attributes["epsilon"], x.dtype))
+    one = writer.constant(1.0, x.dtype)
+    scale = writer.step("divide", x.dtype, one, writer.step("sqrt", x.dtype, lifted))
+    value = writer.step("multiply", x.dtype, value, scale)
+    inner = rows.index[attributes["axis"] :]
+    for i, op in zip(range(1, len(types)), ("multiply", "add"), strict=False):
+        at = [w if n != 1 else writer.integer(0)
+              for n, w in zip(types[i].shape, inner, strict=True)]  # fmt: skip
+        value = writer.step(op, x.dtype, value, load(writer, types, i, at))
+    return rows.nest(stages, value)
+
+
+def _reference_norm(x: Any, *parameters: Any, axis: int, epsilon: float, rms: bool) -> Any:
+    axes = tuple(range(axis, x.ndim))
+    y = x if rms else x - np.mean(x, axes, keepdims=True)
+    y = y / np.sqrt(np.mean(y * y, axes, keepdims=True) + epsilon)
+    for parameter, apply in zip(parameters, (np.multiply, np.add), strict=False):
+        y = apply(y, parameter)
+    return y
+
+
+REDUCTIONS = (
+    Operator("reduce", _infer_reduce, _reference_reduce, _define_reduce),
+    Operator("arg_reduce", _infer_arg, _reference_arg, _define_arg),
+    Operator("softmax", _infer_softmax, _reference_softmax, _define_softmax),
+    Operator("norm", _infer_norm, _reference_norm, _define_norm),
+)

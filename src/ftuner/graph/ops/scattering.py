@@ -1,0 +1,83 @@
+"""Operators that write elements where indices, which are data, say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.ops.indexing import expect_indices
+
+Types = Sequence[TensorType]
+_COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+"""What becomes of the element that is there and the one that is written; "none" overwrites it."""
+
+
+def _expect_scatter(types: Types, attributes: Attributes, what: str) -> None:
+    x, indices, updates = types
+    expect_indices(indices.dtype, what)
+    kind = attributes["kind"]
+    if x.dtype != updates.dtype or (kind != "none" and kind not in _COMBINE):
+        raise GraphError(f"{what} of {updates} into {x}, combined by {kind!r}")
+    if kind != "none" and x.dtype.kind == "bool":
+        raise GraphError(f"{what} into {x}, combined by {kind!r}")
+
+
+def _infer_scatter_elements(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    x, indices, updates = types
+    _expect_scatter(types, attributes, "scatter_elements")
+    if not x.rank == indices.rank == updates.rank:
+        raise ShapeError(f"scatter_elements of {updates} at {indices} into {x}")
+    for have, wanted in zip(updates.shape, indices.shape, strict=True):
+        require(have, wanted, f"scatter_elements of {updates} at {indices}")
+    return (x,)
+
+
+def _scatter(x: Any, at: tuple[Any, ...], updates: Any, kind: str) -> Any:
+    result = np.array(x)
+    if kind == "none":
+        result[at] = updates
+    else:
+        _COMBINE[kind].at(result, at, updates)
+    return result
+
+
+def _reference_scatter_elements(
+    x: Any, indices: Any, updates: Any, axis: int, kind: str, node: str = ""
+) -> Any:
+    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij"))
+    grid[axis] = indices
+    return _scatter(x, tuple(grid), updates, kind)
+
+
+def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, indices, updates = types
+    _expect_scatter(types, attributes, "scatter_nd")
+    depth = indices.shape[-1] if indices.rank else None
+    if not isinstance(depth, int) or depth > x.rank:
+        raise ShapeError(f"scatter_nd at {indices} into {x}")
+    wanted = indices.shape[:-1] + x.shape[depth:]
+    if len(wanted) != updates.rank:
+        raise ShapeError(f"scatter_nd of {updates} at {indices} into {x}")
+    for have, extent in zip(updates.shape, wanted, strict=True):
+        require(have, extent, f"scatter_nd of {updates} at {indices} into {x}")
+    return (x,)
+
+
+def _reference_scatter_nd(x: Any, indices: Any, updates: Any, kind: str, node: str = "") -> Any:
+    at = tuple(indices[..., i] for i in range(indices.shape[-1]))
+    return _scatter(x, at, updates, kind)
+
+
+SCATTERING = (
+    Operator("scatter_elements", _infer_scatter_elements, _reference_scatter_elements, None),
+    Operator("scatter_nd", _infer_scatter_nd, _reference_scatter_nd, None),
+)
+"""`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
+the indices, so that of equal ones the last decides."""

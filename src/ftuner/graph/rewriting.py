@@ -1,0 +1,94 @@
+"""What passes share: looking around in a graph, and putting nodes in the place of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers, live_nodes, producers
+
+
+class Surroundings:
+    """Who makes and who reads each value of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._producers = producers(graph)
+        self._consumers = consumers(graph)
+        self._outputs = {value for _, value in graph.outputs}
+
+    def producer(self, value: Value, op: str) -> Node | None:
+        """The node that makes a value, if it is of the operator."""
+        node = self._producers.get(value)
+        return node if node is not None and node.op == op else None
+
+    def consumers(self, value: Value) -> Sequence[Node]:
+        return self._consumers.get(value, ())
+
+    def only_consumer(self, value: Value) -> Node | None:
+        """The one node that reads a value, once, if nobody else wants it."""
+        found = self._consumers.get(value, ())
+        return found[0] if len(found) == 1 and value not in self._outputs else None
+
+
+def scalar(value: Value) -> float | None:
+    """The number that a constant of one element is."""
+    if value.constant is None or value.constant.size != 1:
+        return None
+    return float(value.constant.reshape(()))
+
+
+def near(value: float | None, wanted: float) -> bool:
+    """Whether a number is what a model meant, rounded to float32 or a few digits."""
+    return value is not None and math.isclose(value, wanted, rel_tol=1e-5)
+
+
+def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
+    """A value as another one times a number."""
+    for op in ("multiply", "divide"):
+        node = around.producer(value, op)
+        if node is None:
+            continue
+        for x, other in (node.inputs, node.inputs[::-1]):
+            number = scalar(other)
+            if (
+                number
+                and x.type == node.output.type
+                and (op == "multiply" or other is node.inputs[1])
+            ):
+                return x, number if op == "multiply" else 1.0 / number
+    return value, 1.0
+
+
+def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attributes: Any) -> Node:
+    """A node with one result of a known type."""
+    return Node(op, tuple(inputs), (Value(name, type_),), attributes)
+
+
+def rewritten(
+    graph: Graph, places: Mapping[Node, Iterable[Node]], same: Mapping[Value, Value]
+) -> Graph:
+    """A graph with other nodes in the place of some, and values in the place of others.
+
+    `places`: nodes to write where a node was, which may be among them; `same`: what stands for a
+    value from now on.
+    """
+
+    def final(value: Value) -> Value:
+        while value in same:
+            value = same[value]
+        return value
+
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        for other in places.get(node, (node,)):
+            inputs = tuple(final(v) for v in other.inputs)
+            nodes.append(
+                other
+                if inputs == other.inputs
+                else Node(other.op, inputs, other.outputs, other.attributes)
+            )
+    outputs = tuple((name, final(value)) for name, value in graph.outputs)
+    return Graph(
+        graph.inputs, outputs, live_nodes(nodes, [v for _, v in outputs]), graph.constraints
+    )

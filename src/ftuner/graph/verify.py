@@ -1,0 +1,38 @@
+"""What holds of every graph."""
+
+from __future__ import annotations
+
+from ftuner.core.dim import Dim
+from ftuner.errors import GraphError
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.operators import OPERATORS
+
+
+def verify(graph: Graph) -> None:
+    """Check that nodes come after what they read, that each value is made once, and that types are
+    what the operators' shape rules say.
+
+    Raises:
+        GraphError: otherwise; it is a defect of a pass, not of a model.
+    """
+    known: set[Value] = set(graph.inputs)
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value.constant is None and value not in known:
+                raise GraphError(f"{node} reads {value.name} before it is made")
+        types = OPERATORS[node.op].infer([v.type for v in node.inputs], node.attributes, _agree)
+        if types != tuple(v.type for v in node.outputs):
+            raise GraphError(f"{node} should give {', '.join(map(str, types))}")
+        for value in node.outputs:
+            if value in known:
+                raise GraphError(f"{value.name} is made twice")
+            known.add(value)
+    for name, value in graph.outputs:
+        if value.constant is None and value not in known:
+            raise GraphError(f"output {name} is never made")
+
+
+def _agree(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+    """What the builder demanded of dims still holds: only numbers can contradict each other."""
+    if isinstance(x, int) and isinstance(y, int) and x != y and not (or_one and 1 in (x, y)):
+        raise GraphError(f"{what}: {x} and {y}")

@@ -1,0 +1,439 @@
+"""Programs: a lowered graph bound to concrete extents, as records that native code walks.
+
+`ProgramWriter` holds what does not depend on extents: compiled functions, packed weights, the order
+of steps, which buffers live when. Binding evaluates dims, asks the planner for each product, lays
+the arena out and fills in the records. Nothing is compiled or measured.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.abi import (
+    MAX_OPERANDS,
+    PRODUCT_KINDS,
+    SLOT_BYTES,
+    Attention,
+    Call,
+    Patch,
+    Program,
+    Step,
+)
+from ftuner.codegen.llvm.abi import Plan as PlanSlot
+from ftuner.core.definition import Operand
+from ftuner.core.dim import Dim, compiled
+from ftuner.core.ukernel import COLUMN
+from ftuner.errors import ShapeError
+from ftuner.graph.buffers import Buffer
+from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep
+from ftuner.planner.plan import Problem
+from ftuner.runtime.attention import AttentionRecord, attention_record
+from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
+from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
+from ftuner.runtime.panels import Panels, panel_problem
+from ftuner.runtime.products import Products, Ready
+from ftuner.runtime.strided import StridedArray
+
+
+class CompiledNest(NamedTuple):
+    """A nest's function."""
+
+    address: int
+    parameters: tuple[Dim, ...]
+    tasks: Dim
+    checks: tuple[str, ...]
+    """What a status of n + 1 means."""
+
+
+class CompiledProduct(NamedTuple):
+    """What a product step runs with."""
+
+    products: Products
+    panels: Panels | None
+    """B, if it is a weight."""
+
+
+class CompiledAttention(NamedTuple):
+    """The attention kernel, and the library of its uKernels."""
+
+    address: int
+    products: Products
+
+
+Compiled = CompiledNest | CompiledProduct | CompiledAttention
+
+
+class _Dims:
+    """All dims of a program, evaluated together."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Dim, int] = {}
+
+    def number(self, dim: Dim) -> int:
+        return self._numbers.setdefault(dim, len(self._numbers))
+
+    def numbers(self, dims: Sequence[Dim]) -> tuple[int, ...]:
+        return tuple(self.number(d) for d in dims)
+
+    def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
+        return compiled(list(self._numbers), names)
+
+
+class _Layouts:
+    """All layouts of a program, evaluated together."""
+
+    def __init__(self, dims: _Dims) -> None:
+        self._dims = dims
+        self._numbers: dict[Operand, int] = {}
+        self._rows: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
+        self.offsets: list[int] = []
+        """Of each layout, the number of its offset's dim."""
+
+    def number(self, layout: Operand) -> int:
+        found = self._numbers.get(layout)
+        if found is None:
+            dims = self._dims
+            found = self._numbers[layout] = len(self._rows)
+            size = layout.dtype.itemsize
+            self._rows.append((dims.numbers(layout.shape), dims.numbers(layout.strides), size))
+            self.offsets.append(dims.number(layout.offset))
+        return found
+
+    def strided(self, values: Sequence[int]) -> list[StridedArray]:
+        return [
+            StridedArray(
+                tuple([values[n] for n in shape]), tuple([values[n] * size for n in strides]), size
+            )
+            for shape, strides, size in self._rows
+        ]
+
+
+class _Place(NamedTuple):
+    """An address to be written."""
+
+    slot: int
+    arena: int
+    """The number of an arena buffer, or -1."""
+    fixed: int
+    """The address of a constant, if it is none."""
+    offset: int
+    """The number of a dim: elements from the beginning."""
+    itemsize: int
+
+
+class _Task(NamedTuple):
+    """A product or attention to be planned."""
+
+    title: str
+    products: Products
+    scale: float | None
+    """Of attention; None for products."""
+    width: int
+    """Of the panels of a product's weight; 0 if it has none."""
+    layouts: tuple[int, ...]
+    """Of the step's views, in their order."""
+
+
+@dataclass(frozen=True)
+class BoundProgram:
+    """Records ready to run, and what keeps them valid."""
+
+    records: array[int]
+    address: int
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    """Shape and dtype of each output."""
+    checked: tuple[tuple[int, tuple[str, ...]], ...]
+    """The slot of each status, and what its numbers mean."""
+    arena_address: int
+    """Where the arena was when the records were written."""
+    workers: int
+    kept: tuple[Ready, ...]
+    """Plans that the records point to."""
+
+
+class ProgramWriter:
+    """Writes the programs of one lowered graph.
+
+    The records of all its programs have one layout: an image of them is written once, and a program
+    fills in what depends on extents.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        made: Sequence[Compiled],
+        names: Sequence[str],
+        pool_address: int,
+        page_bytes: int,
+    ) -> None:
+        self._page_bytes = page_bytes
+        self._kept = (lowered, made)
+        """What records hold addresses of: constants, packed weights."""
+        self._inputs = len(lowered.inputs)
+        dims = _Dims()
+        self._layouts = _Layouts(dims)
+        arena = _arena_buffers(lowered)
+        self._arena = [
+            (dims.number(b.elements), b.dtype.itemsize, first, last) for b, first, last in arena
+        ]
+        self._arena_numbers = {b: i for i, (b, _, _) in enumerate(arena)}
+        self._places: list[_Place] = []
+        self._fills: list[tuple[int, int]] = []
+        """Slots, and the numbers of the dims to write there."""
+        self._patches: list[tuple[int, int, int, int]] = []
+        """Slot, array of the caller, number of the offset's dim, bytes of an element."""
+        self._patch_offsets: list[tuple[int, int, int]] = []
+        self._relative: list[int] = [Program.STEPS, Program.PATCHES]
+        """Slots that hold slots, to become addresses."""
+        self._checked: list[tuple[int, tuple[str, ...]]] = []
+        self._tasks: dict[_Task, int] = {}
+        """What is to be planned; equal tasks once."""
+        self._products: list[tuple[int, int, int]] = []
+        """Step and call record, and the number of the task."""
+        self._attentions: list[tuple[int, int, int]] = []
+        """Step and dims record, and the number of the task."""
+        image = [0] * (Program.SIZE + len(lowered.steps) * Step.SIZE)
+        for i, (step, code) in enumerate(zip(lowered.steps, made, strict=True)):
+            at = Program.SIZE + i * Step.SIZE
+            if isinstance(step, NestStep):
+                assert isinstance(code, CompiledNest)
+                self._add_nest(image, at, step, code, dims)
+            else:
+                assert not isinstance(code, CompiledNest)
+                self._add_planned(image, at, step, code, pool_address)
+        image[Program.STEPS] = Program.SIZE
+        image[Program.STEP_COUNT] = len(lowered.steps)
+        image[Program.PATCHES] = len(image)
+        image[Program.PATCH_COUNT] = len(self._patches)
+        image[Program.POOL] = pool_address
+        for slot, number, offset, itemsize in self._patches:
+            self._relative.append(len(image) + Patch.SLOT)
+            self._patch_offsets.append((len(image) + Patch.OFFSET, offset, itemsize))
+            image += (slot, number, 0)
+        self._image = image
+        self._outputs = [
+            (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
+        ]
+        self._evaluate = dims.compiled(names)
+        self._kinds = [PRODUCT_KINDS[t.products.compiled.library.dtype] for t in self._tasks]
+
+    def _add_nest(
+        self, image: list[int], at: int, step: NestStep, code: CompiledNest, dims: _Dims
+    ) -> None:
+        none = dims.number(0)
+        self._begin_step(image, at, code.address, len(image))
+        for buffer in (*step.operands, *step.results):
+            self._add_address(len(image), buffer, none)
+            image.append(0)
+        image[at + Step.DIMS] = len(image)
+        for number in dims.numbers(code.parameters):
+            self._fills.append((len(image), number))
+            image.append(0)
+        self._fills.append((at + Step.TASKS, dims.number(code.tasks)))
+        if code.checks:
+            self._checked.append((at + Step.STATUS, code.checks))
+
+    def _begin_step(self, image: list[int], at: int, function: int, argument: int) -> None:
+        image[at + Step.FUNCTION] = function
+        image[at + Step.ARGUMENT] = argument
+        self._relative += (at + Step.ARGUMENT, at + Step.DIMS)
+
+    def _add_planned(
+        self, image: list[int], at: int, step: ProductStep | AttentionStep,
+        code: CompiledProduct | CompiledAttention, pool_address: int,
+    ) -> None:  # fmt: skip
+        layouts = tuple(self._layouts.number(v.layout) for v in step.views)
+        panels = code.panels if isinstance(code, CompiledProduct) else None
+        scale = step.scale if isinstance(step, AttentionStep) else None
+        width = panels.width if panels is not None else 0
+        task = _Task(step.title, code.products, scale, width, layouts)
+        number = self._tasks.setdefault(task, len(self._tasks))
+        argument = len(image)
+        if isinstance(step, AttentionStep):
+            assert isinstance(code, CompiledAttention)
+            self._begin_step(image, at, code.address, argument)
+            image += [0] * len(step.views)
+            slots = list(range(argument, len(image)))
+            image[at + Step.DIMS] = len(image)
+            self._attentions.append((at, len(image), number))
+            image += [0] * (Attention.AXES + (len(step.q.shape) - 2) * Attention.AXIS_SIZE)
+        else:
+            assert isinstance(code, CompiledProduct)
+            self._begin_step(image, at, 0, argument)
+            image += [0] * Call.SIZE
+            image[argument + Call.POOL] = pool_address
+            assert len(step.operands) <= MAX_OPERANDS
+            names = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
+            slots = [argument + n for n, _ in zip(names, step.views, strict=False)]
+            self._products.append((at, argument, number))
+        for slot, view in zip(slots, step.views, strict=True):
+            offset = self._layouts.offsets[self._layouts.number(view.layout)]
+            if panels is not None and view is step.views[1]:
+                image[slot] = int(panels.packed.ctypes.data)
+            else:
+                self._add_address(slot, view.buffer, offset)
+
+    def _add_address(self, slot: int, buffer: Buffer, offset: int) -> None:
+        """Have the address of an element written to a slot."""
+        size = buffer.dtype.itemsize
+        if buffer.kind in ("input", "output"):
+            number = buffer.number + (self._inputs if buffer.kind == "output" else 0)
+            self._patches.append((slot, number, offset, size))
+            return
+        number = self._arena_numbers.get(buffer, -1)
+        fixed = 0 if buffer.array is None else int(buffer.array.ctypes.data)
+        self._places.append(_Place(slot, number, fixed, offset, size))
+
+    def bind(
+        self, symbols: Sequence[int], workers: int, arena: Callable[[int], int]
+    ) -> BoundProgram:
+        """The program for values of the symbols.
+
+        `arena` gives the address of as many bytes as it is told.
+
+        Raises:
+            ShapeError: a product over an axis of no elements.
+        """
+        values = self._evaluate(symbols)
+        strided = self._layouts.strided(values)
+        planned = [self._planned(task, strided, workers) for task in self._tasks]
+        offsets, arena_bytes = self._arena_places(values)
+        base = arena(arena_bytes + max(map(_workspace_bytes, planned), default=0))
+        workspace = base + arena_bytes
+
+        records = array("q", self._image)
+        here = records.buffer_info()[0]
+        records[Program.WORKERS] = workers
+        for slot in self._relative:
+            records[slot] = here + records[slot] * SLOT_BYTES
+        for slot, number in self._fills:
+            records[slot] = values[number]
+        for slot, number, itemsize in self._patch_offsets:
+            records[slot] = values[number] * itemsize
+        for slot, number, fixed, offset, itemsize in self._places:
+            begin = fixed if number < 0 else base + offsets[number]
+            records[slot] = begin + values[offset] * itemsize
+        for at, call, number in self._products:
+            ready = planned[number]
+            if ready is None:
+                records[at + Step.KIND] = records[at + Step.TASKS] = 0
+                continue
+            assert isinstance(ready, Ready)
+            encoded = ready.encoded
+            records[at + Step.KIND] = self._kinds[number]
+            records[at + Step.TASKS] = encoded.workers
+            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS]
+            records[call + Call.PLAN] = encoded.address
+            records[call + Call.WORKSPACE] = workspace
+        for at, place, number in self._attentions:
+            record = planned[number]
+            if record is None:
+                continue
+            assert isinstance(record, AttentionRecord)
+            records[place : place + len(record.dims)] = array("q", record.dims)
+            records[place + Attention.WORKSPACE] = workspace
+            records[at + Step.TASKS] = record.tasks
+        outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
+        kept = tuple(r for r in planned if isinstance(r, Ready))
+        return BoundProgram(records, here, outputs, tuple(self._checked), base, workers, kept)
+
+    def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
+        """An offset for each arena buffer, such that those that live together are apart."""
+        offsets: list[int] = []
+        living: list[tuple[int, int, int]] = []
+        total = 0
+        for number, itemsize, first, last in self._arena:
+            size = _aligned(values[number] * itemsize + SLACK_BYTES)
+            living = [x for x in living if x[2] >= first]
+            offset = 0
+            for begin, end, _ in living:
+                if offset + size <= begin:
+                    break
+                offset = max(offset, end)
+            living.append((offset, offset + size, last))
+            living.sort()
+            offsets.append(offset)
+            total = max(total, offset + size)
+        return offsets, total
+
+    def _planned(
+        self, task: _Task, strided: Sequence[StridedArray], workers: int
+    ) -> Ready | AttentionRecord | None:
+        """What a step needs to know of its extents; None if there is nothing to do."""
+        arrays = [strided[n] for n in task.layouts]
+        if task.scale is not None:
+            q, k, v, *mask, out = arrays
+            if 0 in out.shape:
+                return None
+            if 0 in v.shape or 0 in q.shape:
+                raise ShapeError(f"{task.title}: attention over an axis of no elements")
+            return attention_record(
+                task.products, q, k, v, mask[0] if mask else None, out, task.scale, workers
+            )
+        a, b, c, *operands = arrays
+        if 0 in c.shape:
+            return None
+        if a.shape[-1] == 0:
+            raise ShapeError(f"{task.title}: a product over an axis of no elements")
+        return self._product(task, a, b, c, operands, workers)
+
+    def _product(
+        self, task: _Task, a: StridedArray, b: StridedArray, c: StridedArray,
+        operands: Sequence[StridedArray], workers: int,
+    ) -> Ready:  # fmt: skip
+        k, n = b.shape[-2:]
+        if len(b.shape) == 2:
+            # All rows at once.
+            rows = math.prod(c.shape[:-1])
+            a = a._replace(shape=(rows, k), strides=a.strides[-2:])
+            c = c._replace(shape=(rows, n), strides=c.strides[-2:])
+        layout = a_layout(a, n, self._page_bytes)
+        axes = batch_axes(c.shape[:-2], a, b, c)
+        b_k = b_column = 0
+        if task.width:
+            problem = panel_problem(
+                n, k, task.width, c.shape[0], workers, layout.layout, layout.must_pack
+            )
+        else:
+            b_k = b.strides[-2]
+            b_column = b.itemsize if unit_columns(b) else b.strides[-1]
+            problem = Problem(
+                m=c.shape[-2], n=n, k=k, batch=math.prod(axis[0] for axis in axes),
+                a_layout=layout.layout, a_must_pack=layout.must_pack, b_source=b_source(b),
+                width=0, b_k_bytes=abs(b_k), workers=workers,
+            )  # fmt: skip
+        a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
+        steps = tuple(
+            x.strides[-2] if len(x.shape) > 1 and any(e != 1 for e in x.shape[:-1]) else 0
+            for x in operands
+        )
+        strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
+        return task.products.ready(problem, strides)
+
+
+def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
+    if planned is None:
+        return 0
+    if isinstance(planned, AttentionRecord):
+        return planned.workspace_bytes
+    return planned.encoded.workspace_bytes
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _arena_buffers(lowered: Lowered) -> list[tuple[Buffer, int, int]]:
+    """Each arena buffer with the first and the last step that touches it."""
+    spans: dict[Buffer, list[int]] = {}
+    for i, step in enumerate(lowered.steps):
+        for buffer in (*step.writes, *step.reads):
+            if buffer.kind == "arena":
+                spans.setdefault(buffer, [i, i])[1] = i
+    return [(buffer, first, last) for buffer, (first, last) in spans.items()]

@@ -1,0 +1,179 @@
+"""The tests of operators that ONNX comes with, as cases for an importer.
+
+Each is a model of one operator (or of what it expands to) with inputs and outputs. A case is run as
+it is, and with a symbol for every extent of its inputs. Inputs whose values decide shapes become
+constants where the importer says so. `python -m tests.frontends.node_cases` prints the counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.frontends.onnx import Imported, import_model
+from ftuner.graph.evaluate import run_reference
+
+PASSED, WRONG = "passed", "wrong"
+UNSUPPORTED_DTYPE = "dtype"
+UNSUPPORTED_OPERATOR = "operator"
+UNSUPPORTED_SHAPE = "data-dependent shape"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with inputs and what it gives for them."""
+
+    name: str
+    model: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    rtol: float
+    atol: float
+
+    @property
+    def operator(self) -> str:
+        """What the case is about: the one operator, else what its name says."""
+        nodes = self.model.graph.node
+        return str(nodes[0].op_type) if len(nodes) == 1 else f"{self.name} (expanded)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case: one of the words above, and why."""
+
+    kind: str
+    why: str = ""
+    fixed: tuple[int, ...] = ()
+    """Inputs that had to be constants."""
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """All cases of single operators."""
+    with warnings.catch_warnings():
+        # Some cases compute infinities on purpose.
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        loaded = load_model_tests(kind="node")
+    return tuple(
+        Case(
+            test.name,
+            test.model,
+            tuple(map(_array, inputs)),
+            tuple(map(_array, outputs)),
+            test.rtol,
+            test.atol,
+        )
+        for test in loaded
+        for inputs, outputs in test.data_sets[:1]
+    )
+
+
+def _array(value: Any) -> Any:
+    """A tensor as an array; what is no tensor as it is."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def symbolic(case: Case) -> Case:
+    """The case with inputs whose extents the model does not name."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for number, value in enumerate(model.graph.input):
+        dims = list(value.type.tensor_type.shape.dim)
+        if case.operator in ("GatherND", "ScatterND") and number == 1:
+            # It decides how many axes the result has.
+            dims.pop()
+        for dim in dims:
+            dim.Clear()
+    return Case(case.name, model, case.inputs, case.outputs, case.rtol, case.atol)
+
+
+def _with_constants(model: Any, inputs: tuple[Any, ...], fixed: set[int]) -> Any:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for number in sorted(fixed):
+        name = model.graph.input[number].name
+        changed.graph.initializer.append(numpy_helper.from_array(np.asarray(inputs[number]), name))
+    return changed
+
+
+def _candidates(case: Case) -> Iterator[set[int]]:
+    """Sets of inputs that may have to be constants: none, small integers, all that is small."""
+    yield set()
+    small = {i for i, x in enumerate(case.inputs) if isinstance(x, np.ndarray) and x.size <= 64}
+    yield {i for i in small if case.inputs[i].dtype in (np.int64, np.int32) and i > 0}
+    yield {i for i in small if i > 0}
+    yield small
+
+
+@cache
+def run(case: Case) -> Outcome:
+    """Import a case and compare what its graph gives."""
+    outcome = Outcome(UNSUPPORTED_SHAPE)
+    for fixed in _candidates(case):
+        model = _with_constants(case.model, case.inputs, fixed)
+        try:
+            imported = import_model(model)
+        except UnsupportedOperatorError as error:
+            kind = UNSUPPORTED_OPERATOR if "not supported" in str(error) else UNSUPPORTED_SHAPE
+            outcome = Outcome(kind, str(error))
+            if kind == UNSUPPORTED_OPERATOR:
+                return outcome
+            continue
+        except GraphError as error:
+            if "is not supported" in str(error):
+                return Outcome(UNSUPPORTED_DTYPE, str(error))
+            if "of opset" in str(error):
+                return Outcome(UNSUPPORTED_OPERATOR, str(error))
+            return Outcome(WRONG, f"{type(error).__name__}: {error}")
+        except Exception as error:  # Whatever else it is, it is wrong.
+            return Outcome(WRONG, f"{type(error).__name__}: {error}")
+        try:
+            why = _difference(case, imported, fixed)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        return Outcome(WRONG if why else PASSED, why, tuple(sorted(fixed)))
+    return outcome
+
+
+def _difference(case: Case, imported: Imported, fixed: set[int]) -> str:
+    given = [x for i, x in enumerate(case.inputs) if i not in fixed]
+    results = run_reference(imported.graph, given)
+    if len(results) != len(case.outputs):
+        return f"{len(results)} outputs, not {len(case.outputs)}"
+    for name, result, wanted in zip(imported.outputs, results, case.outputs, strict=True):
+        if result.shape != wanted.shape or result.dtype != wanted.dtype:
+            return f"{name} is {result.dtype}{result.shape}, not {wanted.dtype}{wanted.shape}"
+        if not np.allclose(result, wanted, case.rtol, case.atol, equal_nan=True):
+            return f"{name} is {result!r:.200}, not {wanted!r:.200}"
+    return ""
+
+
+def main() -> None:
+    """Print what became of all cases."""
+    for title, change in (("as they are", lambda c: c), ("with symbols", symbolic)):
+        outcomes = {case: run(change(case)) for case in cases()}
+        counts = Counter(outcome.kind for outcome in outcomes.values())
+        print(f"{title}: {', '.join(f'{kind} {n}' for kind, n in counts.most_common())}")
+        for kind in (UNSUPPORTED_OPERATOR, UNSUPPORTED_DTYPE, UNSUPPORTED_SHAPE):
+            operators = Counter(c.operator for c, o in outcomes.items() if o.kind == kind)
+            print(f"  {kind}: {', '.join(f'{op} {n}' for op, n in operators.most_common(200))}")
+        for case, outcome in outcomes.items():
+            if outcome.kind in (WRONG, UNSUPPORTED_SHAPE):
+                print(f"  {outcome.kind}: {case.name}: {outcome.why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The tests of operators that ONNX comes with, as they are and with a symbol for every extent."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto
+from tests.frontends.node_cases import (
+    PASSED,
+    UNSUPPORTED_DTYPE,
+    UNSUPPORTED_OPERATOR,
+    UNSUPPORTED_SHAPE,
+    WRONG,
+    Case,
+    cases,
+    run,
+    symbolic,
+)
+
+from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.frontends.onnx.importer import LEAST_OPSET, SUPPORTED
+from ftuner.frontends.onnx.reading import domain_of, nodes_of
+
+OPEN_HEADS = "Attention whose number of heads is a symbol, written out: it repeats heads by a shape"
+SHAPES_OF_DATA = {
+    "test_training_dropout": "random numbers",
+    "test_attention_4d_": OPEN_HEADS,
+    "test_attention_local_window_": OPEN_HEADS,
+    "test_center_crop_pad_": "padding by differences that may be negative, rounded towards zero",
+}
+"""What begins the names of cases, with symbols, whose shapes only run time knows, and why."""
+
+
+def _names(case: Case) -> str:
+    return case.name
+
+
+def _expect_reason(case: Case, kind: str) -> None:
+    """That what is not supported is so for the reason that is given."""
+    model = case.model
+    nodes = {(domain_of(n.domain), n.op_type) for n in nodes_of(model.graph.node)}
+    if kind == UNSUPPORTED_OPERATOR:
+        old = any(o.domain == "" and o.version < LEAST_OPSET for o in model.opset_import)
+        assert old or not nodes <= SUPPORTED
+    elif kind == UNSUPPORTED_DTYPE:
+        aliases = {"float": "float32", "double": "float64"}
+        known = [
+            number
+            for name, number in TensorProto.DataType.items()
+            if aliases.get(name.lower(), name.lower()) in TENSOR_DTYPES
+        ]
+        used = [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
+        for node in model.graph.node:
+            used += [a.t.data_type for a in node.attribute if a.HasField("t")]
+            used += [a.i for a in node.attribute if a.name in ("to", "output_dtype", "precision")]
+        assert not set(used) <= set(known)
+
+
+@pytest.mark.parametrize("case", cases(), ids=_names)
+def test_as_it_is(case: Case) -> None:
+    outcome = run(case)
+    assert outcome.kind != WRONG, outcome.why
+    _expect_reason(case, outcome.kind)
+    if outcome.kind == UNSUPPORTED_SHAPE:
+        assert case.name.startswith("test_training_dropout")
+
+
+@pytest.mark.parametrize("case", cases(), ids=_names)
+def test_with_symbols(case: Case) -> None:
+    outcome = run(symbolic(case))
+    assert outcome.kind != WRONG, outcome.why
+    if outcome.kind == UNSUPPORTED_SHAPE:
+        assert case.name.startswith(tuple(SHAPES_OF_DATA))
+
+
+def test_all_operators_have_cases() -> None:
+    """Every operator of ONNX that is supported passes at least one of its cases."""
+    tested = {node.op_type for c in cases() if run(c).kind == PASSED for node in c.model.graph.node}
+    missing = {op for domain, op in SUPPORTED if domain == ""} - tested
+    # It is onnxruntime's own, though in the domain of ONNX.
+    assert missing == {"SimplifiedLayerNormalization"}
