@@ -15,7 +15,7 @@ import ftuner
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "frontends", "report", "api", "", "cli",
+    "frontends", "report", "api", "inference", "", "cli",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")

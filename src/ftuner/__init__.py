@@ -1,5 +1,8 @@
 """ftuner: tensor programs with dynamic shapes at the hardware's limit."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ftuner.api import (
     Dense,
     TuneReport,
@@ -16,10 +19,17 @@ from ftuner.errors import (
     DTypeError,
     ExpressionError,
     FTunerError,
+    GraphError,
     HardwareError,
+    IndexRangeError,
+    InputError,
     OperandError,
     ShapeError,
+    UnsupportedOperatorError,
 )
+
+if TYPE_CHECKING:
+    from ftuner.inference import InferenceSession, Model, SessionOptions, load
 
 __version__ = "0.1.0"
 
@@ -30,15 +40,30 @@ __all__ = [
     "Dense",
     "ExpressionError",
     "FTunerError",
+    "GraphError",
     "HardwareError",
+    "IndexRangeError",
+    "InferenceSession",
+    "InputError",
+    "Model",
     "OperandError",
+    "SessionOptions",
     "ShapeError",
     "TuneReport",
+    "UnsupportedOperatorError",
     "__version__",
     "explain",
     "get_num_threads",
     "hardware",
+    "load",
     "matmul",
     "set_num_threads",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Models are imported when they are first asked for: who multiplies matrices need not wait."""
+    if name in ("InferenceSession", "Model", "SessionOptions", "load"):
+        return getattr(import_module("ftuner.inference"), name)
+    raise AttributeError(f"module 'ftuner' has no attribute {name!r}")

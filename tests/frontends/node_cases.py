@@ -75,7 +75,7 @@ def cases() -> tuple[Case, ...]:
             test.atol,
         )
         for test in loaded
-        for inputs, outputs in test.data_sets[:1]
+        for inputs, outputs in (test.data_sets or [])[:1]
     )
 
 

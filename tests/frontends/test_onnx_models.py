@@ -26,7 +26,7 @@ from ftuner.frontends.onnx.reading import MAX_ATTRIBUTE_ELEMENTS, MAX_NESTING
 from ftuner.graph.evaluate import run_reference
 
 NODE = helper.make_node
-X = {"x": ("float32", ["n", 4])}
+X: dict[str, Any] = {"x": ("float32", ["n", 4])}
 
 
 def _external(location: str, values: Any, **entries: int) -> Any:
@@ -250,7 +250,7 @@ def test_a_version_is_named_for_each_domain() -> None:
 
 
 def test_dims_with_and_without_names() -> None:
-    inputs = {
+    inputs: dict[str, Any] = {
         "a": ("float32", ["batch size", None]), "b": ("float32", ["batch size", "batch_size"]),
         "c": ("float32", [-1, 3]),
     }  # fmt: skip
@@ -285,7 +285,7 @@ def test_nodes_in_any_order() -> None:
 
 
 def test_initialisers_that_are_inputs_are_constants() -> None:
-    inputs = {**X, "w": ("float32", [4])}
+    inputs: dict[str, Any] = {**X, "w": ("float32", [4])}
     nodes = [NODE("Add", ["x", "w"], ["y"])]
     model = model_of(nodes, inputs, ["y"], {"w": np.ones(4, np.float32)})
     assert [name for name, _ in import_model(model).inputs] == ["x"]
@@ -338,7 +338,7 @@ def test_extents_that_data_decides() -> None:
 
 def test_constraints_wait_for_extents_that_data_decides() -> None:
     nodes = [NODE("NonZero", ["x"], ["where"]), NODE("Add", ["where", "z"], ["y"])]
-    inputs = {**X, "z": ("int64", [1, 3])}
+    inputs: dict[str, Any] = {**X, "z": ("int64", [1, 3])}
     graph = import_model(model_of(nodes, inputs, ["y"])).graph
     z = np.zeros((1, 3), np.int64)
     x = np.zeros((2, 4), np.float32)

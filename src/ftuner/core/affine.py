@@ -8,12 +8,14 @@ Axes that all accesses walk together are merged into one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftuner.core.definition import Nest, Operand, Stage, Step
 from ftuner.core.dim import Dim, Shape, symbols_of
 
 AxisCoefficients = tuple[Dim, ...]
+POSITIONAL = frozenset({"argmax", "argmin", "scan"})
+"""Reductions in which the order of the elements counts."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Kernel:
     targets: tuple[Access, ...]
     wide: tuple[bool, ...]
     """For each result, whether it is stored for each reduced index too."""
+    combine: str = ""
+    """How the one result of a scattering nest is stored: see `Store.combine`."""
 
     @property
     def axes(self) -> Shape:
@@ -78,17 +82,20 @@ def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:
         accesses.append(access)
     places = []
     for store, target in zip(nest.stores, targets, strict=True):
-        coefficients: list[Dim] = [0] * count
-        for axis, stride in zip(store.axes, target.strides, strict=True):
+        place = _constant(target.offset, count)
+        for number, stride in zip(store.at, target.strides, strict=bool(store.at)):
+            place = _plus(place, _scaled(_affine(nest.steps, number, count), stride))
+        coefficients = list(place.coefficients)
+        for axis, stride in zip(store.axes, target.strides, strict=bool(store.axes)):
             coefficients[axis] = coefficients[axis] + stride
-        places.append(Access(target.offset, tuple(coefficients), ()))
-    wide = tuple(any(a >= len(nest.kept) for a in s.axes) for s in nest.stores)
+        places.append(Access(place.constant, tuple(coefficients), place.rest))
+    wide = tuple(bool(s.at) or any(a >= len(nest.kept) for a in s.axes) for s in nest.stores)
     # A result of all axes is stored for each reduced index even where those have extent one.
     wide = tuple(w or (bool(nest.reduced) and len(s.axes) == count)
                  for w, s in zip(wide, nest.stores, strict=True))  # fmt: skip
     kernel = Kernel(
         nest.kept, nest.reduced, nest.steps, tuple(accesses), nest.stages,
-        tuple(s.value for s in nest.stores), tuple(places), wide,
+        tuple(s.value for s in nest.stores), tuple(places), wide, nest.stores[0].combine,
     )  # fmt: skip
     return _merged(_without_unused(kernel))
 
@@ -141,7 +148,8 @@ def _dim_of(step: Step) -> Dim | None:
 def live_steps(kernel: Kernel) -> list[bool]:
     """Which steps are computed: those that results or stages need, beside what accesses say."""
     live = [False] * len(kernel.steps)
-    for value in (*kernel.values, *(s.value for s in kernel.stages)):
+    written = [step for t in kernel.targets for step, _ in t.rest]
+    for value in (*kernel.values, *written, *(s.value for s in kernel.stages)):
         live[value] = True
     for number in reversed(range(len(kernel.steps))):
         if not live[number]:
@@ -171,9 +179,10 @@ def _without_unused(kernel: Kernel) -> Kernel:
             rest = tuple((went[s], m) for s, m in access.rest)
             accesses.append(Access(access.constant, access.coefficients, rest))
     stages = tuple(Stage(s.kind, went[s.value], s.last) for s in kernel.stages)
+    targets = tuple(replace(t, rest=tuple((went[s], m) for s, m in t.rest)) for t in kernel.targets)
     return Kernel(
         kernel.kept, kernel.reduced, tuple(steps), tuple(accesses), stages,
-        tuple(went[v] for v in kernel.values), kernel.targets, kernel.wide,
+        tuple(went[v] for v in kernel.values), targets, kernel.wide, kernel.combine,
     )  # fmt: skip
 
 
@@ -181,7 +190,7 @@ def _merged(kernel: Kernel) -> Kernel:
     """Neighbouring axes that every access walks as one become one; axes of one element go."""
     used = {s.payload for s in kernel.steps if s.op == "index"}
     # The position along a reduced axis is what argmax and argmin are about.
-    positions = any(s.kind.startswith("arg") for s in kernel.stages)
+    positions = any(s.kind in POSITIONAL for s in kernel.stages)
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     groups: list[list[int]] = []
     axes, split = kernel.axes, len(kernel.kept)
@@ -221,4 +230,5 @@ def _merged(kernel: Kernel) -> Kernel:
         tuple(extents[:kept]), tuple(extents[kept:]), steps,
         tuple(None if a is None else renamed(a) for a in kernel.accesses),
         kernel.stages, kernel.values, tuple(renamed(t) for t in kernel.targets), kernel.wide,
+        kernel.combine,
     )  # fmt: skip

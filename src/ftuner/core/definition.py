@@ -53,12 +53,13 @@ class Operand:
 @dataclass(frozen=True)
 class Stage:
     """The reduction of a step over all reduced axes: `sum`, `product`, `maximum`, `minimum`, or
-    `argmax`, `argmin` (the first such index along the one reduced axis, as int64)."""
+    `argmax`, `argmin` (the first such index along the one reduced axis, as int64). A `scan` is the
+    sum so far, which the store of each reduced index sees."""
 
     kind: str
     value: int
     last: bool = False
-    """For `argmax` and `argmin`: the last such index."""
+    """For `argmax` and `argmin`: the last such index. For `scan`: the index itself counts."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Store:
 
     value: int
     axes: tuple[int, ...]
+    at: tuple[int, ...] = ()
+    """Where data tells where to store: the steps that are the index along each axis of the result.
+    `axes` is then empty, and all axes of the nest are walked one after the other."""
+    combine: str = ""
+    """What becomes of the element that is there: a reduction, or nothing if it is replaced."""
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,7 @@ def _difference_bound(x: Dim, y: Dim) -> int | None:
         return low
     low = least_value(y - x)
     if low is not None and low >= 0:
-        return -low
+        return -1 - low
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftuner.core.affine import Kernel
+from ftuner.core.affine import POSITIONAL, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, product
 
 BLOCK = 512
@@ -26,9 +26,12 @@ class Schedule:
 def schedule_of(kernel: Kernel, vector_bytes: int) -> Schedule:
     """The vector axis is that along which most accesses are contiguous, the last one in doubt."""
     kept = len(kernel.kept)
+    if any(t.rest for t in kernel.targets):
+        # Elements may be written more than once: one after the other.
+        return Schedule(None, 1, ())
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
-    positions = any(s.kind.startswith("arg") for s in kernel.stages)
+    positions = any(s.kind in POSITIONAL for s in kernel.stages)
     if positions:
         candidates = [a for a in candidates if a < kept]
 

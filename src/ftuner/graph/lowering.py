@@ -111,7 +111,44 @@ class AttentionStep:
         return (self.out.buffer,)
 
 
-Step = NestStep | ProductStep | AttentionStep
+@dataclass(frozen=True)
+class TopKStep:
+    """The `wanted` best of each row of `count` elements, in order, and where they were."""
+
+    title: str
+    x: View
+    """In row-major order, but for an offset."""
+    values: Buffer
+    positions: Buffer
+    rows: Dim
+    count: Dim
+    wanted: Dim
+    distance: Dim
+    """Elements between those of one row."""
+    largest: bool
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        return (self.x.buffer,)
+
+    @property
+    def results(self) -> tuple[Buffer, ...]:
+        return (self.values, self.positions)
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return self.results
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernel reads at run time."""
+        return (self.count, self.wanted, self.distance, self.x.layout.offset)
+
+
+Step = NestStep | ProductStep | AttentionStep | TopKStep
 
 
 @dataclass(frozen=True)
@@ -195,11 +232,14 @@ class _Lowering:
             buffer = Buffer("input", value.dtype, product(value.shape), number)
             inputs.append(buffer)
             self.forms[value] = View(buffer, row_major(value.type))
-        unknown = [n for n in self.graph.nodes if n.op not in _SPECIAL and not _defined(n)]
+        unknown = [n for n in self.graph.nodes if not _has_schedule(n)]
         if unknown:
             names = sorted({n.op for n in unknown})
             raise UnsupportedOperatorError(f"no schedule for {', '.join(names)}")
         for node in self.graph.nodes:
+            if node.op == "top_k":
+                self.top_k(node)
+                continue
             special = _SPECIAL.get(node.op)
             form = special(self, node) if special is not None else None
             self.forms[node.output] = form if form is not None else self.fused(node)
@@ -296,7 +336,7 @@ class _Lowering:
                 grown = self.product_epilogue(node, position, form)
                 if grown is not None:
                     return grown
-            if isinstance(form, _Lazy) and not form.injective:
+            if isinstance(form, _Lazy) and not form.injective and form.nest.stores[0].axes:
                 absorbed = self.nest_epilogue(node, position, form)
                 if absorbed is not None:
                     return absorbed
@@ -317,7 +357,10 @@ class _Lowering:
         at = [writer.index(axis) for axis in range(len(nest.axes))]
         went = writer.copy(nest.steps, loads, at)
         stages = tuple(Stage(s.kind, went[s.value], s.last) for s in nest.stages)
-        stores = tuple(Store(went[s.value], s.axes) for s in nest.stores)
+        stores = tuple(
+            Store(went[s.value], s.axes, tuple(went[a] for a in s.at), s.combine)
+            for s in nest.stores
+        )
         title = " + ".join([*joiner.titles, node.op])
         return joiner.lazy(Nest(nest.kept, nest.reduced, (), (), stages, stores), title)
 
@@ -477,6 +520,41 @@ class _Lowering:
         strides = broadcast_strides(view.layout, node.output.shape)
         return View(view.buffer, replace(view.layout, shape=node.output.shape, strides=strides))
 
+    def top_k(self, node: Node) -> None:
+        """Both results, straight to memory."""
+        (x,) = node.inputs
+        axis = node.attributes["axis"]
+        values, positions = (self.place(v) for v in node.outputs)
+        distance = product(x.shape[axis + 1 :])
+        rows = product(x.shape[:axis]) * distance
+        self.steps.append(
+            TopKStep(
+                "top_k",
+                self.contiguous(x),
+                values.buffer,
+                positions.buffer,
+                rows,
+                x.shape[axis],
+                node.attributes["k"],
+                distance,
+                node.attributes["largest"],
+            )
+        )
+        for value, place in zip(node.outputs, (values, positions), strict=True):
+            self.forms[value] = place
+
+    def scatter(self, node: Node) -> _Form | None:
+        """A copy of the first operand, into which the updates are written in their order."""
+        x = node.inputs[0]
+        place = self.place(node.output)
+        form = self.form(x)
+        if isinstance(form, View) or self.uses.get(x, 0) > 1:
+            self.copied(self.view(x), place)
+        else:
+            self.forms[x] = self.store(form, place)
+        self.nest_step(self.nest(node), place)
+        return place
+
     def concat(self, node: Node) -> _Form | None:
         """Each operand is computed to its part of the result."""
         axis = node.attributes["axis"]
@@ -502,6 +580,8 @@ _SPECIAL = {
     "slice": _Lowering.slice,
     "broadcast": _Lowering.broadcast,
     "concat": _Lowering.concat,
+    "scatter_elements": _Lowering.scatter,
+    "scatter_nd": _Lowering.scatter,
 }
 
 
@@ -544,8 +624,9 @@ class _Joiner:
         )
 
 
-def _defined(node: Node) -> bool:
-    return OPERATORS[node.op].define is not None and len(node.outputs) == 1
+def _has_schedule(node: Node) -> bool:
+    known = node.op in _SPECIAL or node.op == "top_k"
+    return known or OPERATORS[node.op].define is not None
 
 
 def _written(shape: Shape, body: Body) -> tuple[Writer, Nest]:

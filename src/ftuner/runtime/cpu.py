@@ -15,10 +15,9 @@ from ftuner.codegen.llvm.abi import (
     reduce_symbol,
 )
 from ftuner.codegen.llvm.bundle import (
-    AttentionBundle,
     Bundle,
+    GraphBundle,
     KernelBundle,
-    NestBundle,
     RuntimeBundle,
 )
 from ftuner.codegen.llvm.jit import LoadedObject, host_target, llvm_version
@@ -135,7 +134,7 @@ class CpuBackend(Backend):
         return CompiledLibrary(library, loaded, kernels, loaded.addresses[reduce_symbol(some)])
 
     def loaded(
-        self, bundles: Sequence[NestBundle | AttentionBundle], progress: Progress | None = None
+        self, bundles: Sequence[GraphBundle], progress: Progress | None = None
     ) -> LoadedObject:
         """Kernels of a graph, compiled if need be and loaded."""
         return self._compile(list(bundles), progress)

@@ -11,14 +11,22 @@ from typing import Any
 import numpy as np
 
 from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL
-from ftuner.codegen.llvm.bundle import AttentionBundle, NestBundle
-from ftuner.core.affine import Kernel
+from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
 from ftuner.core.dim import symbols_of
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError, InputError, OperandError
 from ftuner.graph.evaluate import bind
 from ftuner.graph.ir import Graph
-from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep, lower
+from ftuner.graph.lowering import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    Step,
+    TopKStep,
+    lower,
+)
+from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array, as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.panels import pack
@@ -50,14 +58,21 @@ class TensorSpec:
 class Model:
     """A graph compiled for this machine. Safe to use from several threads."""
 
-    def __init__(self, graph: Graph, session: Session, progress: Progress | None = None) -> None:
-        """Lower, compile and pack a graph.
+    def __init__(
+        self,
+        graph: Graph,
+        session: Session,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Lower, compile and pack a graph. `threads`: of a run; by default the session's.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
         """
         self.graph = graph
         self._session = session
+        self._threads = threads
         self.lowered: Lowered = lower(graph)
         self._symbols = symbols_of(d for v in graph.inputs for d in v.shape)
         self._writer = self._compiled(progress)
@@ -71,6 +86,11 @@ class Model:
         self._arena = np.empty(0, np.uint8)
 
     @property
+    def threads(self) -> int:
+        """Threads that a run uses, the caller's own included."""
+        return self._session.threads if self._threads is None else self._threads
+
+    @property
     def inputs(self) -> list[TensorSpec]:
         return [_spec(v.name, v.dtype.name, v.shape) for v in self.graph.inputs]
 
@@ -81,43 +101,31 @@ class Model:
     def _compiled(self, progress: Progress | None) -> ProgramWriter:
         session = self._session
         backend = session.backend
-        isa, steps = backend.isa, self.lowered.steps
-        bundles: dict[object, NestBundle | AttentionBundle] = {}
-        for step in steps:
-            if isinstance(step, NestStep):
-                bundles[step] = NestBundle(step.kernel, isa.vector_bytes, isa.fused)
-            elif isinstance(step, AttentionStep):
-                bundles[step] = AttentionBundle(
-                    step.q.layout.dtype, len(step.q.shape) - 2, step.mask is not None,
-                    isa.vector_bytes, isa.fused,
-                )  # fmt: skip
+        steps = self.lowered.steps
+        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
         self._loaded = backend.loaded(list(dict.fromkeys(bundles.values())), progress)
         # One weight may have several products.
         packed: dict[tuple[int, object], CompiledProduct] = {}
         made: list[Compiled] = []
         for step in steps:
-            if isinstance(step, NestStep):
-                made.append(self._nest(step.kernel, bundles[step]))
-            elif isinstance(step, AttentionStep):
-                address = self._loaded.addresses[bundles[step].symbol]
-                products = session.products(step.q.layout.dtype)
-                made.append(CompiledAttention(address, products))
-            else:
+            if isinstance(step, ProductStep):
                 products = session.products(step.a.layout.dtype, step.epilogue)
                 made.append(self._product(step, products, packed))
+                continue
+            address = self._loaded.addresses[bundles[step].symbol]
+            if isinstance(step, AttentionStep):
+                made.append(CompiledAttention(address, session.products(step.q.layout.dtype)))
+            elif isinstance(step, TopKStep):
+                made.append(CompiledNest(address, step.parameters(), step.rows, ()))
+            else:
+                kernel = step.kernel
+                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes))
+                texts = tuple(checks(kernel))
+                made.append(CompiledNest(address, kernel.parameters(), tasks, texts))
         return ProgramWriter(
             self.lowered, made, self._symbols, backend.runtime.pool.address,
             session.hardware.page_bytes,
         )  # fmt: skip
-
-    def _nest(self, kernel: Kernel, bundle: NestBundle | AttentionBundle) -> CompiledNest:
-        schedule = schedule_of(kernel, bundle.vector_bytes)
-        return CompiledNest(
-            self._loaded.addresses[bundle.symbol],
-            kernel.parameters(),
-            task_count(kernel, schedule),
-            tuple(checks(kernel)),
-        )
 
     def _product(
         self, step: ProductStep, products: Any, packed: dict[tuple[int, object], CompiledProduct]
@@ -127,7 +135,7 @@ class Model:
             return CompiledProduct(products, None)
         key = (id(array), step.epilogue)
         if key not in packed:
-            panels = pack(products, array.T, self._session.threads)
+            panels = pack(products, array.T, self.threads)
             packed[key] = CompiledProduct(products, panels)
         return packed[key]
 
@@ -174,7 +182,7 @@ class Model:
 
     def _locked(self, arrays: Sequence[Array]) -> list[Array]:
         pool = self._session.backend.runtime.pool
-        workers = self._session.threads
+        workers = self.threads
         alone = workers == 1 or not pool.lock.acquire(blocking=False)
         try:
             if not alone and pool.threads < workers and not pool.grow(workers):
@@ -213,6 +221,18 @@ class Model:
         if self._arena.nbytes < size + 64:
             self._arena = np.empty(size + 64, np.uint8)
         return self._arena_address()
+
+
+def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
+    """What is to be compiled for a step; products have libraries of their own."""
+    if isinstance(step, NestStep):
+        return NestBundle(step.kernel, isa.vector_bytes, isa.fused)
+    if isinstance(step, TopKStep):
+        return TopKBundle(step.x.layout.dtype, step.largest)
+    if isinstance(step, AttentionStep):
+        axes, masked = len(step.q.shape) - 2, step.mask is not None
+        return AttentionBundle(step.q.layout.dtype, axes, masked, isa.vector_bytes, isa.fused)
+    return None
 
 
 def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:

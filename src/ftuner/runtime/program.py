@@ -31,7 +31,7 @@ from ftuner.core.dim import Dim, compiled
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep
+from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.planner.plan import Problem
 from ftuner.runtime.attention import AttentionRecord, attention_record
 from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
@@ -42,7 +42,7 @@ from ftuner.runtime.strided import StridedArray
 
 
 class CompiledNest(NamedTuple):
-    """A nest's function."""
+    """The function of a nest, or of another kernel whose tasks are alike."""
 
     address: int
     parameters: tuple[Dim, ...]
@@ -201,7 +201,7 @@ class ProgramWriter:
         image = [0] * (Program.SIZE + len(lowered.steps) * Step.SIZE)
         for i, (step, code) in enumerate(zip(lowered.steps, made, strict=True)):
             at = Program.SIZE + i * Step.SIZE
-            if isinstance(step, NestStep):
+            if isinstance(step, (NestStep, TopKStep)):
                 assert isinstance(code, CompiledNest)
                 self._add_nest(image, at, step, code, dims)
             else:
@@ -224,7 +224,7 @@ class ProgramWriter:
         self._kinds = [PRODUCT_KINDS[t.products.compiled.library.dtype] for t in self._tasks]
 
     def _add_nest(
-        self, image: list[int], at: int, step: NestStep, code: CompiledNest, dims: _Dims
+        self, image: list[int], at: int, step: NestStep | TopKStep, code: CompiledNest, dims: _Dims
     ) -> None:
         none = dims.number(0)
         self._begin_step(image, at, code.address, len(image))

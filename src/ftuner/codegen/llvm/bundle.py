@@ -92,7 +92,25 @@ class AttentionBundle:
         return (self.symbol,)
 
 
-Bundle = KernelBundle | RuntimeBundle | NestBundle | AttentionBundle
+@dataclass(frozen=True)
+class TopKBundle:
+    """The kernel that finds the largest or smallest elements of rows."""
+
+    dtype: DType
+    largest: bool
+
+    @property
+    def symbol(self) -> str:
+        return f"top_k_{self.dtype}_{'largest' if self.largest else 'smallest'}"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return (self.symbol,)
+
+
+GraphBundle = NestBundle | AttentionBundle | TopKBundle
+"""What steps of a graph run."""
+Bundle = KernelBundle | RuntimeBundle | GraphBundle
 
 
 def bundle_key(bundle: Bundle, target: Target) -> str:

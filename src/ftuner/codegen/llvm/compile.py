@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.bundle import (
     KernelBundle,
     NestBundle,
     RuntimeBundle,
+    TopKBundle,
 )
 from ftuner.codegen.llvm.chunks import emit_chunks
 from ftuner.codegen.llvm.dot import emit_dot
@@ -30,6 +31,7 @@ from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.codegen.llvm.pool import emit_pool
 from ftuner.codegen.llvm.program import emit_program
 from ftuner.codegen.llvm.reduce import emit_reduce
+from ftuner.codegen.llvm.top_k import emit_top_k
 from ftuner.core.dtype import DTYPES
 from ftuner.core.ukernel import DOT
 
@@ -46,6 +48,8 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_program(module)
     elif isinstance(bundle, NestBundle):
         emit_nest(module, bundle.symbol, bundle.kernel, bundle.vector_bytes, bundle.fused)
+    elif isinstance(bundle, TopKBundle):
+        emit_top_k(module, bundle.symbol, bundle.dtype, bundle.largest)
     elif isinstance(bundle, AttentionBundle):
         lanes = bundle.vector_bytes // bundle.dtype.itemsize
         emit_attention(module, bundle.symbol, bundle.dtype, bundle.axes, bundle.with_mask, lanes,

@@ -143,6 +143,9 @@ class _Emission:
     def _task(self, place: _Place) -> None:
         """All stages, then the results, of one kept index or of a vector of them."""
         kernel = self.kernel
+        if any(stage.kind == "scan" for stage in kernel.stages):
+            self._scan(place)
+            return
         for stage in kernel.stages:
             total = self._stage(place, stage)
             place = _Place(place.index, place.lanes, (*place.stages, total))
@@ -205,6 +208,31 @@ class _Emission:
         self._over_reduced(place, gather)
         result = builder.load(total, typ=type_)
         return elements.across(builder, stage.kind, result, dtype) if across else result
+
+    def _scan(self, place: _Place) -> None:
+        """Store the sum so far at each index along the one reduced axis."""
+        builder, kernel = self.builder, self.kernel
+        (stage,) = kernel.stages
+        dtype = kernel.steps[stage.value].dtype
+        type_ = elements.register_type(dtype)
+        if place.lanes is not None:
+            type_ = ir.VectorType(type_, self.schedule.lanes)
+        total = reserve(builder, type_)
+        builder.store(elements.zero(type_), total)
+
+        def advance(inner: _Place) -> None:
+            before = builder.load(total, typ=type_)
+            value = _Values(self, inner).value(stage.value)
+            if place.lanes is not None and not elements.lanes_of(value):
+                value = splat(builder, value, self.schedule.lanes)
+            after = elements.combine(builder, "sum", before, value, dtype)
+            builder.store(after, total)
+            seen = after if stage.last else before
+            values = _Values(self, _Place(inner.index, inner.lanes, (seen,)))
+            for result in range(len(kernel.values)):
+                values.store(result)
+
+        self._over_reduced(place, advance)
 
     def _position(self, place: _Place, stage: Stage) -> ir.Value:
         """The index of the largest or smallest element, along the one reduced axis."""
@@ -396,9 +424,13 @@ class _Values:
         lanes = self._place.lanes
         vector = self._emission.schedule.vector
         offset, apart = self._offset(access, base=True)
-        assert apart is None, "results lie at affine offsets"
+        assert apart is None, "vectors of results lie at affine offsets"
         if lanes is None:
-            builder.store(value, self._address(buffer, offset, dtype), align=dtype.itemsize)
+            address = self._address(buffer, offset, dtype)
+            if kernel.combine:
+                before = builder.load(address, typ=value.type, align=dtype.itemsize)
+                value = elements.combine(builder, kernel.combine, before, value, dtype)
+            builder.store(value, address, align=dtype.itemsize)
             return
         assert vector is not None
         count = self._emission.schedule.lanes

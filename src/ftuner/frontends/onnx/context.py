@@ -190,6 +190,13 @@ class Context:
             raise self.unsupported(f"{what} {reason}")
         return value.dims
 
+    def dim_of(self, value: Value, what: str) -> Dim:
+        """The one element of a tensor of integers."""
+        found = self.dims_of(value, what)
+        if len(found) != 1:
+            raise self.malformed(f"{what} has {len(found)} elements; expected one")
+        return found[0]
+
     def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
         """The elements of a tensor of integers, none of them a symbol."""
         found = self.dims_of(value, what)
@@ -199,11 +206,9 @@ class Context:
         return integers
 
     def integer_of(self, value: Value, what: str) -> int:
-        """The one element of a tensor of integers."""
-        found = self.integers_of(value, what)
-        if len(found) != 1:
-            raise self.malformed(f"{what} has {len(found)} elements; expected one")
-        return found[0]
+        """The one element of a tensor of integers, no symbol."""
+        self.dim_of(value, what)
+        return self.integers_of(value, what)[0]
 
     def array_of(self, value: Value, what: str) -> Array:
         """The elements of a constant."""

@@ -143,15 +143,15 @@ def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
     indices, depth, values = (node.input(i) for i in range(3))
-    extents = context.dims_of(depth, "the depth")
-    if len(extents) != 1 or values.shape != (2,):
-        raise context.malformed(f"depth {depth.type} and values {values.type}")
+    extent = context.dim_of(depth, "the depth")
+    if values.shape != (2,):
+        raise context.malformed(f"values {values.type}; expected two")
     indices = context.cast(indices, INT64)
     axis = context.axis(node.integer("axis", -1), indices.rank + 1)
     negative = context.add("less", indices, context.scalar(0, INT64))
-    wrapped = context.add("add", indices, context.builder.dims(extents, ()))
+    wrapped = context.add("add", indices, context.builder.dims([extent], ()))
     chosen = context.unsqueeze(context.add("where", negative, wrapped, indices), [axis])
-    hot = context.add("equal", chosen, context.iota(extents[0], axis, chosen.rank))
+    hot = context.add("equal", chosen, context.iota(extent, axis, chosen.rank))
     off, on = (context.reshape(v, ()) for v in context.pieces(values, 0, (1, 1)))
     return [context.add("where", hot, on, off)]
 
@@ -160,11 +160,11 @@ def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
     x, given = node.input(0), node.optional(1)
     if x.rank < 2:
         raise context.malformed(f"a triangle of {x.type}")
-    offset: tuple[Dim, ...] = (0,) if given is None else context.dims_of(given, "the diagonal")
+    offset = 0 if given is None else context.dim_of(given, "the diagonal")
     row = context.iota(x.shape[-2], 0, 2)
     column = context.iota(x.shape[-1], 1, 2)
-    if offset != (0,):
-        row = context.add("add", row, context.builder.dims(offset, ()))
+    if offset != 0:
+        row = context.add("add", row, context.builder.dims([offset], ()))
     pair = (row, column) if node.flag("upper", True) else (column, row)
     kept = context.add("less_equal", *pair)
     if x.dtype == BOOL:
@@ -182,12 +182,9 @@ def _cumulative_sum(context: Context, node: NodeView) -> Sequence[Value]:
 def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    wanted: Sequence[Dim]
-    wanted = context.dims_of(node.input(1), "k") if node.opset >= 10 else [node.integer("k")]
-    if len(wanted) != 1:
-        raise context.malformed(f"k has {len(wanted)} elements; expected one")
+    k = context.dim_of(node.input(1), "k") if node.opset >= 10 else node.integer("k")
     largest = node.flag("largest", True)
-    return context.builder.add_many("top_k", x, axis=axis, k=wanted[0], largest=largest)
+    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
 def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
@@ -195,7 +192,7 @@ def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
     if x.constant is not None:
         found = np.array(np.nonzero(x.constant), np.int64)
         return [context.builder.constant(found.reshape(x.rank, -1))]
-    count = context.names.fresh(f"{node.record.outputs[0]}_count")
+    count = context.names.fresh(f"{next(iter(node.record.outputs), 'non_zero')}_count")
     return [context.add("non_zero", x, count=str(count))]
 
 

@@ -109,10 +109,9 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
 def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
     """At inference: nothing is dropped."""
     x, ratio, training = node.input(0), node.optional(1), node.optional(2)
-    if training is not None and context.array_of(training, "training_mode").any():
-        share = 0.5 if ratio is None else context.array_of(ratio, "ratio").max()
-        if share != 0:
-            raise context.unsupported("dropping elements, as training does")
+    trains = training is not None and context.array_of(training, "training_mode").any()
+    if trains and (ratio is None or context.array_of(ratio, "ratio").any()):
+        raise context.unsupported("dropping elements, as training does")
     return [x, context.broadcast(context.scalar(True, BOOL), x.shape)]
 
 

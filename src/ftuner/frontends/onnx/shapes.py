@@ -183,17 +183,19 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
     start, limit, delta = (node.input(i) for i in range(3))
+    if any(v.rank and v.shape != (1,) for v in (start, limit, delta)):
+        raise context.malformed(f"a range from {start.type} to {limit.type} by {delta.type}")
     if start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
-        if step == 0:
-            raise context.malformed("a range with steps of 0")
+        if step == 0 or not np.isfinite([first, last, step]).all():
+            raise context.malformed(f"a range from {first} to {last} by {step}")
         extent: Dim = max(int(np.ceil((last - first) / step)), 0)
     else:
-        begin, end = context.dims_of(start, "the start"), context.dims_of(limit, "the limit")
+        begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
         width = context.integer_of(delta, "the step")
         if width == 0:
             raise context.malformed("a range with steps of 0")
-        extent = slice_extent(begin[0], end[0], width)
+        extent = slice_extent(begin, end, width)
     numbers = context.cast(context.iota(extent), start.dtype)
     if delta.constant is None or delta.constant.item() != 1:
         numbers = context.add("multiply", numbers, context.reshape(delta, ()))

@@ -23,7 +23,7 @@ def expect_indices(dtype: DType, what: str) -> None:
         raise GraphError(f"{what} with indices of {dtype}; expected int32 or int64")
 
 
-def _checked(writer: Writer, index: int, extent: int, attributes: Attributes) -> int:
+def checked(writer: Writer, index: int, extent: int, attributes: Attributes) -> int:
     return writer.step("checked", INT64, writer.cast(index, INT64), extent,
                        payload=attributes.get("node", ""))  # fmt: skip
 
@@ -42,7 +42,7 @@ def _define_gather(types: Types, attributes: Attributes, results: Types) -> Nest
     def body(writer: Writer, index: Index) -> int:
         behind = axis + indices.rank
         chosen = load(writer, types, 1, index[axis:behind])
-        at = _checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
+        at = checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
         return load(writer, types, 0, [*index[:axis], at, *index[behind:]])
 
     return injective(types, results[0], body)
@@ -64,7 +64,7 @@ def _define_gather_elements(types: Types, attributes: Attributes, results: Types
     def body(writer: Writer, index: Index) -> int:
         at = list(index)
         extent = writer.integer(types[0].shape[axis])
-        at[axis] = _checked(writer, load(writer, types, 1, index), extent, attributes)
+        at[axis] = checked(writer, load(writer, types, 1, index), extent, attributes)
         return load(writer, types, 0, at)
 
     return injective(types, results[0], body)
@@ -96,7 +96,7 @@ def _define_gather_nd(types: Types, attributes: Attributes, results: Types) -> N
         for i in range(depth):
             chosen = load(writer, types, 1, [*index[:outer], writer.integer(i)])
             extent = writer.integer(x.shape[batch + i])
-            at.append(_checked(writer, chosen, extent, attributes))
+            at.append(checked(writer, chosen, extent, attributes))
         return load(writer, types, 0, [*at, *index[outer:]])
 
     return injective(types, results[0], body)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.definition import Nest, Stage, Store, Writer
 from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load
 
 Types = Sequence[TensorType]
 
@@ -37,6 +38,25 @@ def _reference_cumulative_sum(x: Any, axis: int, exclusive: bool, reverse: bool)
         sums = np.roll(sums, 1, axis)
         sums[(slice(None),) * axis + (slice(0, 1),)] = 0
     return np.flip(sums, axis) if reverse else sums
+
+
+def _define_cumulative_sum(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, axis = types[0], attributes["axis"]
+    writer = Writer()
+    kept = (*x.shape[:axis], *x.shape[axis + 1 :])
+    axes = (*range(axis), x.rank - 1, *range(axis, x.rank - 1))
+    index = [writer.index(a) for a in axes]
+    if attributes["reverse"]:
+        last = writer.subtract(writer.integer(x.shape[axis]), writer.integer(1))
+        index[axis] = writer.subtract(last, index[axis])
+    value = load(writer, types, 0, index)
+    total = writer.step("stage", x.dtype, payload=0)
+    # In reverse, the nest walks from the last element to the first, and so does its store.
+    store = Store(total, (), tuple(index)) if attributes["reverse"] else Store(total, axes)
+    return Nest(
+        kept, (x.shape[axis],), contiguous(types), tuple(writer.steps),
+        (Stage("scan", value, not attributes["exclusive"]),), (store,),
+    )  # fmt: skip
 
 
 def _infer_top_k(
@@ -71,7 +91,9 @@ def _reference_non_zero(x: Any, count: str) -> Any:
 
 
 ORDERING = (
-    Operator("cumulative_sum", _infer_cumulative_sum, _reference_cumulative_sum, None),
+    Operator(
+        "cumulative_sum", _infer_cumulative_sum, _reference_cumulative_sum, _define_cumulative_sum
+    ),
     Operator("top_k", _infer_top_k, _reference_top_k, None),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, None),
 )

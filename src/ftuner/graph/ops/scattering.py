@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.definition import Nest, Store, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
-from ftuner.graph.ops.indexing import expect_indices
+from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load
+from ftuner.graph.ops.indexing import checked, expect_indices
 
 Types = Sequence[TensorType]
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
@@ -56,6 +57,40 @@ def _reference_scatter_elements(
     return _scatter(x, tuple(grid), updates, kind)
 
 
+def _scattering(types: Types, kind: str, index: Sequence[int], writer: Writer) -> Nest:
+    """Each update to where `index` says, one after the other, in what is a copy of x already."""
+    updates = types[2]
+    own = [writer.index(axis) for axis in range(updates.rank)]
+    value = load(writer, types, 2, own)
+    combine = {"none": "", "add": "sum", "multiply": "product"}.get(kind, kind)
+    store = Store(value, (), tuple(index), combine)
+    return Nest((), updates.shape, contiguous(types), tuple(writer.steps), (), (store,))
+
+
+def _define_scatter_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, indices, _ = types
+    axis = attributes["axis"]
+    writer = Writer()
+    index = [writer.index(i) for i in range(indices.rank)]
+    chosen = load(writer, types, 1, index)
+    index[axis] = checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
+    return _scattering(types, attributes["kind"], index, writer)
+
+
+def _define_scatter_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, indices, updates = types
+    depth = indices.shape[-1]
+    assert isinstance(depth, int)
+    writer = Writer()
+    own = [writer.index(i) for i in range(updates.rank)]
+    outer = indices.rank - 1
+    index = []
+    for i in range(depth):
+        chosen = load(writer, types, 1, [*own[:outer], writer.integer(i)])
+        index.append(checked(writer, chosen, writer.integer(x.shape[i]), attributes))
+    return _scattering(types, attributes["kind"], [*index, *own[outer:]], writer)
+
+
 def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_nd")
@@ -76,8 +111,13 @@ def _reference_scatter_nd(x: Any, indices: Any, updates: Any, kind: str, node: s
 
 
 SCATTERING = (
-    Operator("scatter_elements", _infer_scatter_elements, _reference_scatter_elements, None),
-    Operator("scatter_nd", _infer_scatter_nd, _reference_scatter_nd, None),
+    Operator(
+        "scatter_elements",
+        _infer_scatter_elements,
+        _reference_scatter_elements,
+        _define_scatter_elements,
+    ),
+    Operator("scatter_nd", _infer_scatter_nd, _reference_scatter_nd, _define_scatter_nd),
 )
 """`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
 the indices, so that of equal ones the last decides."""

@@ -1,0 +1,124 @@
+"""Models from files, and a session that stands in for ONNX Runtime's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftuner.errors import InputError
+from ftuner.frontends.onnx.importer import import_model
+from ftuner.frontends.onnx.reading import Source
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.arrays import Array
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import default_session
+from ftuner.runtime.threads import checked_threads
+
+
+def load(model: Source, *, threads: int | None = None, progress: Progress | None = None) -> Model:
+    """Compile an ONNX model for this machine, for inputs of any extents.
+
+    Args:
+        model: the path of a file, its bytes, or an `onnx.ModelProto`.
+        threads: that a run uses, the caller's own included; by default those of the process
+            (`ftuner.set_num_threads`).
+        progress: called with (what, done, total).
+
+    Returns:
+        The model: call it with arrays by name, or use its `run`.
+
+    Raises:
+        UnsupportedOperatorError: operators that ftuner does not have; all of them are listed.
+        GraphError: a file that is no valid model.
+        ConfigurationError: the extra `onnx` is not installed.
+    """
+    imported = import_model(model)
+    if threads is not None:
+        threads = checked_threads(threads)
+    return Model(optimised(imported.graph), default_session(), threads, progress)
+
+
+@dataclass
+class SessionOptions:
+    """The settings of ONNX Runtime's `SessionOptions` that mean something here; others can be set
+    and change nothing."""
+
+    intra_op_num_threads: int = 0
+    """Threads of a run; 0: those of the process."""
+    inter_op_num_threads: int = 0
+    log_severity_level: int = 2
+    graph_optimization_level: object = None
+    execution_mode: object = None
+    enable_mem_pattern: bool = True
+    enable_cpu_mem_arena: bool = True
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model, as ONNX Runtime describes it."""
+
+    name: str
+    type: str
+    """For example `tensor(float)`."""
+    shape: list[int | str]
+
+
+_ORT_TYPES = {"float32": "float", "float64": "double"}
+
+
+class InferenceSession:
+    """Call-compatible with `onnxruntime.InferenceSession`: change the import, keep the code."""
+
+    def __init__(
+        self,
+        path_or_bytes: Source,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[object] | None = None,
+        **kwargs: object,
+    ) -> None:
+        """Compile a model; see `load`. Providers are ignored: there is one, the CPU."""
+        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
+        self._model = load(path_or_bytes, threads=threads or None)
+        self._options = sess_options or SessionOptions()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, object],
+        run_options: object = None,
+    ) -> list[Array]:
+        """Run the model on arrays by name; the outputs asked for, or all, in order.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes.
+            ShapeError: extents that contradict the model.
+        """
+        results = self._model.run(input_feed)
+        if not output_names:
+            return results
+        known = {spec.name: x for spec, x in zip(self._model.outputs, results, strict=True)}
+        unknown = [name for name in output_names if name not in known]
+        if unknown:
+            raise InputError(f"no output {', '.join(unknown)}; there are {', '.join(known)}")
+        return [known[name] for name in output_names]
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.outputs]
+
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+
+def _node_arg(name: str, dtype: str, shape: Sequence[int | str]) -> NodeArg:
+    return NodeArg(name, f"tensor({_ORT_TYPES.get(dtype, dtype)})", list(shape))
+
+
+__all__ = ["InferenceSession", "Model", "NodeArg", "SessionOptions", "load"]
