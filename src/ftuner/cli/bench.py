@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.output import JsonOption, console, print_json
-from ftuner.errors import ConfigurationError, FTunerError
+from ftuner.cli import bench_model
+from ftuner.cli.bench_model import geomean
+from ftuner.cli.child import measured_in_child
+from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.routing import ModelFiles
+from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.cli.measure import Case, Request
 
-app = typer.Typer(no_args_is_help=True, help="Time ftuner against the peers that are installed.")
+app = typer.Typer(
+    cls=ModelFiles,
+    no_args_is_help=True,
+    help="Time ftuner against the peers that are installed.",
+)
+app.command("model")(bench_model.model)
 
 MEASURING_MODULE = "ftuner.cli.measure"
 DEFAULT_GEMMS = (
@@ -30,7 +34,6 @@ DEFAULT_BMMS = ((12, 31, 31, 64), (12, 128, 128, 64), (12, 77, 64, 77), (16, 200
 """(batch, m, n, k): attention of models of that size, scores and weighted sums."""
 
 Extent = typer.Option(min=1, help="All extents together, or none for a handful of shapes.")
-Threads = Annotated[int | None, typer.Option(min=1, help="By default those that ftuner uses.")]
 Peers = Annotated[str | None, typer.Option(help="Names separated by commas; by default all.")]
 
 
@@ -44,7 +47,7 @@ def gemm(
     m: Annotated[int | None, Extent] = None,
     n: Annotated[int | None, Extent] = None,
     k: Annotated[int | None, Extent] = None,
-    threads: Threads = None,
+    threads: ThreadsOption = None,
     peers: Peers = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,7 +64,7 @@ def bmm(
     m: Annotated[int | None, Extent] = None,
     n: Annotated[int | None, Extent] = None,
     k: Annotated[int | None, Extent] = None,
-    threads: Threads = None,
+    threads: ThreadsOption = None,
     peers: Peers = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,9 +108,12 @@ def _bench(
         "engines": [SUBJECT, *here],
         "threads": threads or api.get_num_threads(),
     }
-    document = _measured(request)
+    document = measured_in_child(MEASURING_MODULE, request, request["threads"])
     document["not_installed"] = [name for name in asked if name not in here]
-    document["geomean"] = {name: _geomean(document, name) for name in here}
+    document["geomean"] = {
+        name: geomean([r["ratios"][name] for r in document["results"] if name in r["ratios"]])
+        for name in here
+    }
     if as_json:
         print_json(document)
         return
@@ -118,29 +124,6 @@ def _bench(
             out.print(f"{name} is wrong on {_label(result['case'])} and was not timed")
     if document["not_installed"]:
         out.print(f"not installed: {', '.join(document['not_installed'])}")
-
-
-def _measured(request: Request) -> dict[str, Any]:
-    """The measuring process's document. Its progress goes to stderr."""
-    count = str(request["threads"])
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": count,
-        "MKL_NUM_THREADS": count,
-        "OPENBLAS_NUM_THREADS": count,
-    }
-    command = [sys.executable, "-m", MEASURING_MODULE, json.dumps(request)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise FTunerError(f"the measuring process ended with exit code {done.returncode}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def _geomean(document: dict[str, Any], name: str) -> float | None:
-    """Geometric mean of the ratios to one peer; None if it has none."""
-    logs = [math.log(r["ratios"][name]) for r in document["results"] if name in r["ratios"]]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def _label(case: Case) -> str:

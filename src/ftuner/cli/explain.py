@@ -7,21 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ftuner.cli import explain_model
 from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.cli.routing import ModelFiles
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.report.explain import Explanation
 
-app = typer.Typer(no_args_is_help=True, help="Explain the plan of one shape, without running it.")
+app = typer.Typer(
+    cls=ModelFiles,
+    no_args_is_help=True,
+    help="Explain the plan of one shape, or what became of a model.",
+)
+app.command("model")(explain_model.model)
 
 Extent = typer.Option(min=1)
 
 
 @app.callback()
 def explain() -> None:
-    """Explain the plan of one shape, without running it."""
+    """Explain the plan of one shape, or what became of a model."""
 
 
 @app.command()
@@ -39,7 +46,7 @@ def gemm(
     save: Annotated[Path | None, typer.Option(help="Draw the plan to an SVG or PNG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain the product of (m, k) by a packed (k, n)."""
+    """Explain the product of (m, k) by a packed (k, n), without running it."""
     from ftuner.hardware.recorded import load_recorded
     from ftuner.report.explain import explain as explain_on
     from ftuner.report.picture import patch_picture

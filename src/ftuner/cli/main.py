@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import ftuner
-from ftuner.cli import bench, cache, explain, hardware, tune
+from ftuner.cli import bench, cache, compare, demo, explain, hardware, run, tune
 from ftuner.errors import FTunerError
 
 EXIT_NAMED_ERROR = 2
@@ -39,6 +39,9 @@ app = typer.Typer(
 app.command("hardware")(hardware.hardware)
 app.command("tune")(tune.tune)
 app.command("cache")(cache.cache)
+app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("demo")(demo.demo)
 app.add_typer(explain.app, name="explain")
 app.add_typer(bench.app, name="bench")
 

@@ -7,17 +7,16 @@ round, so that what else the machine does falls on all alike; the least time of 
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ftuner.cli.peers import ENGINES, SUBJECT, Array, Call, Operands, version_of
+from ftuner.cli.child import answer
+from ftuner.cli.peers import ENGINES, SUBJECT, Array, Operands, version_of
 
 ROUNDS = 9
 BURST_S = 3e-3
@@ -26,6 +25,9 @@ SETTLE_S = 0.06
 """Sleep between engines on several threads: their idle workers spin for up to 50 ms after a call
 (ONNX Runtime 1.31 on two cores)."""
 UNIT_ROUNDOFF = 2.0**-24
+
+Samples = dict[str, list[float]]
+"""For each engine, the mean seconds of a call in each burst."""
 
 
 class Case(TypedDict):
@@ -64,15 +66,15 @@ def is_right(out: Array, operands: Operands) -> bool:
     return bool((np.abs(out - a @ b) <= bound).all())
 
 
-def time_calls(calls: Mapping[str, Call], settle_s: float) -> dict[str, float]:
-    """Least seconds of one call of each engine, over interleaved rounds."""
+def time_calls(calls: Mapping[str, Callable[[], object]], settle_s: float) -> Samples:
+    """Seconds of one call of each engine, in interleaved rounds."""
     bursts: dict[str, int] = {}
     for name, call in calls.items():
         call()
         began = time.perf_counter()
         call()
         bursts[name] = max(1, round(BURST_S / max(time.perf_counter() - began, 1e-9)))
-    least = dict.fromkeys(calls, float("inf"))
+    samples: Samples = {name: [] for name in calls}
     order = list(calls)
     for index in range(ROUNDS):
         shift = index % len(order)
@@ -83,8 +85,8 @@ def time_calls(calls: Mapping[str, Call], settle_s: float) -> dict[str, float]:
             began = time.perf_counter()
             for _ in range(bursts[name]):
                 call()
-            least[name] = min(least[name], (time.perf_counter() - began) / bursts[name])
-    return least
+            samples[name].append((time.perf_counter() - began) / bursts[name])
+    return samples
 
 
 def measure(request: Request) -> dict[str, Any]:
@@ -96,7 +98,8 @@ def measure(request: Request) -> dict[str, Any]:
         operands = operands_of(case)
         prepared = {name: ENGINES[name].prepare(operands, threads) for name in request["engines"]}
         calls = {name: call for name, call in prepared.items() if is_right(call(), operands)}
-        seconds = time_calls(calls, SETTLE_S if threads > 1 else 0.0)
+        samples = time_calls(calls, SETTLE_S if threads > 1 else 0.0)
+        seconds = {name: min(found) for name, found in samples.items()}
         own = seconds.get(SUBJECT)
         results.append(
             {
@@ -111,4 +114,4 @@ def measure(request: Request) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump(measure(json.loads(sys.argv[1])), sys.stdout)
+    answer(measure)

@@ -1,9 +1,10 @@
-"""What the commands share: the JSON option, consoles, and how documents and errors are shown."""
+"""What the commands share: the JSON option, consoles, and how documents and progress are shown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,9 @@ from rich.console import Console
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="By default those that ftuner uses.")
 ]
 
 
@@ -27,3 +31,18 @@ def console() -> Console:
 def progress_console() -> Console:
     """Where progress and errors go: stderr."""
     return Console(stderr=True)
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr while work lasts; gives what is to be called with (what, done, total)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        yield show

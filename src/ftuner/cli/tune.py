@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.output import JsonOption, console, print_json, progress_console
+from ftuner.cli.output import JsonOption, console, print_json, shown_progress
 
 
 def tune(
@@ -20,8 +20,6 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     from ftuner import api
     from ftuner.core.dtype import DTYPES
     from ftuner.errors import DTypeError
@@ -41,13 +39,7 @@ def tune(
         console().print(funnel_table(library.funnel, library.isa, library.dtype))
     # What a process runs on is chosen before its first product, and by the environment.
     os.environ[ISA_VARIABLE] = name
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
-        task = progress.add_task("tune", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
-
+    with shown_progress("tune") as show:
         report = api.tune(dtype, activation, bias, progress=show)
     if as_json:
         print_json(

@@ -150,9 +150,9 @@ class BoundProgram:
     """Shape and dtype of each output."""
     checked: tuple[tuple[int, tuple[str, ...]], ...]
     """The slot of each status, and what its numbers mean."""
-    arena_address: int
-    """Where the arena was when the records were written."""
-    workers: int
+    arena: int
+    pool: int
+    """Where the arena and the thread pool were when the records were written."""
     kept: tuple[Ready, ...]
     """Plans that the records point to."""
 
@@ -169,7 +169,6 @@ class ProgramWriter:
         lowered: Lowered,
         made: Sequence[Compiled],
         names: Sequence[str],
-        pool_address: int,
         page_bytes: int,
     ) -> None:
         self._page_bytes = page_bytes
@@ -206,12 +205,11 @@ class ProgramWriter:
                 self._add_nest(image, at, step, code, dims)
             else:
                 assert not isinstance(code, CompiledNest)
-                self._add_planned(image, at, step, code, pool_address)
+                self._add_planned(image, at, step, code)
         image[Program.STEPS] = Program.SIZE
         image[Program.STEP_COUNT] = len(lowered.steps)
         image[Program.PATCHES] = len(image)
         image[Program.PATCH_COUNT] = len(self._patches)
-        image[Program.POOL] = pool_address
         for slot, number, offset, itemsize in self._patches:
             self._relative.append(len(image) + Patch.SLOT)
             self._patch_offsets.append((len(image) + Patch.OFFSET, offset, itemsize))
@@ -246,7 +244,7 @@ class ProgramWriter:
 
     def _add_planned(
         self, image: list[int], at: int, step: ProductStep | AttentionStep,
-        code: CompiledProduct | CompiledAttention, pool_address: int,
+        code: CompiledProduct | CompiledAttention,
     ) -> None:  # fmt: skip
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
@@ -267,7 +265,6 @@ class ProgramWriter:
             assert isinstance(code, CompiledProduct)
             self._begin_step(image, at, 0, argument)
             image += [0] * Call.SIZE
-            image[argument + Call.POOL] = pool_address
             assert len(step.operands) <= MAX_OPERANDS
             names = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
             slots = [argument + n for n, _ in zip(names, step.views, strict=False)]
@@ -291,11 +288,12 @@ class ProgramWriter:
         self._places.append(_Place(slot, number, fixed, offset, size))
 
     def bind(
-        self, symbols: Sequence[int], workers: int, arena: Callable[[int], int]
+        self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
     ) -> BoundProgram:
         """The program for values of the symbols.
 
-        `arena` gives the address of as many bytes as it is told.
+        `pool` is the address of the thread pool; `arena` gives the address of as many bytes as it
+        is told.
 
         Raises:
             ShapeError: a product over an axis of no elements.
@@ -310,6 +308,7 @@ class ProgramWriter:
         records = array("q", self._image)
         here = records.buffer_info()[0]
         records[Program.WORKERS] = workers
+        records[Program.POOL] = pool
         for slot in self._relative:
             records[slot] = here + records[slot] * SLOT_BYTES
         for slot, number in self._fills:
@@ -331,6 +330,7 @@ class ProgramWriter:
             records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS]
             records[call + Call.PLAN] = encoded.address
             records[call + Call.WORKSPACE] = workspace
+            records[call + Call.POOL] = pool
         for at, place, number in self._attentions:
             record = planned[number]
             if record is None:
@@ -341,7 +341,7 @@ class ProgramWriter:
             records[at + Step.TASKS] = record.tasks
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple(r for r in planned if isinstance(r, Ready))
-        return BoundProgram(records, here, outputs, tuple(self._checked), base, workers, kept)
+        return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
         """An offset for each arena buffer, such that those that live together are apart."""

@@ -1,0 +1,49 @@
+"""Whether outputs of two engines agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftuner.cli.inputs import Array
+
+RTOL = 1e-3
+ATOL = 1e-4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far an output is from what it should be."""
+
+    within: bool
+    """Whether `|x - y| <= atol + rtol |y|` for each element, and both have one shape and dtype."""
+    absolute: float | None
+    """The greatest |x - y|; None if the arrays cannot be compared or one of them alone is not
+    finite somewhere."""
+    relative: float | None
+    """The greatest |x - y| / |y| of elements with |y| > atol: of others it says nothing."""
+    why: str
+    """What differs that no error tells, if anything."""
+
+
+def agreement(x: Array, y: Array, rtol: float = RTOL, atol: float = ATOL) -> Agreement:
+    """Compare an output to the one expected. Infinities and NaN agree with themselves."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return Agreement(
+            False, None, None,
+            f"{x.dtype}{list(x.shape)} instead of {y.dtype}{list(y.shape)}",
+        )  # fmt: skip
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
+        return Agreement(False, None, None, "infinite or NaN in one of them only")
+    with np.errstate(invalid="ignore"):
+        error = np.where(same, 0.0, np.abs(a - b))
+    large = np.isfinite(b) & (np.abs(b) > atol)
+    return Agreement(
+        within=bool((same | (error <= atol + rtol * np.abs(b))).all()),
+        absolute=float(error.max(initial=0.0)),
+        relative=float((error[large] / np.abs(b[large])).max(initial=0.0)),
+        why="",
+    )

@@ -1,0 +1,48 @@
+"""Measuring in a process of its own, because BLAS libraries size their thread pools by the
+environment when they load. The request is its argument, one JSON document is its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftuner import errors
+
+Document = dict[str, Any]
+
+
+def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> Document:
+    """What `python -m module REQUEST` answers. Its progress goes to stderr.
+
+    Raises:
+        FTunerError: what the process raised, or that it ended without an answer.
+    """
+    count = str(threads)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+    }
+    command = [sys.executable, "-m", module, json.dumps(request)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise errors.FTunerError(f"the measuring process ended with exit code {done.returncode}")
+    document: Document = json.loads(done.stdout)
+    if "error" in document:
+        raise getattr(errors, document["error"])(document["message"])
+    return document
+
+
+def answer(measure: Callable[[Any], Document]) -> None:
+    """The part of the measuring process: one document on stdout, of what was measured or of the
+    named error."""
+    try:
+        document = measure(json.loads(sys.argv[1]))
+    except errors.FTunerError as error:
+        document = {"error": type(error).__name__, "message": str(error)}
+    json.dump(document, sys.stdout)

@@ -1,0 +1,106 @@
+"""`ftuner compare`: the outputs of a model beside those of ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ftuner.cli.agreement import ATOL, RTOL, agreement
+from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
+from ftuner.cli.loading import ModelArgument, loaded
+from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.errors import ConfigurationError, FTunerError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+REFERENCE = "onnxruntime"
+EXIT_DIFFERENT = 1
+
+
+def compare(
+    path: ModelArgument,
+    inputs: InputOption = None,
+    shapes: ShapeOption = None,
+    rtol: Annotated[float, typer.Option(min=0.0, help="Relative to the expected value.")] = RTOL,
+    atol: Annotated[float, typer.Option(min=0.0, help="In addition to that.")] = ATOL,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the outputs of an ONNX model to those of ONNX Runtime; exit code 1 if they differ."""
+    from ftuner.cli.model_peers import MODEL_ENGINES
+    from ftuner.cli.peers import version_of
+
+    if not MODEL_ENGINES[REFERENCE].available():
+        raise ConfigurationError(
+            f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
+        )
+    model, _ = loaded(path, threads)
+    feeds = gathered_inputs(model.inputs, inputs, shapes)
+    results = model.run(feeds)
+    expected = _expected(path, model.threads, feeds)
+    outputs: list[dict[str, Any]] = [
+        {
+            "name": spec.name,
+            "dtype": x.dtype.name,
+            "shape": list(x.shape),
+            **asdict(agreement(x, y, rtol, atol)),
+        }
+        for spec, x, y in zip(model.outputs, results, expected, strict=True)
+    ]
+    within = all(entry["within"] for entry in outputs)
+    version = version_of(REFERENCE)
+    if as_json:
+        print_json(
+            {
+                "model": str(path),
+                "reference": {"name": REFERENCE, "version": version},
+                "rtol": rtol,
+                "atol": atol,
+                "inputs": {name: list(x.shape) for name, x in feeds.items()},
+                "outputs": outputs,
+                "within": within,
+            }
+        )
+    else:
+        title = f"{path.name} beside {REFERENCE} {version}: rtol {rtol:g}, atol {atol:g}"
+        console().print(_table(title, outputs))
+    if not within:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _expected(path: Path, threads: int, feeds: dict[str, Array]) -> list[Array]:
+    from ftuner.cli.model_peers import MODEL_ENGINES
+
+    try:
+        return MODEL_ENGINES[REFERENCE].prepare(str(path), threads)(feeds)
+    except Exception as error:  # Of its own classes, which share no base.
+        raise FTunerError(f"{REFERENCE} cannot run the model: {error}") from error
+
+
+def _table(title: str, outputs: Sequence[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in ("output", "dtype", "shape"):
+        table.add_column(column, overflow="fold")
+    for column in ("max absolute error", "max relative error"):
+        table.add_column(column, justify="right")
+    table.add_column("within")
+    for entry in outputs:
+        verdict = "yes" if entry["within"] else "no"
+        if entry["why"]:
+            verdict = f"{verdict}: {entry['why']}"
+        table.add_row(
+            entry["name"], entry["dtype"], shape_text(entry["shape"]),
+            _shown(entry["absolute"]), _shown(entry["relative"]), verdict,
+        )  # fmt: skip
+    return table
+
+
+def _shown(error: float | None) -> str:
+    return "-" if error is None else f"{error:.3g}"

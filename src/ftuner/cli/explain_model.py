@@ -1,0 +1,151 @@
+"""`ftuner explain model`: what the nodes of a model were fused into, and what that takes."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ftuner.cli.inputs import (
+    InputOption,
+    ShapeOption,
+    gathered_inputs,
+    shape_text,
+    specs_of,
+)
+from ftuner.cli.loading import ModelArgument, loaded, sampled
+from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ftuner.cli.inputs import Array
+    from ftuner.frontends.onnx.importer import Imported
+    from ftuner.report.model import ModelExplanation
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Whole runs of a model, one after the other."""
+
+    median_s: float
+    least_s: float
+    runs: int
+    threads: int
+
+
+def model(
+    path: ModelArgument,
+    inputs: InputOption = None,
+    shapes: ShapeOption = None,
+    before: Annotated[
+        bool, typer.Option("--before", help="Show the nodes as the file has them.")
+    ] = False,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the groups that an ONNX model's nodes were fused into; with extents, time it too."""
+    from ftuner.frontends.onnx.importer import import_model
+
+    if before and (inputs or shapes):
+        raise ConfigurationError("--before shows the file; it takes neither --input nor --shape")
+    imported = import_model(path)
+    if before:
+        _show_nodes(path, imported, as_json)
+        return
+    feeds = None
+    if inputs or shapes:
+        feeds = gathered_inputs(specs_of(imported.graph), inputs, shapes)
+    found, measured = _explained(path, imported, feeds, threads)
+    if as_json:
+        document: dict[str, Any] = {
+            "model": str(path),
+            "nodes": len(imported.nodes),
+            **found.to_document(),
+        }
+        if feeds is not None and measured is not None:
+            document["inputs"] = {name: list(x.shape) for name, x in feeds.items()}
+            document["estimate_s"] = found.estimate_s
+            document["measured"] = asdict(measured)
+        print_json(document)
+        return
+    _show(path, imported, found, feeds, measured)
+
+
+def _explained(
+    path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None
+) -> tuple[ModelExplanation, Measured | None]:
+    """Without inputs, what the file alone tells: nothing is compiled."""
+    from ftuner.graph.evaluate import bind
+    from ftuner.graph.lowering import lower
+    from ftuner.graph.passes.pipeline import optimised
+    from ftuner.graph.splitting import split
+    from ftuner.report.model import Target, explain_model
+    from ftuner.runtime.session import default_session
+
+    if feeds is None:
+        parts = split(optimised(imported.graph))
+        return explain_model([lower(part.graph) for part in parts], {}), None
+    compiled, _ = loaded(path, threads)
+    samples = sampled(lambda: compiled.run(feeds))
+    measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
+    session = default_session()
+    machine = session.hardware
+    target = Target(machine, session.backend.isa.name, min(compiled.threads, machine.cores))
+    extents = bind(compiled.graph, [x.shape for x in feeds.values()])
+    return explain_model([part.lowered for part in compiled.parts], extents, target), measured
+
+
+def _show(
+    path: Path,
+    imported: Imported,
+    found: ModelExplanation,
+    feeds: dict[str, Array] | None,
+    measured: Measured | None,
+) -> None:
+    from ftuner.report.model import model_table
+    from ftuner.report.units import capacity, count, duration
+
+    groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
+    title = f"{path.name}: {nodes} of ONNX in {groups}"
+    if feeds is not None:
+        title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
+    out = console()
+    out.print(model_table(found, title))
+    memory = f"weights: {capacity(found.weight_bytes)}"
+    if found.live_bytes is not None:
+        memory += f"; intermediate results alive at once: up to {capacity(found.live_bytes)}"
+    out.print(memory, soft_wrap=True)
+    if measured is None:
+        return
+    if found.estimate_s:
+        out.print(
+            f"estimate of the products by weights, without what is fused into them: "
+            f"{duration(found.estimate_s)}",
+            soft_wrap=True,
+        )
+    out.print(
+        f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
+        f"{count(measured.threads, 'thread')}",
+        soft_wrap=True,
+    )
+
+
+def _show_nodes(path: Path, imported: Imported, as_json: bool) -> None:
+    values = [f"{name}: {type_}" for name, type_ in imported.inputs]
+    if as_json:
+        print_json(
+            {
+                "model": str(path),
+                "inputs": values,
+                "nodes": list(imported.nodes),
+                "outputs": list(imported.outputs),
+            }
+        )
+        return
+    typer.echo("\n".join(f"input {value}" for value in values))
+    for number, node in enumerate(imported.nodes, 1):
+        typer.echo(f"{number:4}  {node}")
+    typer.echo("\n".join(f"output {name}" for name in imported.outputs))

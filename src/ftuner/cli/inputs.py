@@ -1,0 +1,191 @@
+"""Inputs of a model from the command line: arrays from files, or random ones of given shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from ftuner.errors import ConfigurationError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from ftuner.graph.ir import Graph
+    from ftuner.runtime.model import TensorSpec
+
+Array = npt.NDArray[Any]
+Shapes = dict[str, tuple[int, ...]]
+"""The extents of inputs, by name."""
+
+SEED = 0
+"""Of random inputs: two runs of a command see the same."""
+
+_EXTENTS = re.compile(r"(\d+(x\d+)*)?")
+
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE", help="A .npy file for an input; repeatable."),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=1x77",
+        help="Random values of a shape for an input; several with commas, or repeated. Inputs "
+        "whose extents follow from those given may be left out.",
+    ),
+]
+
+
+def parsed_files(options: Iterable[str]) -> dict[str, Path]:
+    """`name=file.npy` each.
+
+    Raises:
+        ConfigurationError: another syntax, or a name given twice.
+    """
+    found: dict[str, Path] = {}
+    for text in options:
+        name, sign, path = text.partition("=")
+        if not (name and sign and path):
+            raise ConfigurationError(f"--input is {text!r}; expected name=file.npy")
+        if name in found:
+            raise ConfigurationError(f"--input gives {name} twice")
+        found[name] = Path(path)
+    return found
+
+
+def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
+    """`name=1x77` each, or several of them with commas between; nothing after `=` is a scalar.
+
+    Raises:
+        ConfigurationError: another syntax, or a name given twice.
+    """
+    found: Shapes = {}
+    for text in (part.strip() for option in options for part in option.split(",")):
+        name, sign, extents = text.rpartition("=")
+        if not (name and sign and _EXTENTS.fullmatch(extents)):
+            raise ConfigurationError(
+                f"{option} is {text!r}; expected name=1x77, extents with x between them"
+            )
+        if name in found:
+            raise ConfigurationError(f"{option} gives {name} twice")
+        found[name] = tuple(int(n) for n in extents.split("x") if n)
+    return found
+
+
+def specs_of(graph: Graph) -> list[TensorSpec]:
+    """The inputs of a graph, as a compiled model describes them."""
+    from ftuner.runtime.model import TensorSpec
+
+    return [
+        TensorSpec(
+            v.name, v.dtype.name, tuple(d if isinstance(d, int) else str(d) for d in v.shape)
+        )
+        for v in graph.inputs
+    ]
+
+
+def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) -> Shapes:
+    """The extents of all inputs: those given, and what follows from them.
+
+    Raises:
+        InputError: an unknown name, another number of axes, or extents that nothing tells.
+        ShapeError: extents that contradict the model or each other.
+    """
+    known = {spec.name: spec for spec in specs}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InputError(f"no input {', '.join(unknown)}; there are {', '.join(known)}")
+    extents: dict[str, int] = {}
+    for name, shape in given.items():
+        dims = known[name].shape
+        if len(shape) != len(dims):
+            raise InputError(
+                f"input {name} was given {_text(shape)}; the model takes {_text(dims)}"
+            )
+        for dim, extent in zip(dims, shape, strict=True):
+            expected = dim if isinstance(dim, int) else extents.setdefault(dim, extent)
+            if expected != extent:
+                raise ShapeError(
+                    f"input {name} was given {_text(shape)}; the model takes {_text(dims)}, and "
+                    f"{dim} is {expected}"
+                )
+    found: Shapes = {}
+    for spec in specs:
+        missing = [d for d in spec.shape if not isinstance(d, int) and d not in extents]
+        if missing:
+            raise InputError(
+                f"nothing tells {', '.join(map(str, missing))} of input {spec.name}, which is "
+                f"{_text(spec.shape)}; give its extents as --shape {spec.name}=..."
+            )
+        found[spec.name] = tuple(d if isinstance(d, int) else extents[d] for d in spec.shape)
+    return found
+
+
+def random_inputs(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], seed: int = SEED
+) -> dict[str, Array]:
+    """Random arrays for inputs of known extents: 0 or 1 where they are integers or booleans, which
+    are indices and masks of every model, else normal."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for spec in specs:
+        dtype, shape = np.dtype(spec.dtype), tuple(shapes[spec.name])
+        try:
+            if dtype.kind in "biu":
+                found[spec.name] = rng.integers(0, 2, shape, np.int8).astype(dtype)
+            else:
+                found[spec.name] = np.asarray(rng.standard_normal(shape, np.float32), dtype)
+        except (MemoryError, ValueError) as error:
+            raise ConfigurationError(f"input {spec.name} of {_text(shape)}: {error}") from error
+    return found
+
+
+def gathered_inputs(
+    specs: Sequence[TensorSpec], inputs: Iterable[str] | None, shapes: Iterable[str] | None
+) -> dict[str, Array]:
+    """Arrays for all inputs from the options `--input` and `--shape`.
+
+    Raises:
+        ConfigurationError: a malformed option.
+        InputError: a file that cannot be read, or inputs that are missing or unknown.
+        ShapeError: extents that contradict the model or each other.
+    """
+    files, given = parsed_files(inputs or ()), parsed_shapes(shapes or ())
+    twice = [name for name in files if name in given]
+    if twice:
+        raise ConfigurationError(f"{', '.join(twice)}: give --input or --shape, not both")
+    arrays = {name: read_array(name, path) for name, path in files.items()}
+    extents = all_shapes(specs, given | {name: x.shape for name, x in arrays.items()})
+    made = random_inputs([s for s in specs if s.name not in arrays], extents)
+    return {spec.name: (arrays | made)[spec.name] for spec in specs}
+
+
+def read_array(name: str, path: Path) -> Array:
+    """The array of a .npy file. Files with pickled objects are not read.
+
+    Raises:
+        InputError: there is no such file, or it is no such array.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"input {name}: cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"input {name}: {path} is no .npy file of numbers") from error
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"input {name}: {path} holds several arrays; expected a .npy file")
+    return found
+
+
+def shape_text(shape: Sequence[int | str]) -> str:
+    """Extents as options have them: `1x77`."""
+    return "x".join(map(str, shape))
+
+
+def _text(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,50 @@
+"""Models for the commands: compiled with a bar on stderr, and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ftuner.cli.output import shown_progress
+
+if TYPE_CHECKING:
+    from ftuner.runtime.model import Model
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
+
+LEAST_SAMPLES = 5
+MOST_SAMPLES = 101
+SAMPLING_S = 0.25
+"""Samples are taken for so long, within their limits."""
+
+
+def loaded(path: Path, threads: int | None) -> tuple[Model, float]:
+    """A model compiled for this machine, and the seconds that took."""
+    from ftuner.inference import load
+
+    began = time.perf_counter()
+    with shown_progress("compile") as show:
+        model = load(path, threads=threads, progress=show)
+    return model, time.perf_counter() - began
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def sampled(call: Callable[[], object]) -> list[float]:
+    """Seconds of single calls, one after the other, after one that does not count."""
+    call()
+    samples: list[float] = []
+    while len(samples) < LEAST_SAMPLES or (
+        sum(samples) < SAMPLING_S and len(samples) < MOST_SAMPLES
+    ):
+        samples.append(seconds_of(call))
+    return samples

@@ -1,0 +1,54 @@
+"""Graphs with extents that only data tells, as several graphs that run one after the other.
+
+Extents must be known before a program is bound. Where a node's data decides an extent of its
+result, the program ends, and another begins with what is known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.graph.ir import Graph, Node, Value, bound_symbols, live_nodes
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph without such nodes, and the node that follows it, if it is not the last: its operand
+    is the first output, and what other parts read are the others."""
+
+    graph: Graph
+    node: Node | None
+
+
+def split(graph: Graph) -> tuple[Part, ...]:
+    """The parts of a graph, in order; one, as it is, for most graphs.
+
+    The inputs of each part are those of the graph, then results of the parts before, and of the
+    nodes between them.
+    """
+    parts: list[Part] = []
+    inputs = list(graph.inputs)
+    left = graph.nodes
+    while True:
+        at = next((i for i, node in enumerate(left) if bound_symbols(node)), None)
+        if at is None:
+            parts.append(Part(Graph(tuple(inputs), graph.outputs, left, graph.constraints), None))
+            return tuple(parts)
+        node, behind = left[at], left[at + 1 :]
+        wanted = _crossing(left[:at], behind, [value for _, value in graph.outputs])
+        outputs = [node.inputs[0], *wanted]
+        nodes = live_nodes(left[:at], outputs)
+        named = tuple((value.name, value) for value in outputs)
+        parts.append(Part(Graph(tuple(inputs), named, nodes, graph.constraints), node))
+        inputs += [*wanted, node.output]
+        left = behind
+
+
+def _crossing(
+    before: Sequence[Node], behind: Sequence[Node], outputs: Sequence[Value]
+) -> list[Value]:
+    """Values made before that are read behind, or are outputs of the whole."""
+    made = {value for node in before for value in node.outputs}
+    read = [value for node in behind for value in node.inputs]
+    return list(dict.fromkeys(v for v in (*read, *outputs) if v in made))

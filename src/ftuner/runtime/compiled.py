@@ -1,0 +1,247 @@
+"""Graphs compiled for this machine, run at any extents."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
+from ftuner.codegen.llvm.abi import Step as StepSlot
+from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
+from ftuner.core.dim import symbols_of
+from ftuner.core.schedule import checks, schedule_of, task_count
+from ftuner.errors import IndexRangeError
+from ftuner.graph.evaluate import bind
+from ftuner.graph.ir import Graph
+from ftuner.graph.lowering import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    Step,
+    TopKStep,
+    lower,
+)
+from ftuner.hardware.model import Isa
+from ftuner.runtime.arrays import DATA_WORD, Array
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.panels import pack
+from ftuner.runtime.products import forget_oldest
+from ftuner.runtime.program import (
+    BoundProgram,
+    Compiled,
+    CompiledAttention,
+    CompiledNest,
+    CompiledProduct,
+    ProgramWriter,
+)
+from ftuner.runtime.session import Session
+
+MAX_PROGRAMS = 256
+"""Programs kept by a graph. One is some kilobytes of records."""
+
+
+class CompiledGraph:
+    """A graph without extents that only data tells, compiled. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        session: Session,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Lower, compile and pack a graph. `threads`: of a run; by default the session's.
+
+        Raises:
+            UnsupportedOperatorError: an operator without a schedule.
+        """
+        self._session = session
+        self._threads = threads
+        self._symbols = symbols_of(d for v in graph.inputs for d in v.shape)
+        lowered = lower(graph)
+        made = self._compiled(lowered, progress)
+        # What is packed is not kept as it came.
+        self.graph = replace(graph, nodes=())
+        self.lowered = replace(
+            lowered,
+            graph=self.graph,
+            steps=tuple(_without_weight(s, c) for s, c in zip(lowered.steps, made, strict=True)),
+        )
+        page_bytes = session.hardware.page_bytes
+        self._writer = ProgramWriter(self.lowered, made, self._symbols, page_bytes)
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+            session.backend.runtime.addresses[PROGRAM_SYMBOL]
+        )
+        self._programs: dict[tuple[object, ...], BoundProgram] = {}
+        self._arena = np.empty(0, np.uint8)
+        self.renew_lock()
+        _GRAPHS.add(self)
+
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    @property
+    def threads(self) -> int:
+        """Threads that a run uses, the caller's own included."""
+        return self._session.threads if self._threads is None else self._threads
+
+    def _compiled(self, lowered: Lowered, progress: Progress | None) -> list[Compiled]:
+        session = self._session
+        backend = session.backend
+        steps = lowered.steps
+        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
+        self._loaded = backend.loaded(list(dict.fromkeys(bundles.values())), progress)
+        # One weight may have several products.
+        packed: dict[tuple[int, object], CompiledProduct] = {}
+        made: list[Compiled] = []
+        for step in steps:
+            if isinstance(step, ProductStep):
+                products = session.products(step.a.layout.dtype, step.epilogue)
+                made.append(self._product(step, products, packed))
+                continue
+            address = self._loaded.addresses[bundles[step].symbol]
+            if isinstance(step, AttentionStep):
+                made.append(CompiledAttention(address, session.products(step.q.layout.dtype)))
+            elif isinstance(step, TopKStep):
+                made.append(CompiledNest(address, step.parameters(), step.rows, ()))
+            else:
+                kernel = step.kernel
+                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes))
+                texts = tuple(checks(kernel))
+                made.append(CompiledNest(address, kernel.parameters(), tasks, texts))
+        return made
+
+    def _product(
+        self, step: ProductStep, products: Any, packed: dict[tuple[int, object], CompiledProduct]
+    ) -> CompiledProduct:
+        array = step.b.buffer.array
+        if array is None or len(step.b.shape) != 2 or not step.b.contiguous:
+            return CompiledProduct(products, None)
+        key = (id(array), step.epilogue)
+        if key not in packed:
+            panels = pack(products, array.T, self.threads)
+            packed[key] = CompiledProduct(products, panels)
+        return packed[key]
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs, for an array for each input: of its dtype and rank, aligned, contiguous.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+            IndexRangeError: an index in the data that is out of range.
+        """
+        with self._lock:
+            return self._locked(arrays)
+
+    def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
+        """The time of each step, the shortest of some rounds. Steps are launched one by one, which
+        makes each of them some microseconds longer than within a run."""
+        with self._lock:
+            shortest = [math.inf] * len(self.lowered.steps)
+            self._locked(arrays)
+            for _ in range(rounds):
+                for i in range(len(shortest)):
+                    began = time.perf_counter()
+                    self._locked(arrays, i)
+                    shortest[i] = min(shortest[i], time.perf_counter() - began)
+            return shortest
+
+    def _locked(self, arrays: Sequence[Array], only: int | None = None) -> list[Array]:
+        """All steps, or only one."""
+        pool = self._session.backend.runtime.pool
+        workers = self.threads
+        alone = workers == 1 or not pool.lock.acquire(blocking=False)
+        try:
+            if not alone and pool.threads < workers and not pool.grow(workers):
+                pool.lock.release()
+                alone = True
+            program = self._program(arrays, 1 if alone else workers)
+            outputs = [np.empty(shape, dtype) for shape, dtype in program.outputs]
+            words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
+            if only is None:
+                self._run(program.address, words.ctypes.data)
+            else:
+                self._run_step(program, only, words.ctypes.data)
+        finally:
+            if not alone:
+                pool.lock.release()
+        for slot, texts in program.checked:
+            status = program.records[slot]
+            if status:
+                program.records[slot] = 0
+                raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        return outputs
+
+    def _run_step(self, program: BoundProgram, number: int, words: int) -> None:
+        records = program.records
+        first, count = records[Program.STEPS], records[Program.STEP_COUNT]
+        records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
+        records[Program.STEP_COUNT] = 1
+        self._run(program.address, words)
+        records[Program.STEPS], records[Program.STEP_COUNT] = first, count
+
+    def _program(self, arrays: Sequence[Array], workers: int) -> BoundProgram:
+        shapes = tuple([x.shape for x in arrays])
+        key = (shapes, workers)
+        found = self._programs.get(key)
+        pool = self._session.backend.runtime.pool.address
+        # The arena has grown, or this is another process.
+        moved = found is not None and (found.arena, found.pool) != (self._arena_address(), pool)
+        if found is None or moved:
+            values = bind(self.graph, shapes)
+            symbols = [values[name] for name in self._symbols]
+            found = self._writer.bind(symbols, workers, pool, self._grown_arena)
+            forget_oldest(self._programs, MAX_PROGRAMS)
+            self._programs[key] = found
+        return found
+
+    def _arena_address(self) -> int:
+        return -(-int(self._arena.ctypes.data) // 64) * 64
+
+    def _grown_arena(self, size: int) -> int:
+        if self._arena.nbytes < size + 64:
+            self._arena = np.empty(size + 64, np.uint8)
+        return self._arena_address()
+
+
+def _without_weight(step: Step, made: Compiled) -> Step:
+    """A product whose weight is packed, without the weight as it came."""
+    if isinstance(made, CompiledProduct) and made.panels is not None:
+        assert isinstance(step, ProductStep)
+        buffer = replace(step.b.buffer, array=None)
+        return replace(step, b=replace(step.b, buffer=buffer))
+    return step
+
+
+def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
+    """What is to be compiled for a step; products have libraries of their own."""
+    if isinstance(step, NestStep):
+        return NestBundle(step.kernel, isa.vector_bytes, isa.fused)
+    if isinstance(step, TopKStep):
+        return TopKBundle(step.x.layout.dtype, step.largest)
+    if isinstance(step, AttentionStep):
+        axes, masked = len(step.q.shape) - 2, step.mask is not None
+        return AttentionBundle(step.q.layout.dtype, axes, masked, isa.vector_bytes, isa.fused)
+    return None
+
+
+_GRAPHS: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+
+
+def _renew_locks_in_child() -> None:
+    """A forked child may hold the lock of a thread that it does not have."""
+    for graph in list(_GRAPHS):
+        graph.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks_in_child)
