@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.engines import SUBJECT
+from benchmarks.report_models import by_length, draw_latency, starts
 from benchmarks.results import Document, geomean, load, summarise
 from benchmarks.run import RESULTS
 
@@ -18,8 +19,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
 
-KINDS = ("gemm", "bmm", "metaschedule", "regret", "overhead")
-PEERS_KINDS = ("gemm", "bmm")
+KINDS = ("model", "gemm", "bmm", "metaschedule", "regret", "overhead", "start")
+PEERS_KINDS = ("model", "gemm", "bmm")
 """Kinds of document that the page shows, in order; other results may stand beside them."""
 
 
@@ -166,6 +167,21 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
     yield from _rows(("m", *titles), rows)
 
 
+def _models(documents: Sequence[Document]) -> Iterator[str]:
+    if documents:
+        yield "### A sentence encoder, by length"
+        yield ""
+        head, *rows = by_length(documents)
+        yield from _rows(head, rows)
+
+
+def _starts(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Loading the sentence encoder"
+    yield ""
+    head, *rows = starts(documents)
+    yield from _rows(head, rows)
+
+
 def _regret(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Regret"
     yield ""
@@ -227,8 +243,13 @@ def _chapter(documents: Sequence[Document]) -> str:
     }
     lines: list[str] = []
     if runs:
-        lines += [*_overview(runs), *_per_peer(runs), *_by_rows(runs)]
-    for kind, section in (("metaschedule", _tuning), ("regret", _regret), ("overhead", _overhead)):
+        lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
+    for kind, section in (
+        ("start", _starts),
+        ("metaschedule", _tuning),
+        ("regret", _regret),
+        ("overhead", _overhead),
+    ):
         if by_kind[kind]:
             lines += section(by_kind[kind])
     if runs:
@@ -285,12 +306,18 @@ def main(
     picture: Annotated[
         Path | None, typer.Option("--plot", help="Also draw the ratios into this file.")
     ] = None,
+    latency: Annotated[
+        Path | None, typer.Option(help="Also draw the models' latency over length.")
+    ] = None,
 ) -> None:
     """Rewrite the generated part of the page."""
     documents = read_results(results)
     page.write_text(replace_between_markers(page.read_text(), render(documents)))
     if picture is not None:
         plot(documents, picture)
+    models = [d for d in documents if d["kind"] == "model"]
+    if models and latency is not None:
+        draw_latency(models, latency)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,13 @@ def agreement(x: Array, y: Array, rtol: float = RTOL, atol: float = ATOL) -> Agr
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
         return Agreement(False, None, None, "infinite or NaN in one of them only")
+    # Infinities that agree.
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, np.abs(a - b))
+        within = same | (error <= atol + rtol * np.abs(b))
     large = np.isfinite(b) & (np.abs(b) > atol)
     return Agreement(
-        within=bool((same | (error <= atol + rtol * np.abs(b))).all()),
+        within=bool(within.all()),
         absolute=float(error.max(initial=0.0)),
         relative=float((error[large] / np.abs(b[large])).max(initial=0.0)),
         why="",

@@ -95,30 +95,34 @@ def _table(path: Path, document: dict[str, Any], peers: list[str]) -> Table:
     from rich.table import Table
 
     from ftuner.cli.peers import SUBJECT
-    from ftuner.report.units import count
+    from ftuner.report.units import count, duration
 
     versions = ", ".join(f"{name} {v}" for name, v in document["versions"].items())
     table = Table(
-        title=f"{path.name} on {count(document['threads'], 'thread')}: least (median) time of a "
-        "call, and peer's time / ftuner's time",
+        title=f"{path.name} on {count(document['threads'], 'thread')}",
         title_justify="left",
-        caption=f"{versions}; ratios are of the least times",
+        caption=f"ratio: peer's least time / ftuner's; {versions}",
         caption_justify="left",
     )
     table.add_column("shapes", overflow="fold")
-    for name in (SUBJECT, *peers):
-        table.add_column(name, justify="right")
-    for name in peers:
-        table.add_column(f"ratio to {name}", justify="right")
-    table.add_column("to the best", justify="right")
+    table.add_column("engine")
+    for column in ("least", "median", "ratio"):
+        table.add_column(column, justify="right")
     for result in document["results"]:
-        label = ", ".join(f"{n}={shape_text(s)}" for n, s in result["shapes"].items())
-        times = [_times(result["seconds"].get(name)) for name in (SUBJECT, *peers)]
-        ratios = [result["ratios"].get(name) for name in (*peers, result["best_peer"])]
-        table.add_row(label, *times, *map(_ratio, ratios))
+        table.add_section()
+        label = _label(result)
+        for name in (SUBJECT, *peers):
+            seconds = result["seconds"].get(name)
+            times = ("-", "-") if seconds is None else map(duration, seconds.values())
+            ratio = "" if name == SUBJECT else _ratio(result["ratios"].get(name))
+            table.add_row(label, name, *times, ratio)
+            label = ""
+    label = "geometric mean"
     table.add_section()
-    means = [*(document["geomean"][name] for name in peers), document["geomean_of_best"]]
-    table.add_row("geometric mean", *[""] * (1 + len(peers)), *map(_ratio, means))
+    means = [(name, document["geomean"][name]) for name in peers]
+    for name, mean in (*means, ("the best peer", document["geomean_of_best"])):
+        table.add_row(label, name, "", "", _ratio(mean))
+        label = ""
     return table
 
 
@@ -126,7 +130,7 @@ def _notes(document: dict[str, Any]) -> list[str]:
     """What the table does not say."""
     lines = [f"{name} cannot load the model: {why}" for name, why in document["failed"].items()]
     for result in document["results"]:
-        label = ", ".join(f"{n}={shape_text(s)}" for n, s in result["shapes"].items())
+        label = _label(result)
         lines += [f"{name} cannot run {label}: {why}" for name, why in result["failed"].items()]
         lines += [
             f"{name}'s outputs differ from ftuner's for {label}" for name in result["differs"]
@@ -136,12 +140,8 @@ def _notes(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _times(seconds: dict[str, float] | None) -> str:
-    from ftuner.report.units import duration
-
-    if seconds is None:
-        return "-"
-    return f"{duration(seconds['least'])} ({duration(seconds['median'])})"
+def _label(result: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={shape_text(shape)}" for name, shape in result["shapes"].items())
 
 
 def _ratio(ratio: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftuner.cli.agreement import ATOL, RTOL, agreement
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
+from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text, specs_of
 from ftuner.cli.loading import ModelArgument, loaded
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
 from ftuner.errors import ConfigurationError, FTunerError
@@ -34,13 +34,14 @@ def compare(
     """Compare the outputs of an ONNX model to those of ONNX Runtime; exit code 1 if they differ."""
     from ftuner.cli.model_peers import MODEL_ENGINES
     from ftuner.cli.peers import version_of
+    from ftuner.frontends.onnx.importer import import_model
 
     if not MODEL_ENGINES[REFERENCE].available():
         raise ConfigurationError(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
+    feeds = gathered_inputs(specs_of(import_model(path).graph), inputs, shapes)
     model, _ = loaded(path, threads)
-    feeds = gathered_inputs(model.inputs, inputs, shapes)
     results = model.run(feeds)
     expected = _expected(path, model.threads, feeds)
     outputs: list[dict[str, Any]] = [

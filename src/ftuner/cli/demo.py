@@ -53,8 +53,8 @@ QUERIES = (
     "delete a folder and everything in it",
     "pick a random element",
     "start another program and read what it prints",
-    "how many threads are running",
-    "words that are spelled almost like this one",
+    "where does a value belong in a sorted list",
+    "split a long text into lines of some width",
     "the middle value of some numbers",
 )
 LEAST_WORDS = 4

@@ -85,17 +85,17 @@ def _explained(
     from ftuner.report.model import Target, explain_model
     from ftuner.runtime.session import default_session
 
+    programs = [lower(part.graph) for part in split(optimised(imported.graph))]
     if feeds is None:
-        parts = split(optimised(imported.graph))
-        return explain_model([lower(part.graph) for part in parts], {}), None
+        return explain_model(programs, {}), None
     compiled, _ = loaded(path, threads)
     samples = sampled(lambda: compiled.run(feeds))
     measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
     session = default_session()
     machine = session.hardware
     target = Target(machine, session.backend.isa.name, min(compiled.threads, machine.cores))
-    extents = bind(compiled.graph, [x.shape for x in feeds.values()])
-    return explain_model([part.lowered for part in compiled.parts], extents, target), measured
+    extents = bind(imported.graph, [x.shape for x in feeds.values()])
+    return explain_model(programs, extents, target, compiled.step_seconds(feeds)), measured
 
 
 def _show(
@@ -121,14 +121,10 @@ def _show(
     if measured is None:
         return
     if found.estimate_s:
-        out.print(
-            f"estimate of the products by weights, without what is fused into them: "
-            f"{duration(found.estimate_s)}",
-            soft_wrap=True,
-        )
+        out.print("estimates are of products by weights, without what is fused into them")
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
-        f"{count(measured.threads, 'thread')}",
+        f"{count(measured.threads, 'thread')}; groups were run one by one",
         soft_wrap=True,
     )
 

@@ -39,7 +39,9 @@ def shown_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as progress:
+    out = progress_console()
+    # A file or pipe would be left with an empty line.
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task(what, total=None)
 
         def show(what: str, done: int, total: int) -> None:

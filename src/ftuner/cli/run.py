@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import typer
 
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
+from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text, specs_of
 from ftuner.cli.loading import ModelArgument, loaded, seconds_of
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
 from ftuner.errors import ConfigurationError
@@ -30,8 +30,10 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
+    from ftuner.frontends.onnx.importer import import_model
+
+    feeds = gathered_inputs(specs_of(import_model(path).graph), inputs, shapes)
     model, compile_s = loaded(path, threads)
-    feeds = gathered_inputs(model.inputs, inputs, shapes)
     results: list[Array] = []
     first_s = seconds_of(lambda: results.extend(model.run(feeds)))
     again_s = seconds_of(lambda: model.run(feeds))

@@ -1,7 +1,7 @@
 """Explaining a model: the groups that its nodes were fused into, their shapes, their memory.
 
-What it says comes from the lowered graphs alone. Nothing is compiled or run; the estimates are the
-planner's, for the hardware model that is given.
+What it says comes from the lowered graphs alone. Nothing is compiled or run here; the estimates
+are the planner's, for the hardware model that is given.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class FusedGroup:
     writes_bytes: int | None
     estimate_s: float | None
     """The planner's, of the product by its packed weight alone; None of other steps."""
+    measured_s: float | None
+    """Of the step run by itself, if it was."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class ModelExplanation:
                     "reads_bytes": group.reads_bytes,
                     "writes_bytes": group.writes_bytes,
                     "estimate_s": group.estimate_s,
+                    "measured_s": group.measured_s,
                 }
                 for group in self.groups
             ],
@@ -90,7 +93,10 @@ class ModelExplanation:
 
 
 def explain_model(
-    programs: Sequence[Lowered], extents: Mapping[str, int], target: Target | None = None
+    programs: Sequence[Lowered],
+    extents: Mapping[str, int],
+    target: Target | None = None,
+    step_seconds: Sequence[float] | None = None,
 ) -> ModelExplanation:
     """Describe the steps of lowered graphs.
 
@@ -98,9 +104,14 @@ def explain_model(
         programs: what runs, one after the other.
         extents: values of symbols; those that are missing stay symbols.
         target: what products are estimated for; none are without it, or where extents are missing.
+        step_seconds: a measured time for each step.
     """
     steps = [step for program in programs for step in program.steps]
-    groups = tuple(_group(number, step, extents, target) for number, step in enumerate(steps, 1))
+    times = [None] * len(steps) if step_seconds is None else step_seconds
+    groups = tuple(
+        _group(number, step, extents, target, seconds)
+        for number, (step, seconds) in enumerate(zip(steps, times, strict=True), 1)
+    )
     weights = {b for step in steps for b in step.reads if b.array is not None}
     live = [_live_bytes(program, extents) for program in programs]
     return ModelExplanation(
@@ -118,19 +129,24 @@ def model_table(found: ModelExplanation, title: str) -> Table:
     table.add_column("kind")
     table.add_column("operators", overflow="fold")
     table.add_column("shapes", overflow="fold")
-    estimated = any(group.estimate_s is not None for group in found.groups)
-    if estimated:
-        table.add_column("estimate", justify="right")
-    for group in found.groups:
-        seconds = "" if group.estimate_s is None else duration(group.estimate_s)
+    rows = [(group.estimate_s, group.measured_s) for group in found.groups]
+    shown = [i for i in range(2) if any(row[i] is not None for row in rows)]
+    for i in shown:
+        table.add_column(("estimate", "measured")[i], justify="right")
+    for group, row in zip(found.groups, rows, strict=True):
+        times = [row[i] for i in shown]
         # Brackets are markup to rich unless they are escaped.
         cells = (str(group.number), group.kind, group.title, group.shapes.replace("[", r"\["))
-        table.add_row(*cells, *((seconds,) if estimated else ()))
+        table.add_row(*cells, *("" if s is None else duration(s) for s in times))
     return table
 
 
 def _group(
-    number: int, step: Step, extents: Mapping[str, int], target: Target | None
+    number: int,
+    step: Step,
+    extents: Mapping[str, int],
+    target: Target | None,
+    measured_s: float | None,
 ) -> FusedGroup:
     shapes, estimate_s = "", None
     if isinstance(step, NestStep):
@@ -151,7 +167,7 @@ def _group(
         shapes = f"{rows} -> {_shape(best, extents)}"
     return FusedGroup(
         number, KINDS[type(step)], step.title, shapes,
-        _bytes(step.reads, extents), _bytes(step.writes, extents), estimate_s,
+        _bytes(step.reads, extents), _bytes(step.writes, extents), estimate_s, measured_s,
     )  # fmt: skip
 
 

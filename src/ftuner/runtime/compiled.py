@@ -18,6 +18,8 @@ from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
 from ftuner.core.dim import symbols_of
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import bind
@@ -100,18 +102,23 @@ class CompiledGraph:
         backend = session.backend
         steps = lowered.steps
         bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
-        self._loaded = backend.loaded(list(dict.fromkeys(bundles.values())), progress)
+        wanted = list(dict.fromkeys(bundles.values()))
+        libraries = [library for step in steps if (library := _rows_library(step))]
+        backend.prepare(dict.fromkeys(libraries), wanted, progress)
+        self._loaded = backend.loaded(wanted, progress)
         # One weight may have several products.
         packed: dict[tuple[int, object], CompiledProduct] = {}
         made: list[Compiled] = []
         for step in steps:
             if isinstance(step, ProductStep):
-                products = session.products(step.a.layout.dtype, step.epilogue)
+                rows_only = _rows_library(step) is not None
+                products = session.products(step.a.layout.dtype, step.epilogue, rows_only)
                 made.append(self._product(step, products, packed))
                 continue
             address = self._loaded.addresses[bundles[step].symbol]
             if isinstance(step, AttentionStep):
-                made.append(CompiledAttention(address, session.products(step.q.layout.dtype)))
+                products = session.products(step.q.layout.dtype, rows_only=True)
+                made.append(CompiledAttention(address, products))
             elif isinstance(step, TopKStep):
                 made.append(CompiledNest(address, step.parameters(), step.rows, ()))
             else:
@@ -125,7 +132,7 @@ class CompiledGraph:
         self, step: ProductStep, products: Any, packed: dict[tuple[int, object], CompiledProduct]
     ) -> CompiledProduct:
         array = step.b.buffer.array
-        if array is None or len(step.b.shape) != 2 or not step.b.contiguous:
+        if array is None or not _is_weight(step):
             return CompiledProduct(products, None)
         key = (id(array), step.epilogue)
         if key not in packed:
@@ -212,6 +219,21 @@ class CompiledGraph:
         if self._arena.nbytes < size + 64:
             self._arena = np.empty(size + 64, np.uint8)
         return self._arena_address()
+
+
+def _is_weight(step: ProductStep) -> bool:
+    """Whether B is a constant matrix, to be packed once."""
+    whole = step.b.contiguous and step.b.layout.offset == 0
+    return step.b.buffer.array is not None and len(step.b.shape) == 2 and whole
+
+
+def _rows_library(step: Step) -> tuple[DType, Expr] | None:
+    """The library of a step whose uKernels read contiguous rows and panels."""
+    if isinstance(step, AttentionStep):
+        return step.q.layout.dtype, ACCUMULATOR
+    if isinstance(step, ProductStep) and _is_weight(step) and step.a.layout.strides[-1] == 1:
+        return step.a.layout.dtype, step.epilogue
+    return None
 
 
 def _without_weight(step: Step, made: Compiled) -> Step:

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.abi import (
@@ -77,7 +77,9 @@ class CpuBackend(Backend):
         self.cache = cache
         self.target = host_target(isa)
         self._lock = threading.RLock()
-        self._compiled: dict[tuple[DType, Expr], CompiledLibrary] = {}
+        self._compiled: dict[Library, CompiledLibrary] = {}
+        self._objects: dict[Bundle, bytes] = {}
+        """Prepared, not yet loaded."""
         self._runtime: NativeRuntime | None = None
 
     @property
@@ -108,30 +110,56 @@ class CpuBackend(Backend):
         self.compiled(dtype, epilogue, progress)
 
     def compiled(
-        self, dtype: DType, epilogue: Expr, progress: Progress | None = None
-    ) -> CompiledLibrary:
+        self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
+        rows_only: bool = False,
+    ) -> CompiledLibrary:  # fmt: skip
         """The library of a dtype and epilogue, compiled if need be and loaded."""
-        found = self._compiled.get((dtype, epilogue))
+        library = build_library(self._hardware, self.isa.name, dtype, epilogue, rows_only)
+        found = self._compiled.get(library)
         if found is not None:
             return found
         with self._lock:
-            found = self._compiled.get((dtype, epilogue))
+            found = self._compiled.get(library)
             if found is None:
-                found = self._load(self.library(dtype, epilogue), progress)
-                self._compiled[dtype, epilogue] = found
+                found = self._load(library, progress)
+                self._compiled[library] = found
             return found
+
+    def prepare(
+        self, epilogues: Iterable[tuple[DType, Expr]], bundles: Iterable[GraphBundle],
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """Compile all that a graph needs side by side: libraries for contiguous rows, and its own
+        kernels. They are loaded when they are asked for."""
+        wanted: list[Bundle] = list(bundles)
+        with self._lock:
+            for dtype, epilogue in epilogues:
+                library = build_library(self._hardware, self.isa.name, dtype, epilogue, True)
+                if library not in self._compiled:
+                    wanted += self._bundles(library)
+            if self._runtime is None:
+                wanted.append(self._runtime_bundle())
+            objects = compile_missing(wanted, self.target, self.cache, progress)
+            self._objects.update(zip(wanted, objects, strict=True))
+
+    def _bundles(self, library: Library) -> list[Bundle]:
+        """The families of a library, and the reduction of partial products."""
+        fused, masked = self.isa.fused, self.isa.masked
+        groups = [family.kernels for family in library.families()]
+        families = [KernelBundle(kernels, False, fused, masked) for kernels in groups]
+        return [*families, KernelBundle(groups[0][:1], True, fused, masked)]
+
+    def _runtime_bundle(self) -> RuntimeBundle:
+        return RuntimeBundle(self.isa.vector_bytes)
 
     def _load(self, library: Library, progress: Progress | None) -> CompiledLibrary:
         families = library.families()
-        fused, masked = self.isa.fused, self.isa.masked
-        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused, masked) for f in families]
-        some = families[0].kernels[0]
-        bundles.append(KernelBundle((some,), True, fused, masked))
         began = time.perf_counter()
-        loaded = self._compile(bundles, progress)
+        loaded = self._compile(self._bundles(library), progress)
         log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
         kernels = {f.name: tuple(loaded.addresses[k.symbol] for k in f.kernels) for f in families}
-        return CompiledLibrary(library, loaded, kernels, loaded.addresses[reduce_symbol(some)])
+        reduce_address = loaded.addresses[reduce_symbol(families[0].kernels[0])]
+        return CompiledLibrary(library, loaded, kernels, reduce_address)
 
     def loaded(
         self, bundles: Sequence[GraphBundle], progress: Progress | None = None
@@ -141,9 +169,14 @@ class CpuBackend(Backend):
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Bundles in this process, after the runtime, which is compiled beside them if need be."""
-        runtime = RuntimeBundle(self.isa.vector_bytes)
+        runtime = self._runtime_bundle()
         first: list[Bundle] = [runtime] if self._runtime is None else []
-        objects = compile_missing([*first, *bundles], self.target, self.cache, progress)
+        wanted = [*first, *bundles]
+        missing = [b for b in wanted if b not in self._objects]
+        made = compile_missing(missing, self.target, self.cache, progress) if missing else []
+        objects = dict(zip(missing, made, strict=True))
+        objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
         if first:
-            self._runtime = NativeRuntime(LoadedObject(objects[:1], runtime.symbols))
-        return LoadedObject(objects[len(first) :], [s for b in bundles for s in b.symbols])
+            self._runtime = NativeRuntime(LoadedObject([objects[runtime]], runtime.symbols))
+        symbols = [symbol for b in bundles for symbol in b.symbols]
+        return LoadedObject([objects[b] for b in bundles], symbols)

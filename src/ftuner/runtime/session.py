@@ -39,7 +39,7 @@ class Session:
         self._lock = threading.RLock()
         self._hardware: CpuHardware | None = None
         self._backend: CpuBackend | None = None
-        self._products: dict[tuple[DType, Expr], Products] = {}
+        self._products: dict[tuple[DType, Expr, bool], Products] = {}
         self.threads = usable_threads(read_system().cores)
         """Threads that a call may use, the caller's own included; set it with `checked_threads`."""
 
@@ -70,16 +70,19 @@ class Session:
             )
         return chosen
 
-    def products(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> Products:
-        """Matrix products of a dtype and epilogue, tuned on first use."""
-        found = self._products.get((dtype, epilogue))
+    def products(
+        self, dtype: DType, epilogue: Expr = ACCUMULATOR, rows_only: bool = False
+    ) -> Products:
+        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.rows_only`."""
+        key = (dtype, epilogue, rows_only)
+        found = self._products.get(key)
         if found is None:
             with self._lock:
-                found = self._products.get((dtype, epilogue))
+                found = self._products.get(key)
                 if found is None:
-                    compiled = self.backend.compiled(dtype, epilogue)
+                    compiled = self.backend.compiled(dtype, epilogue, rows_only=rows_only)
                     found = Products(self.backend, compiled)
-                    self._products[dtype, epilogue] = found
+                    self._products[key] = found
         return found
 
 

@@ -52,6 +52,9 @@ class Library:
     dtype: DType
     epilogue: Expr
     funnel: Funnel
+    rows_only: bool = False
+    """Whether A always has contiguous rows and B comes in panels, as in the products of a graph
+    with weights: a third of the uKernels."""
 
     @property
     def lanes(self) -> int:
@@ -65,7 +68,7 @@ class Library:
     @property
     def dot_columns(self) -> tuple[int, ...]:
         """Widths of dot tiles, in columns; none with an epilogue, whose layer packs its weight."""
-        if self.epilogue != ACCUMULATOR:
+        if self.rows_only or self.epilogue != ACCUMULATOR:
             return ()
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
 
@@ -85,9 +88,10 @@ class Library:
     def families(self) -> tuple[Family, ...]:
         """Every family that some plan may use. In-place B serves matrix products only: a layer
         packs its weight, so libraries with an epilogue have none."""
-        b_layouts = (PACKED, STRIDED) if self.epilogue == ACCUMULATOR else (PACKED,)
+        in_place = self.epilogue == ACCUMULATOR and not self.rows_only
+        b_layouts = (PACKED, STRIDED) if in_place else (PACKED,)
         found = []
-        for a_layout in (ROW, COLUMN):
+        for a_layout in (ROW,) if self.rows_only else (ROW, COLUMN):
             for b_layout in b_layouts:
                 found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
             tails = range(1, max(self.widths) + 1)
@@ -98,7 +102,11 @@ class Library:
 
 @lru_cache(maxsize=64)
 def build_library(
-    hardware: CpuHardware, isa_name: str, dtype: DType, epilogue: Expr = ACCUMULATOR
+    hardware: CpuHardware,
+    isa_name: str,
+    dtype: DType,
+    epilogue: Expr = ACCUMULATOR,
+    rows_only: bool = False,
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
@@ -111,4 +119,4 @@ def build_library(
         known = ", ".join(i.name for i in hardware.isas)
         raise HardwareError(f"{hardware.name} has no ISA {isa_name!r}; it has {known}") from None
     funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
-    return Library(hardware, isa, dtype, epilogue, funnel)
+    return Library(hardware, isa, dtype, epilogue, funnel, rows_only)

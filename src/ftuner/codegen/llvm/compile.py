@@ -65,8 +65,14 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
 
 def compile_bundle(bundle: Bundle, target: Target) -> bytes:
     """The object file of a bundle."""
-    calls = not isinstance(bundle, KernelBundle)
-    return compile_object(bundle_module(bundle, target), target, inlines=calls)
+    module = bundle_module(bundle, target)
+    if isinstance(bundle, KernelBundle):
+        return compile_object(module, target)
+    if not isinstance(bundle, RuntimeBundle):
+        for function in module.functions:
+            # A loop that calls an elementary function keeps no vectors in registers across it.
+            function.attributes.discard("noinline")
+    return compile_object(module, target, inlines=True)
 
 
 def serve() -> None:

@@ -38,8 +38,8 @@ class Target:
 def _binding() -> Any:
     import llvmlite.binding as llvm
 
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     return llvm
 
 
@@ -76,6 +76,10 @@ def _is_wider(feature: str, isa: str) -> bool:
 @lru_cache(maxsize=16)
 def _machine(target: Target) -> Any:
     llvm = _binding()
+    if target.triple != llvm.get_process_triple():
+        # All targets take ten megabytes, which only code for another machine needs.
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )

@@ -1,0 +1,31 @@
+"""What tests of the command line share: a cache of their own, the narrowest ISA, one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ftuner.runtime.session import default_session, read_system
+
+BASE_ISA = {"x86_64": "sse2", "aarch64": "neon"}
+
+collect_ignore_glob = [] if find_spec("onnx") else ["test_model_*.py"]
+
+
+@pytest.fixture(scope="session")
+def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that the tests of this folder share, so that the machine is probed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_session(warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FTUNER_CACHE_DIR", str(warm_folder))
+    monkeypatch.setenv("FTUNER_ISA", BASE_ISA[read_system().architecture])
+    monkeypatch.setenv("FTUNER_NUM_THREADS", "1")
+    default_session.cache_clear()
+    yield
+    default_session.cache_clear()

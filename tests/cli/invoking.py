@@ -1,0 +1,22 @@
+"""Calling the command line in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from ftuner.cli.main import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def document(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
+    """What a command prints with --json, which is all that it prints."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == exit_code, result.stderr
+    loaded: dict[str, Any] = json.loads(result.stdout)
+    return loaded

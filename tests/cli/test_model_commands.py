@@ -1,0 +1,303 @@
+"""`run`, `explain`, `compare` and `bench` of models, in this process, on small ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.cli.invoking import document, run
+from tests.frontends.onnx_models import model_of
+
+from ftuner.cli import measure_model, model_peers
+from ftuner.cli.bench_model import MEASURING_MODULE
+from ftuner.cli.child import measured_in_child
+from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.measure_model import ModelRequest, measure
+from ftuner.cli.model_peers import MODEL_ENGINES, ModelEngine
+from ftuner.cli.peers import SUBJECT
+from ftuner.errors import GraphError
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((8, 5)).astype(np.float32)
+BIAS = RNG.standard_normal(5).astype(np.float32)
+
+
+def saved(model: onnx.ModelProto, path: Path) -> str:
+    # The newest that the ONNX Runtime of these tests reads is older than onnx's own.
+    model.ir_version = 10
+    onnx.save(model, path)
+    return str(path)
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> str:
+    """relu(x @ weight + bias), and the sum of each row."""
+    model = model_of(
+        [
+            helper.make_node("MatMul", ["x", "weight"], ["product"]),
+            helper.make_node("Add", ["product", "bias"], ["sum"]),
+            helper.make_node("Relu", ["sum"], ["head/y"]),
+            helper.make_node("ReduceSum", ["head/y", "axes"], ["total"], keepdims=0),
+        ],
+        {"x": ("float32", ["batch", 8])},
+        ["head/y", "total"],
+        {"weight": WEIGHT, "bias": BIAS, "axes": np.array([1])},
+    )
+    return saved(model, tmp_path / "layer.onnx")
+
+
+@pytest.fixture
+def lookup(tmp_path: Path) -> str:
+    """Rows of a table by index, those that the mask leaves out as zero."""
+    model = model_of(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Where", ["mask", "rows", "zero"], ["y"]),
+        ],
+        {"ids": ("int64", ["length"]), "mask": ("bool", ["length", 1])},
+        ["y"],
+        {"table": WEIGHT, "zero": np.float32(0.0)},
+    )
+    return saved(model, tmp_path / "lookup.onnx")
+
+
+def reference(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ WEIGHT + BIAS, 0.0)
+
+
+def test_run_on_a_file(layer: str, tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    folder = tmp_path / "new" / "out"
+    found = document(
+        "run", layer, "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", str(folder)
+    )
+    y, total = found["outputs"]
+    assert (y["name"], y["dtype"], y["shape"]) == ("head/y", "float32", [3, 5])
+    assert y["max"] == pytest.approx(reference(x).max(), rel=1e-5)
+    assert total["mean"] == pytest.approx(reference(x).sum(1).mean(), rel=1e-5)
+    assert found["inputs"] == {"x": [3, 8]}
+    assert min(found["compile_s"], found["first_s"], found["again_s"]) > 0
+    assert sorted(p.name for p in folder.iterdir()) == ["head%2Fy.npy", "total.npy"]
+    np.testing.assert_allclose(np.load(y["file"]), reference(x), rtol=1e-5, atol=1e-6)
+
+
+def test_run_on_random_inputs(layer: str, lookup: str) -> None:
+    shown = run("run", layer, "--shape", "x=7x8")
+    assert shown.exit_code == 0, shown.stderr
+    for part in ("head/y", "float32", "7x5", "first call", "1 thread"):
+        assert part in shown.stdout
+    (y,) = document("run", lookup, "--shape", "ids=9", "--threads", "1")["outputs"]
+    assert y["shape"] == [9, 5]
+    first, second = (document("run", layer, "--shape", "x=2x8") for _ in range(2))
+    assert first["outputs"] == second["outputs"], "the seed is fixed"
+
+
+def test_numbers_that_json_lacks(tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Log", ["x"], ["y"])], {"x": ("float32", ["n"])}, ["y"])
+    np.save(tmp_path / "x.npy", np.array([1.0, -1.0, 0.0], np.float32))
+    arguments = (saved(model, tmp_path / "log.onnx"), "--input", f"x={tmp_path / 'x.npy'}")
+    (y,) = document("run", *arguments)["outputs"]
+    assert (y["min"], y["mean"], y["max"]) == (None, None, None)
+    assert run("run", *arguments).exit_code == 0
+
+
+@pytest.mark.parametrize("command", [("explain", "model"), ("explain",)])
+def test_explain(layer: str, command: tuple[str, ...]) -> None:
+    result = run(*command, layer)
+    assert result.exit_code == 0, result.stderr
+    for part in ("4 nodes", "fused group", "product", "matmul + add", "batch", "weights:"):
+        assert part in result.stdout
+    assert "measured" not in result.stdout
+    found = document(*command, layer)
+    assert found["nodes"] == 4
+    assert found["groups"][0]["shapes"] == "[batch, 8] @ [8, 5] -> [batch, 5]"
+    assert found["groups"][0]["estimate_s"] is None
+    assert found["extents"] == {}
+
+
+def test_explain_with_extents(layer: str) -> None:
+    result = run("explain", layer, "--shape", "x=7x8")
+    assert result.exit_code == 0, result.stderr
+    for part in ("x=7x8", "estimate", "measured", "[7, 8] @ [8, 5]", "median of"):
+        assert part in " ".join(result.stdout.split())
+    found = document("explain", layer, "--shape", "x=7x8")
+    first = found["groups"][0]
+    assert (first["number"], first["kind"]) == (1, "product")
+    assert first["shapes"] == "[7, 8] @ [8, 5] -> [7, 5]"
+    assert first["reads_bytes"] == 4 * (7 * 8 + 8 * 5 + 5)
+    assert first["estimate_s"] > 0
+    assert all(group["measured_s"] > 0 for group in found["groups"])
+    assert found["extents"] == {"batch": 7}
+    assert isinstance(found["live_bytes"], int)
+    assert found["measured"]["runs"] >= 5
+    assert found["measured"]["median_s"] >= found["measured"]["least_s"] > 0
+
+
+def test_explain_before(layer: str) -> None:
+    shown = run("explain", layer, "--before").stdout
+    assert "input x: float32[batch, 8]" in shown
+    assert "head/y = Relu(sum)" in shown
+    found = document("explain", layer, "--before")
+    assert [node.split(" = ")[1].split("(")[0] for node in found["nodes"]] == [
+        "MatMul",
+        "Add",
+        "Relu",
+        "ReduceSum",
+    ]
+    assert found["outputs"] == ["head/y", "total"]
+
+
+def test_gemm_is_still_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gemm").write_bytes(b"a file of that name")
+    assert document("explain", "gemm", "--m", "3", "--n", "5", "--k", "7")["workers"] == 1
+
+
+def test_compare(layer: str, lookup: str) -> None:
+    pytest.importorskip("onnxruntime")
+    found = document("compare", layer, "--shape", "x=7x8")
+    assert found["within"]
+    assert [entry["name"] for entry in found["outputs"]] == ["head/y", "total"]
+    assert all(entry["absolute"] < 1e-4 for entry in found["outputs"])
+    assert document("compare", lookup, "--shape", "ids=3")["outputs"][0]["absolute"] == 0.0
+    shown = run("compare", layer, "--shape", "x=2x8")
+    assert shown.exit_code == 0
+    assert "yes" in shown.stdout
+
+
+def test_compare_finds_differences(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    engine = MODEL_ENGINES["onnxruntime"]
+
+    def wrong(path: str, threads: int) -> model_peers.Runner:
+        session = engine.prepare(path, threads)
+        return lambda feeds: [x + 1 for x in session(feeds)]
+
+    monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", engine._replace(prepare=wrong))
+    found = document("compare", layer, "--shape", "x=7x8", exit_code=1)
+    assert not found["within"]
+    assert found["outputs"][0]["absolute"] == pytest.approx(1.0, rel=1e-3)
+    assert run("compare", layer, "--shape", "x=7x8").exit_code == 1
+    generous = document("compare", layer, "--shape", "x=7x8", "--atol", "2")
+    assert generous["within"]
+
+
+def test_compare_needs_the_reference(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModelEngine(("no_such_module",), MODEL_ENGINES[SUBJECT].prepare)
+    monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", missing)
+    result = run("compare", layer, "--shape", "x=7x8")
+    assert result.exit_code == EXIT_NAMED_ERROR
+    assert "pip install" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("bench", "model"), ("bench",)])
+def test_bench_without_peers(layer: str, command: tuple[str, ...]) -> None:
+    arguments = ("--shapes", "x=3x8", "--shapes", "x=5x8", "--peers", "", "--threads", "1")
+    found = document(*command, layer, *arguments)
+    assert [r["shapes"] for r in found["results"]] == [{"x": [3, 8]}, {"x": [5, 8]}]
+    for result in found["results"]:
+        assert result["seconds"]["ftuner"]["median"] >= result["seconds"]["ftuner"]["least"] > 0
+        assert (result["ratios"], result["best_peer"]) == ({}, None)
+    assert (found["threads"], found["geomean_of_best"]) == (1, None)
+
+
+@pytest.mark.parametrize("name", [name for name in MODEL_ENGINES if name != SUBJECT])
+def test_bench_with_a_peer(layer: str, name: str) -> None:
+    pytest.importorskip(name)
+    arguments = ("bench", layer, "--shapes", "x=3x8", "--peers", name)
+    found = document(*arguments)
+    (result,) = found["results"]
+    assert (found["failed"], result["failed"], result["differs"]) == ({}, {}, [])
+    assert result["best_peer"] == name
+    assert found["geomean"][name] == pytest.approx(found["geomean_of_best"])
+    shown = run(*arguments)
+    assert shown.exit_code == 0
+    for part in ("x=3x8", "ftuner", name, "geometric mean", "the best peer"):
+        assert part in shown.stdout
+
+
+def test_peers_that_fail_or_differ(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def differing(path: str, threads: int) -> model_peers.Runner:
+        own = MODEL_ENGINES[SUBJECT].prepare(path, threads)
+        return lambda feeds: [x + 1 for x in own(feeds)]
+
+    def unable(path: str, threads: int) -> model_peers.Runner:
+        def runner(feeds: Mapping[str, Any]) -> list[Any]:
+            raise RuntimeError("no\nsuch kernel")
+
+        return runner
+
+    def broken(path: str, threads: int) -> model_peers.Runner:
+        raise OSError("no library")
+
+    made = {"differing": differing, "unable": unable, "broken": broken}
+    for name, prepare in made.items():
+        monkeypatch.setitem(MODEL_ENGINES, name, ModelEngine((), prepare))
+    monkeypatch.setattr(measure_model, "version_of", lambda name: "1")
+    request: ModelRequest = {
+        "model": layer,
+        "sets": [{"x": [3, 8]}],
+        "engines": [SUBJECT, *made],
+        "threads": 1,
+    }
+    found = measure(request)
+    (result,) = found["results"]
+    assert found["failed"] == {"broken": "OSError: no library"}
+    assert result["failed"] == {"unable": "RuntimeError: no such kernel"}
+    assert result["differs"] == ["differing"]
+    assert set(result["seconds"]) == {SUBJECT, "differing"}
+    assert json.dumps(found)
+
+
+def test_errors_of_the_measuring_process_keep_their_names() -> None:
+    request = {"model": "missing.onnx", "sets": [], "engines": [SUBJECT], "threads": 1}
+    with pytest.raises(GraphError, match=r"missing\.onnx"):
+        measured_in_child(MEASURING_MODULE, request, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("run", "missing.onnx"), "GraphError"),
+        (("explain", "missing.onnx"), "GraphError"),
+        (("bench", "missing.onnx"), "GraphError"),
+        (("compare", "missing.onnx"), "GraphError"),
+        (("run", "MODEL"), "InputError"),
+        (("run", "MODEL", "--shape", "y=3"), "InputError"),
+        (("run", "MODEL", "--shape", "x=3*8"), "ConfigurationError"),
+        (("run", "MODEL", "--shape", "x=3x9"), "ShapeError"),
+        (("run", "MODEL", "--shape", "x=3"), "InputError"),
+        (("run", "MODEL", "--input", "x"), "ConfigurationError"),
+        (("run", "MODEL", "--input", "x=missing.npy"), "InputError"),
+        (("run", "MODEL", "--shape", "x=3x8", "--output-dir", "MODEL"), "ConfigurationError"),
+        (("explain", "MODEL", "--shape", "x=3x"), "ConfigurationError"),
+        (("explain", "MODEL", "--shape", "x=3x8", "--before"), "ConfigurationError"),
+        (("bench", "MODEL"), "InputError"),
+        (("bench", "MODEL", "--shapes", "x=3x8", "--peers", "nope"), "ConfigurationError"),
+        (("bench", "MODEL", "--shapes", "x"), "ConfigurationError"),
+        (("compare", "MODEL", "--shape", "x"), "ConfigurationError"),
+    ],
+)
+def test_named_errors(
+    layer: str, arguments: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        MODEL_ENGINES, "onnxruntime", ModelEngine((), MODEL_ENGINES[SUBJECT].prepare)
+    )
+    result = run(*(layer if a == "MODEL" else a for a in arguments))
+    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"ftuner: {error}: ")
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("explain", "model"), ("compare", "--rtol", "-1")])
+def test_bad_options(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2

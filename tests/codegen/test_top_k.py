@@ -1,0 +1,124 @@
+"""The largest or smallest elements of rows, in order, on every ISA of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llvmlite.ir as ir
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.conftest import HOST_ISAS
+
+from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.top_k import emit_top_k
+from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.graph.operators import OPERATORS
+
+Array = npt.NDArray[Any]
+DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64")
+GUARD = 8
+"""Elements beside each result that nobody may touch."""
+
+
+class TopK:
+    """Kernels of all dtypes, in both directions."""
+
+    def __init__(self, isa: str) -> None:
+        target = host_target(isa)
+        module = ir.Module("top_k")
+        module.triple = target.triple
+        names = {(d, largest): f"{d}_{largest}" for d in DTYPES for largest in (False, True)}
+        for (dtype, largest), name in names.items():
+            emit_top_k(module, name, TENSOR_DTYPES[dtype], largest)
+        data = compile_object(module, target, inlines=True)
+        self._loaded = LoadedObject([data], list(names.values()))
+        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
+        self._calls = {key: prototype(self._loaded.addresses[n]) for key, n in names.items()}
+
+    def __call__(
+        self, memory: Array, x: Array, axis: int, k: int, largest: bool
+    ) -> tuple[Array, Array]:
+        """`x` is a contiguous view of `memory`. Rows are done in two parts, the last ones first."""
+        shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+        size = int(np.prod(shape))
+        values = np.full(size + 2 * GUARD, 77, x.dtype)
+        positions = np.full(size + 2 * GUARD, -77, np.int64)
+        distance = int(np.prod(x.shape[axis + 1 :]))
+        rows = int(np.prod(x.shape[:axis])) * distance
+        offset = (x.ctypes.data - memory.ctypes.data) // x.itemsize
+        dims = np.array([x.shape[axis], k, distance, offset], np.int64)
+        places = [memory.ctypes.data] + [
+            a.ctypes.data + GUARD * a.itemsize for a in (values, positions)
+        ]
+        buffers = np.array(places, np.uint64)
+        call = self._calls[x.dtype.name, largest]
+        for begin, end in ((rows // 2, rows), (0, rows // 2)):
+            call(buffers.ctypes.data, dims.ctypes.data, None, 0, begin, end)
+        for array, guard in ((values, 77), (positions, -77)):
+            beside = np.concatenate([array[:GUARD], array[GUARD + size :]])
+            assert np.all(beside == guard), "written beside the result"
+        inside = slice(GUARD, GUARD + size)
+        return values[inside].reshape(shape), positions[inside].reshape(shape)
+
+
+@pytest.fixture(scope="module", params=HOST_ISAS)
+def top_k(request: pytest.FixtureRequest) -> TopK:
+    return TopK(request.param)
+
+
+def random(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
+    """With equal elements, and those at the ends of the dtype."""
+    source = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "f":
+        found = source.integers(-9, 10, shape).astype(dtype) / 4
+        found[source.random(shape) < 0.1] = np.inf
+        found[source.random(shape) < 0.1] = -np.inf
+        return found
+    info = np.iinfo(np.dtype(dtype))
+    found = source.integers(0, 9, shape).astype(dtype)
+    found[source.random(shape) < 0.1] = info.max
+    found[source.random(shape) < 0.1] = info.min
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("largest", [False, True])
+def test_of_equal_ones_the_first(top_k: TopK, dtype: str, largest: bool) -> None:
+    reference = OPERATORS["top_k"].reference
+    for seed, (shape, axis) in enumerate(
+        (((1,), 0), ((37,), 0), ((5, 31), 1), ((5, 31), 0), ((3, 17, 4), 1), ((2, 3, 64), 2),
+         ((7, 1), 1), ((0, 5), 1), ((5, 0, 3), 0))
+    ):  # fmt: skip
+        x = random(seed, shape, dtype)
+        for k in sorted({1, 2, 5, shape[axis]} & set(range(shape[axis] + 1))):
+            values, positions = top_k(x, x, axis, k, largest)
+            expected, where = reference(x, axis=axis, k=k, largest=largest)
+            assert np.array_equal(values, expected), (shape, axis, k)
+            assert np.array_equal(positions, where), (shape, axis, k)
+
+
+def test_none_of_some(top_k: TopK) -> None:
+    x = random(0, (3, 5), "float32")
+    values, positions = top_k(x, x, 1, 0, True)
+    assert values.shape == positions.shape == (3, 0)
+
+
+def test_sorted_rows(top_k: TopK) -> None:
+    """The cheapest order and the dearest one."""
+    up = np.arange(100, dtype=np.int32)
+    for x in (up, up[::-1].copy()):
+        for largest in (False, True):
+            values, positions = top_k(x, x, 0, 100, largest)
+            assert values.tolist() == sorted(up.tolist(), reverse=largest)
+            assert np.array_equal(x[positions], values)
+
+
+def test_rows_that_begin_somewhere(top_k: TopK) -> None:
+    memory = random(1, (60,), "float64")
+    x = memory[11:51].reshape(8, 5)
+    values, positions = top_k(memory, x, 1, 3, True)
+    expected, where = OPERATORS["top_k"].reference(x, axis=1, k=3, largest=True)
+    assert np.array_equal(values, expected)
+    assert np.array_equal(positions, where)
