@@ -496,9 +496,7 @@ def test_operator(op: str, isa: str) -> None:
             check(functions, number, case, bindings, seed)
 
 
-def check(
-    functions: Functions, number: int, case: Case, bindings: Bindings, seed: int = 0
-) -> None:
+def check(functions: Functions, number: int, case: Case, bindings: Bindings, seed: int = 0) -> None:
     arrays = case.arrays(bindings, seed)
     (result,) = case.results()
     shape = tuple(evaluate(n, bindings) for n in result.shape)

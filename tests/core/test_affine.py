@@ -338,7 +338,9 @@ def test_addresses_are_those_of_the_definition(
     application: tuple[Nest, tuple[TensorType, ...]], data: st.DataObject
 ) -> None:
     nest, results = application
-    operands = tuple(data.draw(layouts(TensorType(o.dtype, _static(o.shape)))) for o in nest.operands)
+    operands = tuple(
+        data.draw(layouts(TensorType(o.dtype, _static(o.shape)))) for o in nest.operands
+    )
     targets = [data.draw(layouts(r)) for r in results]
     kernel = assert_same_addresses(replace(nest, operands=operands), targets)
     assert len(kernel.kept) <= len(nest.kept)

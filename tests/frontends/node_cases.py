@@ -1,15 +1,16 @@
 """The tests of operators that ONNX comes with, as cases for an importer.
 
 Each is a model of one operator (or of what it expands to) with inputs and outputs. A case is run as
-it is, and with a symbol for every extent of its inputs. Inputs whose values decide shapes become
-constants where the importer says so. `python -m tests.frontends.node_cases` prints the counts.
+it is, and with a symbol for every extent of its inputs, by references and compiled. Inputs whose
+values decide shapes become constants where the importer says so.
+`python -m tests.frontends.node_cases` prints the counts.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,6 +22,10 @@ from onnx import numpy_helper
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import Imported, import_model
 from ftuner.graph.evaluate import run_reference
+from ftuner.graph.ir import Graph
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import default_session
 
 PASSED, WRONG = "passed", "wrong"
 UNSUPPORTED_DTYPE = "dtype"
@@ -86,6 +91,7 @@ def _array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
+@cache
 def symbolic(case: Case) -> Case:
     """The case with inputs whose extents the model does not name."""
     model = onnx.ModelProto()
@@ -118,8 +124,18 @@ def _candidates(case: Case) -> Iterator[set[int]]:
     yield small
 
 
+Execute = Callable[[Graph, Sequence[Any]], list[Any]]
+"""What runs a graph: the NumPy references, or compiled code."""
+
+
+def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph compiled for this machine, after all passes."""
+    model = Model(optimised(graph), default_session())
+    return model.run({v.name: x for v, x in zip(graph.inputs, inputs, strict=True)})
+
+
 @cache
-def run(case: Case) -> Outcome:
+def run(case: Case, execute: Execute = run_reference) -> Outcome:
     """Import a case and compare what its graph gives."""
     outcome = Outcome(UNSUPPORTED_SHAPE)
     for fixed in _candidates(case):
@@ -141,16 +157,16 @@ def run(case: Case) -> Outcome:
         except Exception as error:  # Whatever else it is, it is wrong.
             return Outcome(WRONG, f"{type(error).__name__}: {error}")
         try:
-            why = _difference(case, imported, fixed)
+            why = _difference(case, imported, fixed, execute)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         return Outcome(WRONG if why else PASSED, why, tuple(sorted(fixed)))
     return outcome
 
 
-def _difference(case: Case, imported: Imported, fixed: set[int]) -> str:
+def _difference(case: Case, imported: Imported, fixed: set[int], execute: Execute) -> str:
     given = [x for i, x in enumerate(case.inputs) if i not in fixed]
-    results = run_reference(imported.graph, given)
+    results = execute(imported.graph, given)
     if len(results) != len(case.outputs):
         return f"{len(results)} outputs, not {len(case.outputs)}"
     for name, result, wanted in zip(imported.outputs, results, case.outputs, strict=True):
@@ -164,7 +180,7 @@ def _difference(case: Case, imported: Imported, fixed: set[int]) -> str:
 def main() -> None:
     """Print what became of all cases."""
     for title, change in (("as they are", lambda c: c), ("with symbols", symbolic)):
-        outcomes = {case: run(change(case)) for case in cases()}
+        outcomes = {case: run(change(case), compiled) for case in cases()}
         counts = Counter(outcome.kind for outcome in outcomes.values())
         print(f"{title}: {', '.join(f'{kind} {n}' for kind, n in counts.most_common())}")
         for kind in (UNSUPPORTED_OPERATOR, UNSUPPORTED_DTYPE, UNSUPPORTED_SHAPE):

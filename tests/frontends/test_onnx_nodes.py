@@ -12,6 +12,7 @@ from tests.frontends.node_cases import (
     WRONG,
     Case,
     cases,
+    compiled,
     run,
     symbolic,
 )
@@ -70,6 +71,21 @@ def test_with_symbols(case: Case) -> None:
     assert outcome.kind != WRONG, outcome.why
     if outcome.kind == UNSUPPORTED_SHAPE:
         assert case.name.startswith(tuple(SHAPES_OF_DATA))
+
+
+@pytest.mark.parametrize("case", cases(), ids=_names)
+def test_compiled(case: Case) -> None:
+    """Compiled code gives what the references give, where these are right."""
+    if run(case).kind == PASSED:
+        outcome = run(case, compiled)
+        assert outcome.kind == PASSED, outcome.why
+
+
+@pytest.mark.parametrize("case", cases(), ids=_names)
+def test_compiled_with_symbols(case: Case) -> None:
+    if run(symbolic(case)).kind == PASSED:
+        outcome = run(symbolic(case), compiled)
+        assert outcome.kind == PASSED, outcome.why
 
 
 def test_all_operators_have_cases() -> None:

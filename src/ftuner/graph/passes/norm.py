@@ -1,0 +1,86 @@
+"""Recognising layer and RMS norms where they are written out."""
+
+from __future__ import annotations
+
+from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.rewriting import Surroundings, made, near, rewritten, scalar, scaled
+
+
+def recognise_norms(graph: Graph) -> Graph:
+    """`(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)`, with or without the mean, and what
+    scales and shifts it, becomes one node. Means are over the last axis."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node.op == "sqrt":
+            found = _normalised(around, node)
+            if found is not None:
+                end, norm = _with_parameters(around, *found)
+                places[end] = [norm]
+                same[end.output] = norm.output
+    return rewritten(graph, places, same)
+
+
+def _normalised(around: Surroundings, sqrt: Node) -> tuple[Node, Value, float, bool] | None:
+    """The division by a root: its node, x, epsilon, and whether x keeps its mean."""
+    lifted = around.producer(sqrt.inputs[0], "add")
+    divide = around.only_consumer(sqrt.output)
+    if lifted is None or divide is None or divide.op != "divide":
+        return None
+    centred = divide.inputs[0]
+    if divide.inputs[1] is not sqrt.output or centred.rank == 0:
+        return None
+    for variance, other in (lifted.inputs, lifted.inputs[::-1]):
+        epsilon = scalar(other)
+        squares = _mean_of(around, variance)
+        if epsilon is None or squares is None or not _is_square(around, squares, centred):
+            continue
+        subtract = around.producer(centred, "subtract")
+        if subtract is not None and _mean_of(around, subtract.inputs[1]) is subtract.inputs[0]:
+            return divide, subtract.inputs[0], epsilon, False
+        return divide, centred, epsilon, True
+    return None
+
+
+def _mean_of(around: Surroundings, value: Value) -> Value | None:
+    """What a value is the mean of, over the last axis, which is kept with one element."""
+    total, factor = scaled(around, value)
+    reshape = around.producer(total, "reshape")
+    reduce = around.producer(reshape.inputs[0], "reduce") if reshape is not None else None
+    if reduce is None or reduce.attributes["kind"] != "sum":
+        return None
+    x = reduce.inputs[0]
+    count = x.shape[-1]
+    if reduce.attributes["axes"] != (x.rank - 1,) or value.shape != (*x.shape[:-1], 1):
+        return None
+    return x if isinstance(count, int) and near(factor, 1.0 / count) else None
+
+
+def _is_square(around: Surroundings, value: Value, base: Value) -> bool:
+    power = around.producer(value, "power")
+    if power is not None:
+        return power.inputs[0] is base and near(scalar(power.inputs[1]), 2.0)
+    product = around.producer(value, "multiply")
+    return product is not None and all(v is base for v in product.inputs)
+
+
+def _with_parameters(
+    around: Surroundings, divide: Node, x: Value, epsilon: float, rms: bool
+) -> tuple[Node, Node]:
+    """The last node of the norm, and the node that takes its place."""
+    end = divide
+    parameters: list[Value] = []
+    for op in ("multiply", "add"):
+        following = around.only_consumer(end.output)
+        if following is None or following.op != op:
+            break
+        other = following.inputs[1 if following.inputs[0] is end.output else 0]
+        if other.shape != x.shape[-1:] or following.output.type != x.type:
+            break
+        parameters.append(other)
+        end = following
+    return end, made(
+        "norm", [x, *parameters], x.type, f"{end.output.name}_norm",
+        axis=x.rank - 1, epsilon=epsilon, rms=rms,
+    )  # fmt: skip

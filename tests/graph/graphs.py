@@ -1,0 +1,180 @@
+"""Small graphs, and what all tests of graphs ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.core.dim import Dim, Shape, evaluate, symbol
+from ftuner.core.dtype import FLOAT32, DType
+from ftuner.graph.buffers import View, collapses
+from ftuner.graph.builder import Builder
+from ftuner.graph.evaluate import run_reference
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.lowering import Lowered, ProductStep, lower
+from ftuner.graph.verify import verify
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session
+
+Array = npt.NDArray[Any]
+B, S, T = symbol("B"), symbol("S"), symbol("T")
+
+
+class Maker(Builder):
+    """A builder that keeps the inputs, and knows constants by their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[Value] = []
+        self._random = np.random.default_rng(0)
+
+    def given(self, name: str, *shape: Dim, dtype: DType = FLOAT32) -> Value:
+        """An input."""
+        value = self.input(name, dtype, shape)
+        self.inputs.append(value)
+        return value
+
+    def weight(self, *shape: int) -> Value:
+        """A constant of random numbers."""
+        return self.constant(self._random.standard_normal(shape).astype(np.float32))
+
+    def number(self, value: float) -> Value:
+        return self.constant(np.float32(value))
+
+    def linear(self, x: Value, n: int, bias: bool = True) -> Value:
+        """`x @ weight + bias`."""
+        k = x.shape[-1]
+        assert isinstance(k, int)
+        scaled = self._random.standard_normal((k, n)) / k**0.5
+        y = self.add("matmul", x, self.constant(scaled.astype(np.float32)))
+        return self.add("add", y, self.weight(n)) if bias else y
+
+    def heads(self, x: Value, count: int, perm: tuple[int, ...]) -> Value:
+        """(B, S, count * depth) as (B, S, count, depth), transposed."""
+        depth = x.shape[-1]
+        assert isinstance(depth, int)
+        apart = self.add("reshape", x, shape=(*x.shape[:-1], count, depth // count))
+        return self.add("transpose", apart, perm=perm)
+
+    def gelu(self, x: Value) -> Value:
+        """As PyTorch writes it."""
+        lifted = self.add("add", self.add("erf", self.add("divide", x, self.number(2**0.5))),
+                          self.number(1))  # fmt: skip
+        return self.add("multiply", self.add("multiply", x, lifted), self.number(0.5))
+
+    def attention(self, q: Value, k: Value, v: Value, scale: float, mask: Value | None) -> Value:
+        """Written out: products, scale, mask, softmax."""
+        scores = self.add("multiply", self.add("matmul", q, k), self.number(scale))
+        if mask is not None:
+            scores = self.add("add", scores, mask)
+        weights = self.add("softmax", scores, axis=scores.rank - 1, log=False)
+        return self.add("matmul", weights, v)
+
+    def made(self, *outputs: Value) -> Graph:
+        """The graph of outputs `y0`, `y1`, ..."""
+        graph = self.graph(self.inputs, [(f"y{i}", y) for i, y in enumerate(outputs)])
+        verify(graph)
+        return graph
+
+
+def graph_of(body: Callable[[Maker], Value | Sequence[Value]]) -> Graph:
+    """The graph that a function makes."""
+    maker = Maker()
+    outputs = body(maker)
+    return maker.made(*([outputs] if isinstance(outputs, Value) else outputs))
+
+
+def layer(width: int = 24, heads: int = 2, hidden: int = 40) -> Graph:
+    """An encoder layer, with a mask of ones and zeros."""
+    maker = Maker()
+    x, mask = maker.given("x", B, S, width), maker.given("mask", B, S)
+    q, k, v = (maker.linear(x, width) for _ in range(3))
+    q = maker.heads(q, heads, (0, 2, 1, 3))
+    k = maker.heads(k, heads, (0, 2, 3, 1))
+    v = maker.heads(v, heads, (0, 2, 1, 3))
+    hidden_ones = maker.add(
+        "subtract", maker.number(1), maker.add("reshape", mask, shape=(B, 1, 1, S))
+    )
+    y = maker.attention(q, k, v, (width / heads) ** -0.5,
+                        maker.add("multiply", hidden_ones, maker.number(-1e9)))  # fmt: skip
+    y = maker.add("reshape", maker.add("transpose", y, perm=(0, 2, 1, 3)), shape=(B, S, width))
+    y = maker.add("add", maker.linear(y, width), x)
+    y = maker.add("norm", y, maker.weight(width), maker.weight(width), axis=2, epsilon=1e-5,
+                  rms=False)  # fmt: skip
+    z = maker.linear(maker.gelu(maker.linear(y, hidden)), width)
+    return maker.made(maker.add("add", z, y))
+
+
+def inputs_of(graph: Graph, bindings: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+    """Random arrays by name: floats are normal, integers are indices of three elements, in order
+    and from the back."""
+    random = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = shape_of(value.shape, bindings)
+        if value.dtype.kind == "float":
+            x: Array = random.standard_normal(shape).astype(value.dtype.name)
+        elif value.dtype.kind == "bool":
+            x = random.random(shape) < 0.5
+        else:
+            x = random.integers(-3, 3, shape).astype(value.dtype.name)
+        found[value.name] = x
+    return found
+
+
+def shape_of(shape: Shape, bindings: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(n, bindings) for n in shape)
+
+
+def reference(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
+    return run_reference(graph, [inputs[v.name] for v in graph.inputs])
+
+
+def assert_close(found: Sequence[Array], expected: Sequence[Array], message: str = "") -> None:
+    """Equal to within what sums of some dozens in another order explain."""
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype, message
+        assert x.shape == y.shape, message
+        np.testing.assert_allclose(x, y, 1e-4, 1e-4, err_msg=message)
+
+
+def assert_steps_are_sound(lowered: Lowered) -> None:
+    """What native code takes for granted: a product with a weight of two axes walks the rows of all
+    axes as one, in each array that it touches."""
+
+    def flat(view: View) -> bool:
+        return len(view.shape) < 2 or all(n == 1 for n in view.shape[:-1]) or collapses(view)
+
+    for step in lowered.steps:
+        if isinstance(step, ProductStep):
+            for view in (step.c, *step.operands):
+                assert view.layout.strides[-1] == 1, step.title
+            if len(step.b.shape) == 2:
+                for view in (step.a, step.c, *step.operands):
+                    assert flat(view), f"{step.title}: rows of {view.layout} are no one axis"
+
+
+def titles(graph: Graph) -> list[str]:
+    """Of the steps that a graph becomes."""
+    lowered = lower(graph)
+    assert_steps_are_sound(lowered)
+    return [step.title for step in lowered.steps]
+
+
+def assert_runs(
+    graph: Graph, session: Session, *bindings: Mapping[str, int], threads: Sequence[int] = (1, 2)
+) -> Model:
+    """A model of the graph gives what the references give, at all extents."""
+    assert_steps_are_sound(lower(graph))
+    model = Model(graph, session)
+    for count in threads:
+        session.threads = count
+        for seed, bound in enumerate(bindings):
+            inputs = inputs_of(graph, bound, seed)
+            message = f"{dict(bound)}, {count} threads"
+            assert_close(model.run(inputs), reference(graph, inputs), message)
+    return model
