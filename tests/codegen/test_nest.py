@@ -67,11 +67,14 @@ def extreme(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype
     else:
         info = np.iinfo(dtype)
         ends = [info.min, info.max, 0, 1, info.max - 1]
-    return np.where(random.random(shape) < 0.3, random.choice(np.array(ends, dtype), shape), found)
+    some = random.choice(np.array(ends, dtype), shape)
+    chosen: Array = np.where(random.random(shape) < 0.3, some, found)
+    return chosen
 
 
 def positive(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.abs(values(random, shape, dtype)) + np.asarray(0.5).astype(dtype)
+    found: Array = np.abs(values(random, shape, dtype)) + np.asarray(0.5).astype(dtype)
+    return found
 
 
 def natural(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -222,7 +225,7 @@ def assert_equal(case: Case, found: Array, arrays: Sequence[Array], bindings: Bi
 # Scalar functions.
 
 _ROUNDED_ONCE = 1.01
-_PAIRS = {
+_PAIRS: Mapping[str, tuple[tuple[Dim, ...], ...]] = {
     # Each shape of two operands that says how they are read: along, again and again, not at all.
     "same": ((A, B, C), (A, B, C)),
     "a row": ((A, B, C), (C,)),
@@ -260,8 +263,8 @@ def _scalar_cases(name: str) -> list[Case]:
             continue
         makes = DOMAINS.get(name, (extreme,))
         if name == "power" and kind != "float":
-            if dtype in ("int16", "int64"):
-                continue  # Dozens of multiplications each, like the others'.
+            if dtype in ("int16", "int32", "int64"):
+                continue  # Dozens of multiplications each, like those of the others.
             makes = (extreme, natural)
         off = OFF.get(name, 8.0)
         shapes: list[tuple[tuple[Dim, ...], ...]] = [((A, B, C),) * function.arity]
@@ -282,14 +285,16 @@ def _cast_cases() -> list[Case]:
     """Of numbers that the other dtype holds."""
 
     def within(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        return random.integers(0, 100, shape).astype(dtype) if dtype.kind != "f" else (
-            random.uniform(0, 100, shape).astype(dtype))  # fmt: skip
+        if dtype.kind == "f":
+            return random.uniform(0, 100, shape).astype(dtype)
+        return random.integers(0, 100, shape).astype(dtype)
 
     return [
         Case("cast", ((source, (B, C)),), {"to": TENSOR_DTYPES[target]},
              (lambda bindings: within,), _ROUNDED_ONCE)
         for source in DTYPES
         for target in DTYPES
+        if target not in ("int16", "int32")
     ]  # fmt: skip
 
 
@@ -297,16 +302,17 @@ def _cast_cases() -> list[Case]:
 
 
 def _total(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.sum(np.abs(x), axes)
+    total: Array = np.sum(np.abs(x), axes)
+    return total
 
 
 def _reduce_cases() -> list[Case]:
     found = []
     for kind in ("sum", "product", "maximum", "minimum"):
-        for dtype in ("float32", "float64", "int8", "int64", "uint8", "uint64"):
+        for dtype in ("float32", "float64", "int8", "int64", "uint64"):
             wide = dtype == "float32"
             every = ((0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2), ())
-            for axes in every if wide else ((1,), (2,)):
+            for axes in every if wide else ((2,),):
                 makes: tuple[Make, ...] = (near_one,) if kind == "product" else (values,)
                 size: Any = None
                 roundings = 8.0
@@ -379,7 +385,8 @@ def _norm_cases() -> list[Case]:
 
 def _matmul_cases() -> list[Case]:
     def sizes(x: Array, y: Array) -> Array:
-        return np.matmul(np.abs(x), np.abs(y))
+        total: Array = np.matmul(np.abs(x), np.abs(y))
+        return total
 
     return [
         Case("matmul", ((dtype, first), (dtype, second)), {}, (values,), 3.0 * 64, sizes)
@@ -486,6 +493,7 @@ def test_every_operator_with_a_definition_is_here() -> None:
     assert defined == set(CASES) | WRITTEN_IN_PLACE
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("op", CASES)
 def test_operator(op: str, isa: str) -> None:

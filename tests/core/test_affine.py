@@ -178,7 +178,7 @@ def assert_same_addresses(
 
 # Literal merges.
 
-CONTIGUOUS = (
+CONTIGUOUS: tuple[tuple[Any, Any, Any, Any], ...] = (
     # What, kept axes, reduced axes.
     (("add", floats(3, 4, 5), floats(3, 4, 5)), {}, (60,), ()),
     (("add", floats(3, 4, 5), floats(5)), {}, (12, 5), ()),

@@ -14,7 +14,11 @@ from ftuner.graph.buffers import View, collapses
 from ftuner.graph.builder import Builder
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.lowering import Lowered, ProductStep, lower
+from ftuner.graph.lowering import lower
+from ftuner.graph.steps import (
+    Lowered,
+    ProductStep,
+)
 from ftuner.graph.verify import verify
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session

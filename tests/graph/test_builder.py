@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, reference
 
-from ftuner.core.dim import Dim, evaluate, maximum, minimum, quotient, remainder, symbol
+from ftuner.core.dim import Dim, evaluate, maximum, quotient, remainder, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT32, INT64, TENSOR_DTYPES
 from ftuner.errors import FTunerError, GraphError, IndexRangeError, ShapeError
 from ftuner.graph.builder import MAX_FOLDED_BYTES, MAX_FOLLOWED, Builder
@@ -73,7 +73,7 @@ def test_what_no_output_needs_is_left_out() -> None:
     assert [node.op for node in maker.made(maker.add("negative", x)).nodes] == ["negative"]
 
 
-@pytest.mark.parametrize("dtype", [d for d in TENSOR_DTYPES if d not in ("float64",)])
+@pytest.mark.parametrize("dtype", TENSOR_DTYPES)
 def test_constants_keep_their_dtype(dtype: str) -> None:
     value = Builder().constant(np.ones(3, dtype))
     assert value.dtype == TENSOR_DTYPES[dtype]
@@ -156,7 +156,7 @@ def test_dims_that_are_outputs_exist_at_run_time() -> None:
     bindings = {"B": 3, "S": 4, "T": 5}
     first, second, third = reference(graph, inputs_of(graph, bindings))
     assert first.tolist() == second.tolist() == [3, 4]
-    assert (first.dtype, second.dtype) == (np.int64, np.int32)
+    assert [x.dtype.name for x in (first, second)] == ["int64", "int32"]
     assert third.tolist() == [[3, 4], [5, 1]]
 
 
@@ -213,12 +213,15 @@ def test_broadcast_extents_may_be_one() -> None:
 
 
 def test_reshape_keeps_the_count() -> None:
-    graph = graph_of(lambda g: g.add("reshape", g.given("x", S, 6), shape=(T, 4)) if
-                     g.given("t", T) else g.inputs[0])  # fmt: skip
-    zeros = np.zeros((2, 6), "f")
-    assert run_reference(graph, [np.zeros(3, "f"), zeros][::1])[0].shape == (3, 4)
+    def body(g: Maker) -> Value:
+        g.given("t", T)
+        return g.add("reshape", g.given("x", S, 6), shape=(T, 4))
+
+    graph = graph_of(body)
+    x = np.zeros((2, 6), "f")
+    assert run_reference(graph, [np.zeros(3, "f"), x])[0].shape == (3, 4)
     with pytest.raises(ShapeError):
-        run_reference(graph, [np.zeros(2, "f"), zeros])
+        run_reference(graph, [np.zeros(2, "f"), x])
 
 
 def test_one_symbol_is_one_extent() -> None:
@@ -265,7 +268,7 @@ def test_constraints_name_the_node_too() -> None:
     maker.where = "Node '/encoder/7'"
     y = maker.add("matmul", maker.given("x", B, S), maker.given("w", T, 3))
     graph = maker.made(y)
-    with pytest.raises(ShapeError, match="^Node '/encoder/7'"):
+    with pytest.raises(ShapeError, match=r"^Node '/encoder/7'"):
         run_reference(graph, [np.zeros((1, 2), "f"), np.zeros((4, 3), "f")])
 
 

@@ -12,7 +12,10 @@ from rich.console import Console
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.builder import Builder
-from ftuner.graph.lowering import Lowered, lower
+from ftuner.graph.lowering import lower
+from ftuner.graph.steps import (
+    Lowered,
+)
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.model import Target, explain_model, model_table

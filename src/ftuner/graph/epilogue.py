@@ -76,8 +76,6 @@ def extended(
         if kind is None:
             return None
         given = view(other)
-        if given.layout.strides[-1] != 1:
-            return None
         operands = (*operands, given)
         value = Operand(f"x{len(operands)}", kind)
     sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)

@@ -9,13 +9,14 @@ broadcasts and reshapes of what is in memory are views. Everything else is writt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ftuner.core.affine import Kernel, kernel_of
+from ftuner.core.affine import kernel_of
 from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
 from ftuner.core.dtype import DTYPES
-from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.expr import operands as operands_of
 from ftuner.core.schedule import operand_numbers
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import (
@@ -28,181 +29,28 @@ from ftuner.graph.buffers import (
     row_major,
 )
 from ftuner.graph.epilogue import MAX_OPERANDS, Epilogue, extended
-from ftuner.graph.ir import Graph, Node, Value, consumers
-from ftuner.graph.operators import OPERATORS
-
-EXPENSIVE = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "power"}
+from ftuner.graph.forms import (
+    MAX_INLINED_STEPS,
+    MAX_REPEATED_STEPS,
+    Form,
+    Joiner,
+    Lazy,
+    PendingAttention,
+    PendingProduct,
+    identity,
+    index_steps,
+    written,
 )
-"""Not worth computing twice."""
-MAX_INLINED_STEPS = 160
-"""Longer expressions are written to memory: compiling takes time for each step."""
-MAX_REPEATED_STEPS = 8
-"""An expression up to this long is computed again by each of its consumers."""
-
-
-@dataclass(frozen=True)
-class NestStep:
-    """Loops over a kernel; operands and results in the order of its buffers."""
-
-    title: str
-    kernel: Kernel
-    operands: tuple[Buffer, ...]
-    results: tuple[Buffer, ...]
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return self.results
-
-
-@dataclass(frozen=True)
-class ProductStep:
-    """A matrix product: `c = epilogue(a @ b, *operands)`."""
-
-    title: str
-    a: View
-    b: View
-    c: View
-    epilogue: Expr
-    operands: tuple[View, ...]
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return (self.a, self.b, self.c, *self.operands)
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return (self.a.buffer, self.b.buffer, *(v.buffer for v in self.operands))
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return (self.c.buffer,)
-
-
-@dataclass(frozen=True)
-class AttentionStep:
-    """`out = softmax(q @ k * scale + mask) @ v`."""
-
-    title: str
-    q: View
-    k: View
-    v: View
-    mask: View | None
-    """Of the shape of the scores."""
-    out: View
-    scale: float
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        """All operands and the result, in the order of the kernel's buffers."""
-        mask = () if self.mask is None else (self.mask,)
-        return (self.q, self.k, self.v, *mask, self.out)
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return tuple(v.buffer for v in self.views[:-1])
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return (self.out.buffer,)
-
-
-@dataclass(frozen=True)
-class TopKStep:
-    """The `wanted` best of each row of `count` elements, in order, and where they were."""
-
-    title: str
-    x: View
-    """In row-major order, but for an offset."""
-    values: Buffer
-    positions: Buffer
-    rows: Dim
-    count: Dim
-    wanted: Dim
-    distance: Dim
-    """Elements between those of one row."""
-    largest: bool
-
-    @property
-    def operands(self) -> tuple[Buffer, ...]:
-        return (self.x.buffer,)
-
-    @property
-    def results(self) -> tuple[Buffer, ...]:
-        return (self.values, self.positions)
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return self.results
-
-    def parameters(self) -> tuple[Dim, ...]:
-        """What the kernel reads at run time."""
-        return (self.count, self.wanted, self.distance, self.x.layout.offset)
-
-
-Step = NestStep | ProductStep | AttentionStep | TopKStep
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A graph as steps that run one after the other."""
-
-    graph: Graph
-    steps: tuple[Step, ...]
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[View, ...]
-
-
-@dataclass(frozen=True)
-class _Lazy:
-    """A value that is an expression: a nest and what it reads."""
-
-    nest: Nest
-    views: tuple[View, ...]
-    title: str
-
-    @property
-    def injective(self) -> bool:
-        return not self.nest.stages
-
-    @property
-    def expensive(self) -> bool:
-        return any(s.op in EXPENSIVE for s in self.nest.steps)
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A matrix product whose epilogue may still grow."""
-
-    a: View
-    b: View
-    result: Value
-    flat: bool
-    """Whether all axes of the result but the last are one."""
-    epilogue: Epilogue
-    title: str
-
-
-@dataclass(frozen=True)
-class _Attention:
-    """An attention that has no place for its result yet."""
-
-    q: View
-    k: View
-    v: View
-    mask: View | None
-    scale: float
-
-
-_Form = View | _Lazy | _Product | _Attention
+from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
+from ftuner.graph.operators import OPERATORS
+from ftuner.graph.steps import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    Step,
+    TopKStep,
+)
 
 
 def lower(graph: Graph) -> Lowered:
@@ -218,7 +66,7 @@ class _Lowering:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.steps: list[Step] = []
-        self.forms: dict[Value, _Form] = {}
+        self.forms: dict[Value, Form] = {}
         self.uses = {value: len(nodes) for value, nodes in consumers(graph).items()}
         self.output_numbers: dict[Value, int] = {}
         for number, (_, value) in enumerate(graph.outputs):
@@ -250,7 +98,7 @@ class _Lowering:
 
     # Forms of values.
 
-    def form(self, value: Value) -> _Form:
+    def form(self, value: Value) -> Form:
         if value.constant is None:
             return self.forms[value]
         found = self.constants.get(value)
@@ -279,7 +127,11 @@ class _Lowering:
         elements = product(value.shape)
         if number is not None and not self.is_output(number):
             return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
-        return View(Buffer("arena", value.dtype, elements), row_major(value.type))
+        return self.apart(value.type)
+
+    def apart(self, type_: TensorType) -> View:
+        """Memory of the arena."""
+        return View(Buffer("arena", type_.dtype, product(type_.shape)), row_major(type_))
 
     def is_output(self, number: int) -> bool:
         return any(b.kind == "output" and b.number == number for s in self.steps for b in s.writes)
@@ -293,62 +145,60 @@ class _Lowering:
 
     # Steps.
 
-    def store(self, form: _Lazy | _Product | _Attention, target: View) -> View:
+    def store(self, form: Lazy | PendingProduct | PendingAttention, target: View) -> View:
         """Compute a value to its place."""
-        if isinstance(form, _Attention):
+        if isinstance(form, PendingAttention):
             self.steps.append(
                 AttentionStep("attention", form.q, form.k, form.v, form.mask, target, form.scale)
             )
-        elif isinstance(form, _Product):
-            self.steps.append(
-                ProductStep(
-                    form.title,
-                    form.a,
-                    form.b,
-                    target,
-                    form.epilogue.expr,
-                    form.epilogue.operands,
-                )
-            )
+        elif isinstance(form, PendingProduct):
+            if form.flat and not collapses(target):
+                # All rows are walked as one axis.
+                return self.copied(self.store(form, self.apart(form.result.type)), target)
+            expr = form.epilogue.expr
+            views = {f"x{i}": v for i, v in enumerate(form.epilogue.operands, 1)}
+            # Records hold them in the order of their first use.
+            ordered = tuple(views[o.name] for o in operands_of(expr))
+            self.steps.append(ProductStep(form.title, form.a, form.b, target, expr, ordered))
         else:
             self.nest_step(form, target)
         return target
 
     def copied(self, view: View, target: View) -> View:
-        self.nest_step(_identity(view), target)
+        self.nest_step(identity(view), target)
         return target
 
-    def nest_step(self, form: _Lazy, target: View) -> None:
+    def nest_step(self, form: Lazy, target: View) -> None:
         kernel = kernel_of(form.nest, [target.layout])
         operands = tuple(form.views[n].buffer for n in operand_numbers(kernel))
         self.steps.append(NestStep(form.title, kernel, operands, (target.buffer,)))
 
     # Nodes.
 
-    def fused(self, node: Node) -> _Form:
+    def fused(self, node: Node) -> Form:
         """A node with a definition: into what it reads if that can still grow, else a nest that
         takes in what it reads."""
         for position, value in enumerate(node.inputs):
             form = self.forms.get(value)
             if self.uses.get(value) != 1 or node.inputs.count(value) != 1:
                 continue
-            if isinstance(form, _Product):
+            if isinstance(form, PendingProduct):
                 grown = self.product_epilogue(node, position, form)
                 if grown is not None:
                     return grown
-            if isinstance(form, _Lazy) and not form.injective and form.nest.stores[0].axes:
+            if isinstance(form, Lazy) and not form.injective and form.nest.stores[0].axes:
                 absorbed = self.nest_epilogue(node, position, form)
                 if absorbed is not None:
                     return absorbed
         return self.nest(node)
 
-    def nest(self, node: Node) -> _Lazy:
+    def nest(self, node: Node) -> Lazy:
         """The nest of a node, with what it reads in its loads wherever that pays."""
         types = [v.type for v in node.inputs]
         define = OPERATORS[node.op].define
         assert define is not None
         nest = define(types, node.attributes, [v.type for v in node.outputs])
-        joiner = _Joiner()
+        joiner = Joiner()
         loads: dict[tuple[str, object], Body] = {
             ("load", i): joiner.load(self.prologue(node, value, nest))
             for i, value in enumerate(node.inputs)
@@ -364,10 +214,10 @@ class _Lowering:
         title = " + ".join([*joiner.titles, node.op])
         return joiner.lazy(Nest(nest.kept, nest.reduced, (), (), stages, stores), title)
 
-    def prologue(self, node: Node, value: Value, nest: Nest) -> View | _Lazy:
+    def prologue(self, node: Node, value: Value, nest: Nest) -> View | Lazy:
         """How a nest reads an operand: as an expression, or from memory."""
         form = self.form(value)
-        if not isinstance(form, _Lazy):
+        if not isinstance(form, Lazy):
             return self.view(value)
         if not form.injective or len(form.nest.steps) > MAX_INLINED_STEPS:
             return self.view(value)
@@ -380,7 +230,7 @@ class _Lowering:
             return self.view(value)
         return form
 
-    def nest_epilogue(self, node: Node, position: int, form: _Lazy) -> _Lazy | None:
+    def nest_epilogue(self, node: Node, position: int, form: Lazy) -> Lazy | None:
         """An injective node taken into the stores of the reductions that it reads."""
         define = OPERATORS[node.op].define
         if define is None:
@@ -390,11 +240,11 @@ class _Lowering:
         if own.stages or own.kept != node.inputs[position].shape:
             return None
         # Only if each element is used where it is made.
-        identity = tuple(_index_steps(own))
+        own_index = tuple(index_steps(own))
         for step in own.steps:
-            if (step.op, step.payload) == ("load", position) and step.arguments != identity:
+            if (step.op, step.payload) == ("load", position) and step.arguments != own_index:
                 return None
-        joiner = _Joiner()
+        joiner = Joiner()
         writer = joiner.writer
         numbers = joiner.numbers(form)
         at = [writer.index(axis) for axis in range(len(form.nest.axes))]
@@ -412,7 +262,9 @@ class _Lowering:
         kept, reduced = form.nest.kept, form.nest.reduced
         return joiner.lazy(Nest(kept, reduced, (), (), stages, stores), f"{form.title} + {node.op}")
 
-    def product_epilogue(self, node: Node, position: int, form: _Product) -> _Product | None:
+    def product_epilogue(
+        self, node: Node, position: int, form: PendingProduct
+    ) -> PendingProduct | None:
         """A node taken into the epilogue of the product that it reads."""
         if node.output.shape != form.result.shape or node.output.dtype != form.result.dtype:
             return None
@@ -422,37 +274,51 @@ class _Lowering:
         return replace(form, epilogue=grown, title=f"{form.title} + {node.op}")
 
     def epilogue_operand(self, value: Value) -> View:
-        return self.view(value)
+        """In memory, its rows evenly apart and contiguous."""
+        view = self.view(value)
+        rows = collapses(view) and view.layout.strides[-1] == 1
+        return view if rows else self.contiguous(value)
 
-    def matmul(self, node: Node) -> _Form | None:
+    def matmul(self, node: Node) -> Form | None:
         a, b = node.inputs
         if a.dtype.name not in DTYPES or 0 in (*a.shape, *b.shape):
             return None
         left, right = self.view(a), self.view(b)
-        flat = b.rank == 2 and collapses(left)
-        return _Product(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), "matmul")
+        flat = b.rank == 2
+        if flat and not collapses(left):
+            # All rows are one product, so that they have to lie evenly apart.
+            left = self.contiguous(a)
+        return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), "matmul")
 
-    def attention(self, node: Node) -> _Form | None:
+    def attention(self, node: Node) -> Form | None:
         q, k, v, *masks = node.inputs
         views = [self.view(q), self.view(k), self.view(v)]
         if views[0].layout.strides[-1] != 1:
             views[0] = self.contiguous(q)
         mask = None
         if masks:
-            given = self.view(masks[0])
-            if given.layout.strides[-1] != 1:
-                given = self.contiguous(masks[0])
+            given = self.row_of_steps(masks[0], k.shape[-1])
             shape = (*q.shape[:-1], k.shape[-1])
             strides = broadcast_strides(given.layout, shape)
             mask = View(given.buffer, replace(given.layout, shape=shape, strides=strides))
-        return _Attention(views[0], views[1], views[2], mask, node.attributes["scale"])
+        return PendingAttention(views[0], views[1], views[2], mask, node.attributes["scale"])
 
-    def reshape(self, node: Node) -> _Form | None:
+    def row_of_steps(self, mask: Value, steps: Dim) -> View:
+        """A mask with a contiguous element for each step, which it may leave to broadcasting."""
+        view = self.view(mask)
+        if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
+            return view
+        shape = (*mask.shape[:-1], steps)
+        spread = replace(view.layout, shape=shape, strides=broadcast_strides(view.layout, shape))
+        place = self.apart(TensorType(mask.dtype, shape))
+        return self.copied(View(view.buffer, spread), place)
+
+    def reshape(self, node: Node) -> Form | None:
         (value,) = node.inputs
         form = self.form(value)
         shape = node.attributes["shape"]
         if (
-            isinstance(form, _Lazy)
+            isinstance(form, Lazy)
             and form.injective
             and _without_ones(value.shape) == (_without_ones(shape))
         ):
@@ -464,39 +330,42 @@ class _Lowering:
             strides = row_major_strides(shape)
         return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
 
-    def ones_reshaped(self, node: Node, form: _Lazy) -> _Lazy:
+    def ones_reshaped(self, node: Node, form: Lazy) -> Lazy:
         """Axes of one element come and go: still an expression."""
         (value,) = node.inputs
         shape = node.attributes["shape"]
         real = [i for i, extent in enumerate(shape) if extent != 1]
-        joiner = _Joiner()
+        joiner = Joiner()
 
         def body(writer: Writer, index: Index) -> int:
             left = iter(real)
             at = [writer.integer(0) if n == 1 else index[next(left)] for n in value.shape]
             return joiner.load(form)(writer, at)
 
-        joiner.writer, nest = _written(shape, body)
+        joiner.writer, nest = written(shape, body)
         return joiner.lazy(nest, form.title)
 
-    def transpose(self, node: Node) -> _Form | None:
+    def transpose(self, node: Node) -> Form | None:
         (value,) = node.inputs
         perm = node.attributes["perm"]
         form = self.form(value)
-        waits = isinstance(form, (_Product, _Attention)) and self.uses.get(value) == 1
+        rows_apart = isinstance(form, PendingAttention) or (
+            isinstance(form, PendingProduct) and not form.flat
+        )
+        waits = rows_apart and self.uses.get(value) == 1
         if waits and perm[-1] == len(perm) - 1:
-            assert isinstance(form, (_Product, _Attention))
+            assert isinstance(form, (PendingProduct, PendingAttention))
             # It writes its rows where the transposition wants them.
             target = self.place(node.output)
             self.store(form, permuted(target, [perm.index(a) for a in range(len(perm))]))
             return target
-        if isinstance(form, _Lazy) and form.injective:
+        if isinstance(form, Lazy) and form.injective:
             return None
         return permuted(self.view(value), perm)
 
-    def slice(self, node: Node) -> _Form | None:
+    def slice(self, node: Node) -> Form | None:
         (value,) = node.inputs
-        if isinstance(self.form(value), _Lazy):
+        if isinstance(self.form(value), Lazy):
             return None
         layout = self.view(value).layout
         offset = layout.offset
@@ -512,9 +381,9 @@ class _Lowering:
             replace(layout, shape=shape, strides=tuple(strides), offset=offset),
         )
 
-    def broadcast(self, node: Node) -> _Form | None:
+    def broadcast(self, node: Node) -> Form | None:
         (value,) = node.inputs
-        if isinstance(self.form(value), _Lazy):
+        if isinstance(self.form(value), Lazy):
             return None
         view = self.view(value)
         strides = broadcast_strides(view.layout, node.output.shape)
@@ -543,7 +412,7 @@ class _Lowering:
         for value, place in zip(node.outputs, (values, positions), strict=True):
             self.forms[value] = place
 
-    def scatter(self, node: Node) -> _Form | None:
+    def scatter(self, node: Node) -> Form | None:
         """A copy of the first operand, into which the updates are written in their order."""
         x = node.inputs[0]
         place = self.place(node.output)
@@ -555,7 +424,7 @@ class _Lowering:
         self.nest_step(self.nest(node), place)
         return place
 
-    def concat(self, node: Node) -> _Form | None:
+    def concat(self, node: Node) -> Form | None:
         """Each operand is computed to its part of the result."""
         axis = node.attributes["axis"]
         whole = self.place(node.output)
@@ -585,70 +454,9 @@ _SPECIAL = {
 }
 
 
-class _Joiner:
-    """Expressions put together into one, with what all of them read."""
-
-    def __init__(self) -> None:
-        self.writer = Writer()
-        self.views: list[View] = []
-        self.titles: list[str] = []
-
-    def operand(self, view: View) -> int:
-        for number, known in enumerate(self.views):
-            if known.buffer is view.buffer and known.layout == view.layout:
-                return number
-        self.views.append(view)
-        return len(self.views) - 1
-
-    def load(self, form: View | _Lazy) -> Body:
-        """What the load of an operand becomes."""
-        if isinstance(form, View):
-            number, dtype = self.operand(form), form.layout.dtype
-            return lambda writer, index: writer.step("load", dtype, *index, payload=number)
-        numbers = self.numbers(form)
-        if form.title:
-            self.titles.append(form.title)
-        value = form.nest.stores[0].value
-        return lambda writer, index: writer.copy(form.nest.steps, numbers, index)[value]
-
-    def numbers(self, form: _Lazy) -> dict[tuple[str, object], Body]:
-        """Its loads, as loads of the operands that they are here."""
-        return {("load", i): self.load(view) for i, view in enumerate(form.views)}
-
-    def lazy(self, nest: Nest, title: str) -> _Lazy:
-        operands = tuple(v.layout for v in self.views)
-        return _Lazy(
-            replace(nest, operands=operands, steps=tuple(self.writer.steps)),
-            tuple(self.views),
-            title,
-        )
-
-
 def _has_schedule(node: Node) -> bool:
     known = node.op in _SPECIAL or node.op == "top_k"
     return known or OPERATORS[node.op].define is not None
-
-
-def _written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
-    """The nest of an element's expression, and its writer."""
-    writer = Writer()
-    index = [writer.index(axis) for axis in range(len(shape))]
-    value = body(writer, index)
-    axes = tuple(range(len(shape)))
-    return writer, Nest(shape, (), (), (), (), (Store(value, axes),))
-
-
-def _identity(view: View) -> _Lazy:
-    """A copy."""
-    joiner = _Joiner()
-    joiner.writer, nest = _written(view.shape, joiner.load(view))
-    return joiner.lazy(nest, "copy")
-
-
-def _index_steps(nest: Nest) -> list[int]:
-    """The steps that are the index along each axis."""
-    found = {s.payload: i for i, s in enumerate(nest.steps) if s.op == "index"}
-    return [found.get(axis, -1) for axis in range(len(nest.axes))]
 
 
 def _without_ones(shape: Shape) -> Shape:

@@ -14,7 +14,14 @@ from rich.table import Table
 
 from ftuner.core.dim import Dim, Shape, evaluate, product, symbols_of
 from ftuner.graph.buffers import Buffer, View
-from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep
+from ftuner.graph.steps import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    Step,
+    TopKStep,
+)
 from ftuner.hardware.model import CpuHardware
 from ftuner.report.explain import explain
 from ftuner.report.units import duration

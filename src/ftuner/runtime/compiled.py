@@ -24,14 +24,14 @@ from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import bind
 from ftuner.graph.ir import Graph
-from ftuner.graph.lowering import (
+from ftuner.graph.lowering import lower
+from ftuner.graph.steps import (
     AttentionStep,
     Lowered,
     NestStep,
     ProductStep,
     Step,
     TopKStep,
-    lower,
 )
 from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array
@@ -182,11 +182,12 @@ class CompiledGraph:
         finally:
             if not alone:
                 pool.lock.release()
-        for slot, texts in program.checked:
-            status = program.records[slot]
-            if status:
+        failed = [(texts, program.records[slot]) for slot, texts in program.checked]
+        if any(status for _, status in failed):
+            for slot, _ in program.checked:
                 program.records[slot] = 0
-                raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+            texts, status = next((t, s) for t, s in failed if s)
+            raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
         return outputs
 
     def _run_step(self, program: BoundProgram, number: int, words: int) -> None:

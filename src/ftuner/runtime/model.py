@@ -10,9 +10,11 @@ import numpy as np
 
 from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.lowering import Step
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.splitting import split
+from ftuner.graph.steps import (
+    Step,
+)
 from ftuner.runtime.arrays import Array, as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.compiled import CompiledGraph

@@ -31,7 +31,13 @@ from ftuner.core.dim import Dim, compiled
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.lowering import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
+from ftuner.graph.steps import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    TopKStep,
+)
 from ftuner.planner.plan import Problem
 from ftuner.runtime.attention import AttentionRecord, attention_record
 from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
@@ -218,6 +224,8 @@ class ProgramWriter:
         self._outputs = [
             (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
         ]
+        self._extents = {n for shape, _ in self._outputs for n in shape}
+        self._extents |= {number for number, *_ in self._arena}
         self._evaluate = dims.compiled(names)
         self._kinds = [PRODUCT_KINDS[t.products.compiled.library.dtype] for t in self._tasks]
 
@@ -296,9 +304,15 @@ class ProgramWriter:
         is told.
 
         Raises:
-            ShapeError: a product over an axis of no elements.
+            ShapeError: extents that come out negative or are divided by zero, a product over an
+                axis of no elements.
         """
-        values = self._evaluate(symbols)
+        try:
+            values = self._evaluate(symbols)
+        except ZeroDivisionError:
+            raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
+        if any(values[number] < 0 for number in self._extents):
+            raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
         strided = self._layouts.strided(values)
         planned = [self._planned(task, strided, workers) for task in self._tasks]
         offsets, arena_bytes = self._arena_places(values)

@@ -131,7 +131,8 @@ def _float(
         # With the sign of the divisor: C's has that of the dividend.
         y = arguments[1]
         rest = builder.frem(x, y)
-        wrong = builder.fcmp_ordered("<", builder.fmul(rest, y), zero(x.type))
+        apart = builder.xor(*(builder.fcmp_ordered("<", v, zero(x.type)) for v in (rest, y)))
+        wrong = builder.and_(apart, builder.fcmp_ordered("!=", rest, zero(x.type)))
         return builder.select(wrong, builder.fadd(rest, y), rest)
     if name in ("gelu", "gelu_tanh"):
         body = {"gelu": gelu, "gelu_tanh": gelu_tanh}[name](Operand("x", "matrix"))
@@ -177,7 +178,7 @@ def _integer(
             return positive
         return builder.sub(positive, builder.zext(compare("<", x, zero(x.type)), x.type))
     if name == "power":
-        return _integer_power(builder, x, y)
+        return _integer_power(builder, x, y, signed)
     assert name in ("divide", "remainder", "fmod"), name
     return _integer_quotient(builder, name, x, y, signed)
 
@@ -206,14 +207,15 @@ def _integer_quotient(
     return builder.select(nothing, none, result)
 
 
-def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool) -> ir.Value:
     """Powers by squaring, bit by bit of the exponent; negative exponents count as zero."""
     bits = (x.type.element if isinstance(x.type, ir.VectorType) else x.type).width
     result, square = number(x.type, 1), x
-    negative = builder.icmp_signed("<", y, zero(y.type))
-    exponent = builder.select(negative, zero(y.type), y)
-
-    for bit in range(min(bits, 63)):
+    exponent = y
+    if signed:
+        negative = builder.icmp_signed("<", y, zero(y.type))
+        exponent = builder.select(negative, zero(y.type), y)
+    for bit in range(bits - signed):
         wanted = builder.and_(exponent, number(y.type, 1 << bit))
         used = builder.icmp_unsigned("!=", wanted, zero(y.type))
         result = builder.select(used, builder.mul(result, square), result)

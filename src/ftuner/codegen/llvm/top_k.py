@@ -41,7 +41,9 @@ def emit_top_k(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> i
         row = place(operand, builder.add(row, offset), element)
         first = builder.add(builder.mul(builder.mul(outer, wanted), step), inner)
         kept, where = place(values, first, element), place(positions, first, I64)
-        with counted_loop(builder, 0, count) as index:
+        # None of a row: there is no place to compare with.
+        looked = builder.select(builder.icmp_signed(">", wanted, const(0)), count, const(0))
+        with counted_loop(builder, 0, looked) as index:
             address = place(row, builder.mul(index, step), element)
             value = builder.load(address, typ=element)
             room = builder.icmp_signed("<", index, wanted)

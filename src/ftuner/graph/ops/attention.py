@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
 from ftuner.graph.ops.pointwise import broadcast_shape
@@ -20,6 +20,11 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     q, k, v, *mask = types
     if any(t.dtype != q.dtype for t in types) or q.dtype.kind != "float":
         raise GraphError(f"attention of {', '.join(map(str, types))}")
+    if not q.rank == k.rank == v.rank or any(m.rank > q.rank for m in mask):
+        raise ShapeError(f"attention of {', '.join(map(str, types))}: expected the same axes")
+    for other in (k, v):
+        for x, y in zip(q.shape[:-2], other.shape[:-2], strict=True):
+            require(x, y, "attention: batch axes")
     require(q.shape[-1], k.shape[-2], "attention: q and k")
     require(k.shape[-1], v.shape[-2], "attention: k and v")
     scores = (*q.shape[:-1], k.shape[-1])

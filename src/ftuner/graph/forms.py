@@ -1,0 +1,125 @@
+"""What a value can be while a graph is lowered, and how expressions are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ftuner.core.definition import Body, Nest, Store, Writer
+from ftuner.core.dim import Shape
+from ftuner.graph.buffers import View
+from ftuner.graph.epilogue import Epilogue
+from ftuner.graph.ir import Value
+
+EXPENSIVE = frozenset(
+    {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "power"}
+)
+"""Not worth computing twice."""
+MAX_INLINED_STEPS = 160
+"""Longer expressions are written to memory: compiling takes time for each step."""
+MAX_REPEATED_STEPS = 8
+"""An expression up to this long is computed again by each of its consumers."""
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A value that is an expression: a nest and what it reads."""
+
+    nest: Nest
+    views: tuple[View, ...]
+    title: str
+
+    @property
+    def injective(self) -> bool:
+        return not self.nest.stages
+
+    @property
+    def expensive(self) -> bool:
+        return any(s.op in EXPENSIVE for s in self.nest.steps)
+
+
+@dataclass(frozen=True)
+class PendingProduct:
+    """A matrix product whose epilogue may still grow."""
+
+    a: View
+    b: View
+    result: Value
+    flat: bool
+    """Whether all axes of the result but the last are one."""
+    epilogue: Epilogue
+    title: str
+
+
+@dataclass(frozen=True)
+class PendingAttention:
+    """An attention that has no place for its result yet."""
+
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    scale: float
+
+
+Form = View | Lazy | PendingProduct | PendingAttention
+
+
+class Joiner:
+    """Expressions put together into one, with what all of them read."""
+
+    def __init__(self) -> None:
+        self.writer = Writer()
+        self.views: list[View] = []
+        self.titles: list[str] = []
+
+    def operand(self, view: View) -> int:
+        for number, known in enumerate(self.views):
+            if known.buffer is view.buffer and known.layout == view.layout:
+                return number
+        self.views.append(view)
+        return len(self.views) - 1
+
+    def load(self, form: View | Lazy) -> Body:
+        """What the load of an operand becomes."""
+        if isinstance(form, View):
+            number, dtype = self.operand(form), form.layout.dtype
+            return lambda writer, index: writer.step("load", dtype, *index, payload=number)
+        numbers = self.numbers(form)
+        if form.title:
+            self.titles.append(form.title)
+        value = form.nest.stores[0].value
+        return lambda writer, index: writer.copy(form.nest.steps, numbers, index)[value]
+
+    def numbers(self, form: Lazy) -> dict[tuple[str, object], Body]:
+        """Its loads, as loads of the operands that they are here."""
+        return {("load", i): self.load(view) for i, view in enumerate(form.views)}
+
+    def lazy(self, nest: Nest, title: str) -> Lazy:
+        operands = tuple(v.layout for v in self.views)
+        return Lazy(
+            replace(nest, operands=operands, steps=tuple(self.writer.steps)),
+            tuple(self.views),
+            title,
+        )
+
+
+def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
+    """The nest of an element's expression, and its writer."""
+    writer = Writer()
+    index = [writer.index(axis) for axis in range(len(shape))]
+    value = body(writer, index)
+    axes = tuple(range(len(shape)))
+    return writer, Nest(shape, (), (), (), (), (Store(value, axes),))
+
+
+def identity(view: View) -> Lazy:
+    """A copy."""
+    joiner = Joiner()
+    joiner.writer, nest = written(view.shape, joiner.load(view))
+    return joiner.lazy(nest, "copy")
+
+
+def index_steps(nest: Nest) -> list[int]:
+    """The steps that are the index along each axis."""
+    found = {s.payload: i for i, s in enumerate(nest.steps) if s.op == "index"}
+    return [found.get(axis, -1) for axis in range(len(nest.axes))]

@@ -1,0 +1,131 @@
+"""What a graph becomes: steps that run one after the other on buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftuner.core.affine import Kernel
+from ftuner.core.dim import Dim
+from ftuner.core.expr import Expr
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.ir import Graph
+
+
+@dataclass(frozen=True)
+class NestStep:
+    """Loops over a kernel; operands and results in the order of its buffers."""
+
+    title: str
+    kernel: Kernel
+    operands: tuple[Buffer, ...]
+    results: tuple[Buffer, ...]
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return self.results
+
+
+@dataclass(frozen=True)
+class ProductStep:
+    """A matrix product: `c = epilogue(a @ b, *operands)`."""
+
+    title: str
+    a: View
+    b: View
+    c: View
+    epilogue: Expr
+    operands: tuple[View, ...]
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.a, self.b, self.c, *self.operands)
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.a.buffer, self.b.buffer, *(v.buffer for v in self.operands))
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.c.buffer,)
+
+
+@dataclass(frozen=True)
+class AttentionStep:
+    """`out = softmax(q @ k * scale + mask) @ v`."""
+
+    title: str
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    """Of the shape of the scores."""
+    out: View
+    scale: float
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """All operands and the result, in the order of the kernel's buffers."""
+        mask = () if self.mask is None else (self.mask,)
+        return (self.q, self.k, self.v, *mask, self.out)
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return tuple(v.buffer for v in self.views[:-1])
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.out.buffer,)
+
+
+@dataclass(frozen=True)
+class TopKStep:
+    """The `wanted` best of each row of `count` elements, in order, and where they were."""
+
+    title: str
+    x: View
+    """In row-major order, but for an offset."""
+    values: Buffer
+    positions: Buffer
+    rows: Dim
+    count: Dim
+    wanted: Dim
+    distance: Dim
+    """Elements between those of one row."""
+    largest: bool
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        return (self.x.buffer,)
+
+    @property
+    def results(self) -> tuple[Buffer, ...]:
+        return (self.values, self.positions)
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return self.results
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernel reads at run time."""
+        return (self.count, self.wanted, self.distance, self.x.layout.offset)
+
+
+Step = NestStep | ProductStep | AttentionStep | TopKStep
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph as steps that run one after the other."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[View, ...]

@@ -1,0 +1,425 @@
+"""What is fused with what, told by the titles of steps; and what the steps compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.graph.graphs import B, Maker, S, T, assert_runs, graph_of, layer, titles
+
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph.epilogue import MAX_OPERANDS
+from ftuner.graph.ir import Value
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import (
+    AttentionStep,
+    NestStep,
+    ProductStep,
+)
+from ftuner.runtime.session import Session
+
+Body = Callable[[Maker], "Value | Sequence[Value]"]
+
+
+def x_of(g: Maker) -> Value:
+    return g.given("x", B, S, 8)
+
+
+# Nests.
+
+
+def pointwise(g: Maker) -> Value:
+    x = x_of(g)
+    return g.add("exp", g.add("multiply", g.add("add", x, g.weight(8)), g.number(2)))
+
+
+def prologue_of_a_reduction(g: Maker) -> Value:
+    return g.add("reduce", g.add("exp", x_of(g)), kind="sum", axes=(2,))
+
+
+def epilogue_of_a_reduction(g: Maker) -> Value:
+    total = g.add("reduce", x_of(g), kind="sum", axes=(2,))
+    return g.add("sqrt", g.add("absolute", total))
+
+
+def norm_of_a_sum(g: Maker) -> Value:
+    y = g.add("add", x_of(g), g.given("y", B, S, 8))
+    return g.add("norm", y, g.weight(8), g.weight(8), axis=2, epsilon=1e-5, rms=False)
+
+
+def norm_of_something_dear(g: Maker) -> Value:
+    """It has several stages: what is dear is computed once."""
+    return g.add("norm", g.add("tanh", x_of(g)), axis=2, epsilon=1e-5, rms=False)
+
+
+def softmax_and_after(g: Maker) -> Value:
+    y = g.add("softmax", x_of(g), axis=2, log=False)
+    return g.add("multiply", y, g.weight(8))
+
+
+def softmax_of_columns_and_after(g: Maker) -> Value:
+    y = g.add("softmax", g.given("x", B, S, T), axis=1, log=False)
+    return g.add("multiply", y, g.given("y", S, T))
+
+
+def dear_value_used_twice(g: Maker) -> list[Value]:
+    y = g.add("exp", x_of(g))
+    return [g.add("add", y, g.number(1)), g.add("multiply", y, g.number(2))]
+
+
+def cheap_value_used_twice(g: Maker) -> list[Value]:
+    y = g.add("add", x_of(g), g.number(1))
+    return [g.add("negative", y), g.add("absolute", y)]
+
+
+def value_used_twice_by_one_node(g: Maker) -> Value:
+    y = g.add("exp", x_of(g))
+    return g.add("multiply", y, y)
+
+
+def scan(g: Maker) -> Value:
+    y = g.add("cumulative_sum", g.add("negative", x_of(g)), axis=1, exclusive=False, reverse=True)
+    return g.add("add", y, g.number(1))
+
+
+def scan_forwards(g: Maker) -> Value:
+    y = g.add("cumulative_sum", x_of(g), axis=1, exclusive=True, reverse=False)
+    return g.add("multiply", y, g.weight(8))
+
+
+def gathered(g: Maker) -> Value:
+    rows = g.add("gather", g.weight(3, 8), g.given("at", B, S, dtype=INT64), axis=0)
+    return g.add("add", rows, g.weight(8))
+
+
+def scattered(g: Maker) -> Value:
+    at = g.given("at", 2, T, dtype=INT64)
+    return g.add("scatter_elements", g.add("exp", g.given("x", 3, T)), at, g.given("y", 2, T),
+                 axis=0, kind="add")  # fmt: skip
+
+
+def scattered_into_an_input(g: Maker) -> Value:
+    return g.add("scatter_elements", g.given("x", 3, T), g.given("at", 2, T, dtype=INT64),
+                 g.add("negative", g.given("y", 2, T)), axis=0, kind="none")  # fmt: skip
+
+
+# Views.
+
+
+def reshaped_and_turned(g: Maker) -> Value:
+    y = g.add("reshape", g.add("transpose", g.given("x", B, S, 2, 4), perm=(0, 2, 1, 3)),
+              shape=(B, 2, S * 4))  # fmt: skip
+    return g.add("negative", y)
+
+
+def heads_of_a_slice(g: Maker) -> Value:
+    part = g.add("slice", g.given("x", B, S, 24), starts=(0, 0, 8), steps=(1, 1, 1),
+                 shape=(B, S, 8))  # fmt: skip
+    return g.add("exp", g.heads(part, 2, (0, 2, 1, 3)))
+
+
+def ones_come_and_go(g: Maker) -> Value:
+    y = g.add("reshape", g.add("negative", g.given("x", B, S)), shape=(B, 1, 1, S))
+    return g.add("add", y, g.given("y", B, 2, S, S))
+
+
+def view_as_output(g: Maker) -> Value:
+    return g.add("transpose", g.given("x", B, S, T), perm=(2, 0, 1))
+
+
+def concat_in_place(g: Maker) -> Value:
+    return g.add("concat", g.add("exp", g.given("x", B, S)), g.given("y", B, T),
+                 g.add("negative", g.given("z", B, S)), axis=1)  # fmt: skip
+
+
+def concat_of_one_value(g: Maker) -> Value:
+    y = g.add("exp", g.given("x", B, S))
+    return g.add("concat", y, y, y, axis=0)
+
+
+def concat_in_the_middle(g: Maker) -> Value:
+    whole = g.add("concat", g.add("exp", g.given("x", B, S)), g.given("y", B, T), axis=1)
+    return g.add("reduce", whole, kind="sum", axes=(1,))
+
+
+def outputs_that_are_no_results(g: Maker) -> list[Value]:
+    x = g.given("x", B, S)
+    y = g.add("exp", x)
+    return [x, g.weight(3), y, y, x]
+
+
+def output_that_is_read_too(g: Maker) -> list[Value]:
+    y = g.add("exp", g.given("x", B, S))
+    return [y, g.add("reduce", y, kind="sum", axes=(1,)), g.add("transpose", y, perm=(1, 0))]
+
+
+def best(g: Maker) -> list[Value]:
+    x = g.add("negative", g.given("x", B, 9))
+    values, positions = g.add_many("top_k", x, axis=1, k=4, largest=True)
+    return [g.add("exp", values), positions]
+
+
+NESTS: tuple[tuple[Body, list[str]], ...] = (
+    (pointwise, ["add + multiply + exp"]),
+    (prologue_of_a_reduction, ["exp + reduce"]),
+    (epilogue_of_a_reduction, ["reduce + absolute + sqrt"]),
+    (norm_of_a_sum, ["add + norm"]),
+    (norm_of_something_dear, ["tanh", "norm"]),
+    (softmax_and_after, ["softmax + multiply"]),
+    (softmax_of_columns_and_after, ["softmax + multiply"]),
+    (dear_value_used_twice, ["exp", "add", "multiply"]),
+    (cheap_value_used_twice, ["add + negative", "add + absolute"]),
+    (value_used_twice_by_one_node, ["exp", "multiply"]),
+    (scan, ["negative + cumulative_sum", "add"]),
+    (scan_forwards, ["cumulative_sum + multiply"]),
+    (gathered, ["gather + add"]),
+    (scattered, ["exp", "scatter_elements"]),
+    (scattered_into_an_input, ["copy", "negative + scatter_elements"]),
+    (reshaped_and_turned, ["copy", "negative"]),
+    (heads_of_a_slice, ["exp"]),
+    (ones_come_and_go, ["negative + add"]),
+    (view_as_output, ["copy"]),
+    (concat_in_place, ["exp", "copy", "negative"]),
+    (concat_of_one_value, ["exp", "copy", "copy", "copy"]),
+    (concat_in_the_middle, ["exp", "copy", "reduce"]),
+    (outputs_that_are_no_results, ["copy", "copy", "exp", "copy", "copy"]),
+    (output_that_is_read_too, ["exp", "reduce", "copy"]),
+    (best, ["negative", "top_k", "exp"]),
+)
+
+# Products.
+
+
+def weight_of(g: Maker) -> Value:
+    return g.weight(8, 9)
+
+
+def product(g: Maker) -> Value:
+    return g.add("matmul", x_of(g), weight_of(g))
+
+
+def bias(g: Maker) -> Value:
+    return g.linear(x_of(g), 9)
+
+
+def bias_and_gelu(g: Maker) -> Value:
+    return g.add("gelu", bias(g))
+
+
+def bias_and_residual(g: Maker) -> Value:
+    return g.add("add", g.given("y", B, S, 9), bias(g))
+
+
+def scale_and_floor(g: Maker) -> Value:
+    return g.add("maximum", g.add("multiply", product(g), g.number(0.5)), g.number(0))
+
+
+def norm_behind(g: Maker) -> Value:
+    y = g.linear(x_of(g), 9)
+    return g.add("norm", y, g.weight(9), axis=2, epsilon=1e-5, rms=True)
+
+
+def bias_of_rows(g: Maker) -> Value:
+    """It spreads over the product in another way: no epilogue, but a nest of its own."""
+    return g.add("add", product(g), g.given("y", B, S, 1))
+
+
+def broadcast_product(g: Maker) -> Value:
+    return g.add("add", g.add("matmul", g.given("x", S, 8), weight_of(g)), g.given("y", B, S, 9))
+
+
+def product_used_twice(g: Maker) -> list[Value]:
+    y = product(g)
+    return [g.add("negative", y), g.add("exp", y)]
+
+
+def prologue_is_written(g: Maker) -> Value:
+    return g.add("matmul", g.add("exp", x_of(g)), weight_of(g))
+
+
+def product_of_inputs(g: Maker) -> Value:
+    return g.add("matmul", g.given("x", B, S, 8), g.given("y", B, 8, T))
+
+
+def product_with_transposed(g: Maker) -> Value:
+    other = g.add("transpose", g.given("y", B, T, 8), perm=(0, 2, 1))
+    return g.add("matmul", x_of(g), other)
+
+
+def reversed_operands(g: Maker) -> Value:
+    x = g.add("slice", g.given("x", S, 8), starts=(S - 1, 7), steps=(-1, -1), shape=(S, 8))
+    y = g.add("slice", g.given("y", 8, T), starts=(7, T - 1), steps=(-1, -1), shape=(8, T))
+    return g.add("matmul", x, y)
+
+
+def broadcast_operands(g: Maker) -> list[Value]:
+    x = g.add("broadcast", g.given("x", S, 1), shape=(S, 8))
+    y = g.add("broadcast", g.given("y", 1, 9), shape=(8, 9))
+    return [g.add("matmul", x, weight_of(g)), g.add("matmul", g.given("z", S, 8), y)]
+
+
+def products_side_by_side(g: Maker) -> Value:
+    x = x_of(g)
+    return g.add("concat", g.add("matmul", x, g.weight(8, 3)), g.add("matmul", x, g.weight(8, 4)),
+                 axis=2)  # fmt: skip
+
+
+def turned_batches(g: Maker) -> Value:
+    """Rows of a product with batch axes go where the transposition wants them."""
+    y = g.add("matmul", g.given("q", B, 2, S, 4), g.given("k", B, 2, 4, 3))
+    return g.add("reshape", g.add("transpose", y, perm=(0, 2, 1, 3)), shape=(B, S, 6))
+
+
+def integers(g: Maker) -> Value:
+    return g.add("matmul", g.given("x", S, 3, dtype=INT64), g.given("y", 3, T, dtype=INT64))
+
+
+def no_steps_of_k(g: Maker) -> Value:
+    return g.add("matmul", g.given("x", S, 0), g.given("y", 0, T))
+
+
+def turned_operand(g: Maker) -> Value:
+    return g.add("matmul", g.add("transpose", x_of(g), perm=(1, 0, 2)), weight_of(g))
+
+
+def last_rows(g: Maker) -> Value:
+    """The last token of each sentence."""
+    last = g.add("slice", x_of(g), starts=(0, S - 1, 0), steps=(1, 1, 1), shape=(B, 1, 8))
+    return g.add("matmul", last, weight_of(g))
+
+
+def sliced_operand(g: Maker) -> Value:
+    part = g.add("slice", g.given("x", B, T, 8), starts=(0, 1, 0), steps=(1, 1, 1),
+                 shape=(B, T - 1, 8))  # fmt: skip
+    return g.add("matmul", part, weight_of(g))
+
+
+def turned_result(g: Maker) -> Value:
+    return g.add("transpose", product(g), perm=(1, 0, 2))
+
+
+def products_one_behind_the_other(g: Maker) -> Value:
+    x = x_of(g)
+    return g.add("concat", g.add("matmul", x, weight_of(g)), g.add("matmul", x, weight_of(g)),
+                 axis=1)  # fmt: skip
+
+
+def turned_residual(g: Maker) -> Value:
+    return g.add("add", product(g), g.add("transpose", g.given("y", S, B, 9), perm=(1, 0, 2)))
+
+
+def sliced_residual(g: Maker) -> Value:
+    part = g.add("slice", g.given("y", B, 13, 9), starts=(0, 1, 0), steps=(1, 2, 1),
+                 shape=(B, 6, 9))  # fmt: skip
+    return g.add("add", g.linear(g.given("x", B, 6, 8), 9), part)
+
+
+PRODUCTS: tuple[tuple[Body, list[str]], ...] = (
+    (product, ["matmul"]),
+    (bias, ["matmul + add"]),
+    (bias_and_gelu, ["matmul + add + gelu"]),
+    (bias_and_residual, ["matmul + add + add"]),
+    (scale_and_floor, ["matmul + multiply + maximum"]),
+    (norm_behind, ["matmul + add", "norm"]),
+    (bias_of_rows, ["matmul", "add"]),
+    (broadcast_product, ["matmul", "add"]),
+    (product_used_twice, ["matmul", "negative", "exp"]),
+    (prologue_is_written, ["exp", "matmul"]),
+    (product_of_inputs, ["matmul"]),
+    (product_with_transposed, ["matmul"]),
+    (reversed_operands, ["matmul"]),
+    (broadcast_operands, ["matmul", "matmul"]),
+    (products_side_by_side, ["matmul", "matmul"]),
+    (turned_batches, ["matmul", "copy"]),
+    (integers, ["matmul"]),
+    (no_steps_of_k, ["matmul"]),
+)
+"""With at most one view that the rows of all axes cannot be walked as one in."""
+APART = (
+    turned_operand,
+    last_rows,
+    sliced_operand,
+    turned_result,
+    products_one_behind_the_other,
+    turned_residual,
+    sliced_residual,
+)
+"""Arrays of products with a weight in which the rows of all axes are not one axis."""
+RUNS: tuple[dict[str, int], ...] = (
+    {"B": 2, "S": 5, "T": 3}, {"B": 3, "S": 17, "T": 33}, {"B": 1, "S": 1, "T": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), [*NESTS, *PRODUCTS])
+def test_steps(body: Body, expected: list[str]) -> None:
+    assert titles(graph_of(body)) == expected
+
+
+@pytest.mark.parametrize("body", [body for body, _ in (*NESTS, *PRODUCTS)])
+def test_steps_compute_what_the_graph_says(body: Body, widest: Session) -> None:
+    assert_runs(graph_of(body), widest, *RUNS)
+
+
+@pytest.mark.parametrize("body", APART)
+def test_rows_that_lie_apart(body: Body, widest: Session) -> None:
+    assert_runs(graph_of(body), widest, *RUNS)
+
+
+def test_an_encoder_layer(widest: Session) -> None:
+    graph = optimised(layer())
+    assert titles(graph) == [
+        "matmul + add", "subtract + multiply", "attention", "matmul + add + add", "norm",
+        "matmul + add + gelu", "matmul + add + add",
+    ]  # fmt: skip
+    lowered = lower(graph)
+    kinds = [type(step) for step in lowered.steps]
+    assert [kinds.count(k) for k in (ProductStep, AttentionStep, NestStep)] == [4, 1, 2]
+    assert_runs(graph, widest, *RUNS, {"B": 0, "S": 4}, {"B": 2, "S": 130})
+
+
+def test_epilogues_read_no_more_than_records_hold() -> None:
+    def body(g: Maker) -> Value:
+        y = product(g)
+        for i in range(MAX_OPERANDS + 2):
+            y = g.add("add", y, g.given(f"r{i}", B, S, 9))
+        return y
+
+    graph = graph_of(body)
+    first = lower(graph).steps[0]
+    assert isinstance(first, ProductStep)
+    assert len(first.operands) == MAX_OPERANDS
+    assert titles(graph) == [" + ".join(["matmul"] + ["add"] * MAX_OPERANDS), "add + add"]
+
+
+def test_long_expressions_are_cut() -> None:
+    """Compiling takes time for each step."""
+
+    def body(g: Maker) -> Value:
+        y = x_of(g)
+        for i in range(200):
+            y = g.add("add", y, g.number(1.0 + i))
+        return y
+
+    found = titles(graph_of(body))
+    assert 1 < len(found) < 10
+
+
+def test_results_are_written_where_the_caller_wants_them() -> None:
+    """No copy of an output that some step can write itself."""
+    for body in (pointwise, product, concat_in_place, turned_batches, best):
+        lowered = lower(graph_of(body))
+        kinds = {view.buffer.kind for view in lowered.outputs}
+        assert kinds == {"output"}
+        written = [b for step in lowered.steps for b in step.writes if b.kind == "output"]
+        assert {b.number for b in written} == set(range(len(lowered.outputs)))
+
+
+def test_what_has_no_schedule_is_refused() -> None:
+    def body(g: Maker) -> Value:
+        return g.add("non_zero", g.given("x", S, dtype=BOOL), count=str(symbol("N")))
+
+    with pytest.raises(UnsupportedOperatorError, match="non_zero"):
+        lower(graph_of(body))

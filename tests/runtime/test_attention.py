@@ -1,0 +1,309 @@
+"""Attention as one kernel equals attention in float64, whatever its extents, masks and strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.graph.graphs import B, Maker, S, T
+
+from ftuner.core.dim import Dim, symbol
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.graph.ir import Graph
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import (
+    AttentionStep,
+)
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session
+
+Array = npt.NDArray[Any]
+H, D, E = symbol("H"), symbol("D"), symbol("E")
+BATCH = (B, H)
+SCALE = 0.3
+MASKS: dict[str, tuple[Dim, ...]] = {
+    "steps": (T,),
+    "rows and steps": (S, T),
+    "one row": (1, T),
+    "heads": (H, 1, T),
+    "batch": (B, 1, 1, T),
+    "batch and rows": (B, 1, S, T),
+    "all": (B, H, S, T),
+}
+NARROW_MASKS: dict[str, tuple[Dim, ...]] = {
+    "a number": (),
+    "one": (1,),
+    "a column": (S, 1),
+    "a number for each head": (H, 1, 1),
+    "a column for each head": (B, H, S, 1),
+}
+"""One number for all steps, which the last axis is broadcast from."""
+EXTENTS = (
+    # Batch, heads, rows, steps, depth, columns.
+    (1, 1, 1, 1, 1, 1), (2, 3, 5, 7, 13, 11), (1, 2, 1, 64, 16, 16), (2, 1, 17, 1, 3, 5),
+    (1, 1, 131, 67, 8, 33), (3, 2, 33, 16, 32, 1), (5, 1, 2, 200, 7, 24), (0, 2, 3, 4, 5, 6),
+    (1, 2, 0, 4, 5, 6),
+)  # fmt: skip
+
+
+def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    found: Array = np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+    return found
+
+
+def expected_of(
+    q: Array, k: Array, v: Array, mask: Array | None, scale: float
+) -> tuple[Array, float]:
+    """In float64, and how far rounding may take an implementation from it: the weights are off by
+    what the scores are, and their sum by as much as it has terms."""
+    wide_q, wide_k, wide_v = (x.astype(np.float64) for x in (q, k, v))
+    scores = np.matmul(wide_q, wide_k) * scale
+    if mask is not None:
+        scores = scores + mask.astype(np.float64)
+    if not scores.size:
+        return np.zeros((*scores.shape[:-1], v.shape[-1])), 0.0
+    with np.errstate(all="ignore"):
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        result = np.matmul(powers / powers.sum(-1, keepdims=True), wide_v)
+    depth, steps = k.shape[-2:]
+    finite = scores[np.isfinite(scores) & (np.abs(scores) < 1e6)]
+    largest = float(np.max(np.abs(finite), initial=1.0))
+    roundings = 4 * (depth * abs(scale) + largest + 8) + 2 * steps
+    return result, roundings * DTYPES[q.dtype.name].unit_roundoff * float(np.abs(v).max())
+
+
+def assert_attention(
+    found: Array, q: Array, k: Array, v: Array, mask: Array | None = None, scale: float = SCALE
+) -> None:
+    expected, allowed = expected_of(q, k, v, mask, scale)
+    assert found.dtype == q.dtype
+    assert found.shape == expected.shape
+    unknown = np.isnan(expected)
+    assert np.array_equal(np.isnan(found), unknown)
+    error = np.abs(found - expected)[~unknown]
+    assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
+
+
+def graph_of(dtype: DType, *mask: Dim, masked: bool = True) -> Graph:
+    maker = Maker()
+    operands = [
+        maker.given("q", *BATCH, S, D, dtype=dtype),
+        maker.given("k", *BATCH, D, T, dtype=dtype),
+        maker.given("v", *BATCH, T, E, dtype=dtype),
+    ]
+    if masked:
+        operands.append(maker.given("mask", *mask, dtype=dtype))
+    return maker.made(maker.add("attention", *operands, scale=SCALE))
+
+
+def operands_of(
+    extents: tuple[int, ...], seed: int = 0, dtype: str = "float32"
+) -> dict[str, Array]:
+    b, h, s, t, d, e = extents
+    shapes = {"q": (b, h, s, d), "k": (b, h, d, t), "v": (b, h, t, e)}
+    return {
+        name: random(seed + i, *shape, dtype=dtype)
+        for i, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def mask_of(shape: tuple[Dim, ...], extents: tuple[int, ...], dtype: str = "float32") -> Array:
+    """Small numbers and some that are as good as minus infinity, never in all steps: added to
+    those, scores vanish in float32 and do not in float64."""
+    known = dict(zip("BHST", extents, strict=False))
+    concrete = tuple(n if isinstance(n, int) else known[str(n)] for n in shape)
+    found = random(9, *concrete, dtype=dtype)
+    hidden = np.random.default_rng(1).random(concrete) < 0.2
+    if concrete:
+        hidden[..., :1] = False
+    return np.where(hidden, -1e9, found).astype(dtype)
+
+
+def masked_operands(inputs: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
+    return inputs["q"], inputs["k"], inputs["v"], inputs["mask"]
+
+
+def threads_of(session: Session, model: Model, inputs: dict[str, Array]) -> list[Array]:
+    """What one, two and three threads give: the same but for the order of sums."""
+    results = []
+    for threads in (1, 2, 3):
+        session.threads = threads
+        (found,) = model.run(inputs)
+        results.append(found)
+    return results
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_extents(session: Session, dtype: DType) -> None:
+    model = Model(graph_of(dtype, masked=False), session)
+    for extents in EXTENTS:
+        inputs = operands_of(extents, dtype=dtype.name)
+        for found in threads_of(session, model, inputs):
+            assert_attention(found, inputs["q"], inputs["k"], inputs["v"])
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(widest: Session, name: str) -> None:
+    model = Model(graph_of(DTYPES["float32"], *MASKS[name]), widest)
+    for extents in EXTENTS:
+        inputs = operands_of(extents)
+        inputs["mask"] = mask_of(MASKS[name], extents)
+        for found in threads_of(widest, model, inputs):
+            assert_attention(found, *masked_operands(inputs))
+
+
+@pytest.mark.parametrize("name", NARROW_MASKS)
+def test_masks_that_all_steps_share(widest: Session, name: str) -> None:
+    """They change nothing: all steps are as much worse."""
+    model = Model(graph_of(DTYPES["float32"], *NARROW_MASKS[name]), widest)
+    for extents in EXTENTS[:4]:
+        inputs = operands_of(extents)
+        inputs["mask"] = mask_of(NARROW_MASKS[name], extents)
+        for found in threads_of(widest, model, inputs):
+            assert_attention(found, *masked_operands(inputs))
+
+
+def test_masks_in_double_precision(widest: Session) -> None:
+    dtype = DTYPES["float64"]
+    model = Model(graph_of(dtype, *MASKS["batch and rows"]), widest)
+    for extents in EXTENTS:
+        inputs = operands_of(extents, dtype="float64")
+        inputs["mask"] = mask_of(MASKS["batch and rows"], extents, "float64")
+        for found in threads_of(widest, model, inputs):
+            assert_attention(found, *masked_operands(inputs))
+
+
+@pytest.fixture(scope="module")
+def masked(widest: Session) -> Model:
+    return Model(graph_of(DTYPES["float32"], *MASKS["batch and rows"]), widest)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    extents=st.tuples(
+        st.integers(1, 3), st.integers(1, 3), st.integers(1, 70), st.integers(1, 70),
+        st.integers(1, 40), st.integers(1, 40),
+    ),
+    threads=st.integers(1, 4),
+)  # fmt: skip
+def test_any_extents(
+    widest: Session, masked: Model, extents: tuple[int, ...], threads: int
+) -> None:
+    widest.threads = threads
+    inputs = operands_of(extents)
+    inputs["mask"] = mask_of(MASKS["batch and rows"], extents)
+    (found,) = masked.run(inputs)
+    assert_attention(found, *masked_operands(inputs))
+
+
+def test_rows_that_see_nothing(widest: Session, masked: Model) -> None:
+    """With large numbers the weights are equal; with infinity there are none, but elsewhere."""
+    extents = (2, 3, 19, 37, 8, 5)
+    inputs = operands_of(extents)
+    for hidden in (-1e30, -np.inf):
+        mask = np.zeros((2, 1, 19, 37), np.float32)
+        mask[1, 0, (0, 7, 18)] = hidden
+        mask[0, 0, :, 5:] = hidden
+        inputs["mask"] = mask
+        for found in threads_of(widest, masked, inputs):
+            assert_attention(found, *masked_operands(inputs))
+            assert np.isnan(found[1, :, 7]).all() == np.isinf(hidden)
+            assert np.isfinite(found[0]).all()
+
+
+def test_large_scores(widest: Session, masked: Model) -> None:
+    """Powers are taken of differences: nothing overflows."""
+    inputs = {name: 30 * x for name, x in operands_of((1, 2, 9, 33, 4, 6)).items()}
+    inputs["mask"] = np.zeros((1, 1, 9, 33), np.float32)
+    (found,) = masked.run(inputs)
+    assert np.isfinite(found).all()
+    assert_attention(found, *masked_operands(inputs))
+
+
+HEADS, DEPTH = 3, 5
+WIDTH = HEADS * DEPTH
+
+
+def encoder(merged: bool) -> Graph:
+    """Attention of projections of one tensor, heads side by side; a mask of ones and zeros."""
+    maker = Maker()
+    x, mask = maker.given("x", B, S, WIDTH), maker.given("mask", B, S)
+    q, k, v = (maker.linear(x, WIDTH) for _ in range(3))
+    q = maker.heads(q, HEADS, (0, 2, 1, 3))
+    k = maker.heads(k, HEADS, (0, 2, 3, 1))
+    v = maker.heads(v, HEADS, (0, 2, 1, 3))
+    shown = maker.add("reshape", mask, shape=(B, 1, 1, S))
+    hidden = maker.add("multiply", maker.add("subtract", maker.number(1), shown),
+                       maker.number(-1e9))  # fmt: skip
+    y = maker.attention(q, k, v, DEPTH**-0.5, hidden)
+    y = maker.add("transpose", y, perm=(0, 2, 1, 3))
+    graph = maker.made(maker.add("reshape", y, shape=(B, S, WIDTH)))
+    return optimised(graph) if merged else graph
+
+
+def test_projections_that_lie_side_by_side(widest: Session) -> None:
+    """q, k and v are strided views of one product; so is the result of its output."""
+    graph = encoder(merged=True)
+    model = Model(graph, widest)
+    (step,) = [s for s in model.steps if isinstance(s, AttentionStep)]
+    assert step.q.buffer is step.k.buffer
+    assert step.q.buffer is step.v.buffer
+    assert not step.q.contiguous
+    assert not step.out.contiguous
+    first, second = (n for n in graph.nodes if n.op in ("matmul", "add") and n.inputs[1].constant is
+                     not None)  # fmt: skip
+    weight, bias = first.inputs[1].constant, second.inputs[1].constant
+    assert weight is not None
+    assert bias is not None
+    for seed, (b, s) in enumerate(((2, 7), (1, 1), (3, 40), (1, 150), (2, 7))):
+        x = random(seed, b, s, WIDTH)
+        mask = (np.random.default_rng(seed).random((b, s)) < 0.7).astype(np.float32)
+        mask[:, 0] = 1
+        apart = (x @ weight + bias).reshape(b, s, 3, HEADS, DEPTH)
+        q, k, v = (apart[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+        added = ((1 - mask) * -1e9).reshape(b, 1, 1, s).astype(np.float32)
+        for found in threads_of(widest, model, {"x": x, "mask": mask}):
+            heads = found.reshape(b, s, HEADS, DEPTH).transpose(0, 2, 1, 3)
+            # The projections themselves are rounded too.
+            expected, allowed = expected_of(q, k.swapaxes(-1, -2), v, added, DEPTH**-0.5)
+            assert np.all(np.abs(heads - expected) <= 8 * allowed)
+
+
+def test_queries_that_are_turned(widest: Session) -> None:
+    """Without a contiguous last axis they are copied; keys and values of any strides are not."""
+    maker = Maker()
+    q = maker.add("transpose", maker.given("q", B, D, S), perm=(0, 2, 1))
+    k = maker.add("slice", maker.given("k", B, D, T), starts=(0, 0, T - 1), steps=(1, 1, -1),
+                  shape=(B, D, T))  # fmt: skip
+    v = maker.add("transpose", maker.given("v", E, T, B), perm=(2, 1, 0))
+    model = Model(maker.made(maker.add("attention", q, k, v, scale=SCALE)), widest)
+    assert [step.title for step in model.steps] == ["copy", "attention"]
+    for b, s, t, d, e in ((2, 7, 9, 5, 3), (1, 1, 1, 1, 1), (3, 20, 33, 16, 17)):
+        inputs = {"q": random(0, b, d, s), "k": random(1, b, d, t), "v": random(2, e, t, b)}
+        for found in threads_of(widest, model, inputs):
+            assert_attention(found, inputs["q"].transpose(0, 2, 1), inputs["k"][..., ::-1],
+                             inputs["v"].transpose(2, 1, 0))  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", [0, 1, 3])
+def test_any_number_of_batch_axes(widest: Session, axes: int) -> None:
+    maker = Maker()
+    batch = (B, H, symbol("G"))[:axes]
+    q, k, v = (
+        maker.given("q", *batch, S, D),
+        maker.given("k", *batch, D, T),
+        maker.given("v", *batch, T, E),
+    )
+    graph = maker.made(maker.add("attention", q, k, v, maker.given("mask", S, T), scale=SCALE))
+    model = Model(graph, widest)
+    extents = (2, 3, 2)[:axes]
+    inputs = {
+        "q": random(0, *extents, 9, 4), "k": random(1, *extents, 4, 21),
+        "v": random(2, *extents, 21, 6), "mask": random(3, 9, 21),
+    }  # fmt: skip
+    for found in threads_of(widest, model, inputs):
+        assert_attention(found, *masked_operands(inputs))
