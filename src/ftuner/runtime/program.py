@@ -39,6 +39,7 @@ from ftuner.graph.steps import (
     TopKStep,
 )
 from ftuner.planner.plan import Problem
+from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord, attention_record
 from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
 from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
@@ -353,6 +354,9 @@ class ProgramWriter:
             records[place : place + len(record.dims)] = array("q", record.dims)
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
+            if record.tasks > workers > 1:
+                # Who is held up by others on the machine leaves heads to the rest.
+                records[at + Step.CHUNKS] = min(record.tasks, CHUNKS_A_WORKER * workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple(r for r in planned if isinstance(r, Ready))
         return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)

@@ -170,7 +170,7 @@ class Step:
     TASKS = 4
     """Of a nest. Of a product, the workers that it is planned for."""
     CHUNKS = 5
-    """Chunks of a product to be dealt before it."""
+    """Chunks to be dealt before the step, if its work is not spread evenly."""
     STATUS = 6
     """0, or the number of a check of the step that has failed."""
     SIZE = 7

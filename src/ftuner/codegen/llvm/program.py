@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.build import (
     pointer_slot,
     slot,
 )
-from ftuner.codegen.llvm.chunks import DEAL_SYMBOL
+from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, NO_CHUNK, TAKE_SYMBOL
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.nest import KERNEL_TYPE
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
@@ -80,7 +80,7 @@ def _emit_job(module: ir.Module) -> ir.Function:
         is_nest = builder.icmp_signed("==", kind, const(0))
         with builder.if_else(is_nest) as (nest, product):
             with nest:
-                _nest(builder, record, worker, workers)
+                _nest(builder, pool, record, worker, workers)
             with product:
                 _product(builder, record, kind, worker)
     builder.ret_void()
@@ -90,18 +90,44 @@ def _emit_job(module: ir.Module) -> ir.Function:
 def _deal(
     builder: ir.IRBuilder, pool: ir.Value, record: ir.Value, worker: ir.Value, workers: ir.Value
 ) -> None:
-    """Deal the chunks of a product that has any, before anybody takes one."""
+    """Deal the chunks of a step that has any, before anybody takes one."""
     chunks = slot(builder, record, Step.CHUNKS)
     with builder.if_then(builder.icmp_signed(">", chunks, const(0))):
         with builder.if_then(builder.icmp_signed("==", worker, const(0))):
-            planned = slot(builder, record, Step.TASKS)
+            is_nest = builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
+            planned = builder.select(is_nest, workers, slot(builder, record, Step.TASKS))
             builder.call(builder.module.globals[DEAL_SYMBOL], [pool, chunks, planned])
         wait_for_all(builder, pool, PoolSlot.STEP_BARRIER, workers)
 
 
-def _nest(builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, workers: ir.Value) -> None:
+def _nest(
+    builder: ir.IRBuilder, pool: ir.Value, record: ir.Value, worker: ir.Value, workers: ir.Value
+) -> None:
+    """An even part of the tasks, or chunk after chunk of them."""
     tasks = slot(builder, record, Step.TASKS)
-    begin, end = partition_bounds(builder, tasks, workers, worker)
+    chunks = slot(builder, record, Step.CHUNKS)
+    several = builder.icmp_signed(">", workers, const(1))
+    dealt = builder.and_(several, builder.icmp_signed(">", chunks, const(0)))
+    with builder.if_else(dealt) as (stolen, even):
+        with stolen:
+            take = builder.append_basic_block("take")
+            work = builder.append_basic_block("work")
+            done = builder.append_basic_block("done")
+            builder.branch(take)
+            builder.position_at_end(take)
+            chunk = builder.call(builder.module.globals[TAKE_SYMBOL], [pool, worker, workers])
+            builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
+            builder.position_at_end(work)
+            _tasks(builder, record, worker, *partition_bounds(builder, tasks, chunks, chunk))
+            builder.branch(take)
+            builder.position_at_end(done)
+        with even:
+            _tasks(builder, record, worker, *partition_bounds(builder, tasks, workers, worker))
+
+
+def _tasks(
+    builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, begin: ir.Value, end: ir.Value
+) -> None:
     with builder.if_then(builder.icmp_signed("<", begin, end)):
         arguments = [
             pointer_slot(builder, record, Step.ARGUMENT),
