@@ -8,12 +8,12 @@ the arena out and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ftuner.codegen.llvm.abi import (
     MAX_OPERANDS,
@@ -151,7 +151,7 @@ class _Task(NamedTuple):
 class BoundProgram:
     """Records ready to run, and what keeps them valid."""
 
-    records: array[int]
+    records: npt.NDArray[np.int64]
     address: int
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     """Shape and dtype of each output."""
@@ -221,7 +221,12 @@ class ProgramWriter:
             self._relative.append(len(image) + Patch.SLOT)
             self._patch_offsets.append((len(image) + Patch.OFFSET, offset, itemsize))
             image += (slot, number, 0)
-        self._image = image
+        self._image = np.array(image, np.int64)
+        # What binding fills in, column by column.
+        self._relative_slots = np.array(self._relative, np.int64)
+        self._fill_columns = _columns(self._fills, 2)
+        self._patch_columns = _columns(self._patch_offsets, 3)
+        self._place_columns = _columns(self._places, 5)
         self._outputs = [
             (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
         ]
@@ -320,19 +325,22 @@ class ProgramWriter:
         base = arena(arena_bytes + max(map(_workspace_bytes, planned), default=0))
         workspace = base + arena_bytes
 
-        records = array("q", self._image)
-        here = records.buffer_info()[0]
+        records = self._image.copy()
+        here = int(records.ctypes.data)
+        bound = np.array(values, np.int64)
         records[Program.WORKERS] = workers
         records[Program.POOL] = pool
-        for slot in self._relative:
-            records[slot] = here + records[slot] * SLOT_BYTES
-        for slot, number in self._fills:
-            records[slot] = values[number]
-        for slot, number, itemsize in self._patch_offsets:
-            records[slot] = values[number] * itemsize
-        for slot, number, fixed, offset, itemsize in self._places:
-            begin = fixed if number < 0 else base + offsets[number]
-            records[slot] = begin + values[offset] * itemsize
+        relative = self._relative_slots
+        records[relative] = here + records[relative] * SLOT_BYTES
+        slots, numbers = self._fill_columns
+        records[slots] = bound[numbers]
+        slots, numbers, itemsizes = self._patch_columns
+        records[slots] = bound[numbers] * itemsizes
+        # Constants begin where they are, buffers of the arena where they were just put.
+        slots, arena_numbers, fixed, numbers, itemsizes = self._place_columns
+        begins = np.array([*offsets, 0], np.int64)[arena_numbers] + base
+        begins = np.where(arena_numbers < 0, fixed, begins)
+        records[slots] = begins + bound[numbers] * itemsizes
         for at, call, number in self._products:
             ready = planned[number]
             if ready is None:
@@ -351,7 +359,7 @@ class ProgramWriter:
             if record is None:
                 continue
             assert isinstance(record, AttentionRecord)
-            records[place : place + len(record.dims)] = array("q", record.dims)
+            records[place : place + len(record.dims)] = record.dims
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
             if record.tasks > workers > 1:
@@ -409,8 +417,8 @@ class ProgramWriter:
         if len(b.shape) == 2:
             # All rows at once.
             rows = math.prod(c.shape[:-1])
-            a = a._replace(shape=(rows, k), strides=a.strides[-2:])
-            c = c._replace(shape=(rows, n), strides=c.strides[-2:])
+            a = StridedArray((rows, k), a.strides[-2:], a.itemsize)
+            c = StridedArray((rows, n), c.strides[-2:], c.itemsize)
         layout = a_layout(a, n, self._page_bytes)
         axes = batch_axes(c.shape[:-2], a, b, c)
         b_k = b_column = 0
@@ -433,6 +441,11 @@ class ProgramWriter:
         )
         strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
         return task.products.ready(problem, strides)
+
+
+def _columns(rows: Sequence[Sequence[int]], width: int) -> npt.NDArray[np.int64]:
+    columns: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(-1, width).T.copy()
+    return columns
 
 
 def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
