@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.definition import Body, Nest, Store, Writer
+from ftuner.core.definition import Body, Index, Nest, Store, Writer
 from ftuner.core.dim import Shape
 from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
@@ -123,3 +123,21 @@ def index_steps(nest: Nest) -> list[int]:
     """The steps that are the index along each axis."""
     found = {s.payload: i for i, s in enumerate(nest.steps) if s.op == "index"}
     return [found.get(axis, -1) for axis in range(len(nest.axes))]
+
+
+def without_ones(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+def ones_reshaped(form: Lazy, old: Shape, new: Shape) -> Lazy:
+    """An expression whose axes of one element come and go."""
+    real = [i for i, extent in enumerate(new) if extent != 1]
+    joiner = Joiner()
+
+    def body(writer: Writer, index: Index) -> int:
+        left = iter(real)
+        at = [writer.integer(0) if n == 1 else index[next(left)] for n in old]
+        return joiner.load(form)(writer, at)
+
+    joiner.writer, nest = written(new, body)
+    return joiner.lazy(nest, form.title)

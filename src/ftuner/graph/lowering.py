@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftuner.core.affine import kernel_of
-from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
-from ftuner.core.dim import Dim, Shape, product, row_major_strides
+from ftuner.core.definition import Body, Nest, Stage, Store
+from ftuner.core.dim import Dim, product, row_major_strides
 from ftuner.core.dtype import DTYPES
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.expr import operands as operands_of
@@ -39,7 +39,8 @@ from ftuner.graph.forms import (
     PendingProduct,
     identity,
     index_steps,
-    written,
+    ones_reshaped,
+    without_ones,
 )
 from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
 from ftuner.graph.operators import OPERATORS
@@ -320,30 +321,15 @@ class _Lowering:
         if (
             isinstance(form, Lazy)
             and form.injective
-            and _without_ones(value.shape) == (_without_ones(shape))
+            and without_ones(value.shape) == (without_ones(shape))
         ):
-            return self.ones_reshaped(node, form)
+            return ones_reshaped(form, value.shape, shape)
         view = self.view(value)
         strides = reshaped_strides(view, shape)
         if strides is None:
             view = self.contiguous(value)
             strides = row_major_strides(shape)
         return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
-
-    def ones_reshaped(self, node: Node, form: Lazy) -> Lazy:
-        """Axes of one element come and go: still an expression."""
-        (value,) = node.inputs
-        shape = node.attributes["shape"]
-        real = [i for i, extent in enumerate(shape) if extent != 1]
-        joiner = Joiner()
-
-        def body(writer: Writer, index: Index) -> int:
-            left = iter(real)
-            at = [writer.integer(0) if n == 1 else index[next(left)] for n in value.shape]
-            return joiner.load(form)(writer, at)
-
-        joiner.writer, nest = written(shape, body)
-        return joiner.lazy(nest, form.title)
 
     def transpose(self, node: Node) -> Form | None:
         (value,) = node.inputs
@@ -457,7 +443,3 @@ _SPECIAL = {
 def _has_schedule(node: Node) -> bool:
     known = node.op in _SPECIAL or node.op == "top_k"
     return known or OPERATORS[node.op].define is not None
-
-
-def _without_ones(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)

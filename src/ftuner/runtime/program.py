@@ -26,8 +26,7 @@ from ftuner.codegen.llvm.abi import (
     Step,
 )
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
-from ftuner.core.definition import Operand
-from ftuner.core.dim import Dim, compiled
+from ftuner.core.dim import Dim
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
@@ -42,6 +41,7 @@ from ftuner.planner.plan import Problem
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord, attention_record
 from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
+from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
 from ftuner.runtime.panels import Panels, panel_problem
 from ftuner.runtime.products import Products, Ready
@@ -74,51 +74,6 @@ class CompiledAttention(NamedTuple):
 
 
 Compiled = CompiledNest | CompiledProduct | CompiledAttention
-
-
-class _Dims:
-    """All dims of a program, evaluated together."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Dim, int] = {}
-
-    def number(self, dim: Dim) -> int:
-        return self._numbers.setdefault(dim, len(self._numbers))
-
-    def numbers(self, dims: Sequence[Dim]) -> tuple[int, ...]:
-        return tuple(self.number(d) for d in dims)
-
-    def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
-        return compiled(list(self._numbers), names)
-
-
-class _Layouts:
-    """All layouts of a program, evaluated together."""
-
-    def __init__(self, dims: _Dims) -> None:
-        self._dims = dims
-        self._numbers: dict[Operand, int] = {}
-        self._rows: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
-        self.offsets: list[int] = []
-        """Of each layout, the number of its offset's dim."""
-
-    def number(self, layout: Operand) -> int:
-        found = self._numbers.get(layout)
-        if found is None:
-            dims = self._dims
-            found = self._numbers[layout] = len(self._rows)
-            size = layout.dtype.itemsize
-            self._rows.append((dims.numbers(layout.shape), dims.numbers(layout.strides), size))
-            self.offsets.append(dims.number(layout.offset))
-        return found
-
-    def strided(self, values: Sequence[int]) -> list[StridedArray]:
-        return [
-            StridedArray(
-                tuple([values[n] for n in shape]), tuple([values[n] * size for n in strides]), size
-            )
-            for shape, strides, size in self._rows
-        ]
 
 
 class _Place(NamedTuple):
@@ -182,8 +137,8 @@ class ProgramWriter:
         self._kept = (lowered, made)
         """What records hold addresses of: constants, packed weights."""
         self._inputs = len(lowered.inputs)
-        dims = _Dims()
-        self._layouts = _Layouts(dims)
+        dims = Dims()
+        self._layouts = Layouts(dims)
         arena = _arena_buffers(lowered)
         self._arena = [
             (dims.number(b.elements), b.dtype.itemsize, first, last) for b, first, last in arena
@@ -236,7 +191,7 @@ class ProgramWriter:
         self._kinds = [PRODUCT_KINDS[t.products.compiled.library.dtype] for t in self._tasks]
 
     def _add_nest(
-        self, image: list[int], at: int, step: NestStep | TopKStep, code: CompiledNest, dims: _Dims
+        self, image: list[int], at: int, step: NestStep | TopKStep, code: CompiledNest, dims: Dims
     ) -> None:
         none = dims.number(0)
         self._begin_step(image, at, code.address, len(image))
