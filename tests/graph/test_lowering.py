@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, T, assert_runs, graph_of, layer, titles
 
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, FLOAT32, INT64
 from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph.builder import Builder
 from ftuner.graph.epilogue import MAX_OPERANDS
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
@@ -19,7 +21,8 @@ from ftuner.graph.steps import (
     NestStep,
     ProductStep,
 )
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session, default_session
 
 Body = Callable[[Maker], "Value | Sequence[Value]"]
 
@@ -423,3 +426,14 @@ def test_what_has_no_schedule_is_refused() -> None:
 
     with pytest.raises(UnsupportedOperatorError, match="non_zero"):
         lower(graph_of(body))
+
+
+def test_constants_that_are_views() -> None:
+    builder = Builder()
+    turned = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    x = builder.input("x", FLOAT32, (4, 3))
+    y = builder.add("add", x, builder.constant(turned))
+    graph = builder.graph([x], [("y", y)])
+    model = Model(graph, default_session())
+    (found,) = model.run({"x": np.zeros((4, 3), np.float32)})
+    assert np.array_equal(found, turned)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ftuner.core.affine import kernel_of
 from ftuner.core.definition import Body, Nest, Stage, Store
 from ftuner.core.dim import Dim, product, row_major_strides
@@ -104,7 +106,9 @@ class _Lowering:
             return self.forms[value]
         found = self.constants.get(value)
         if found is None:
-            buffer = Buffer("constant", value.dtype, product(value.shape), 0, value.constant)
+            # As native code reads it: a constant may be a view of another, or begin at any byte.
+            array = np.require(value.constant, requirements=["C", "A"])
+            buffer = Buffer("constant", value.dtype, product(value.shape), 0, array)
             found = self.constants[value] = View(buffer, row_major(value.type))
         return found
 
