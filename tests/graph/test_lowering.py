@@ -10,9 +10,9 @@ from tests.graph.graphs import B, Maker, S, T, assert_runs, graph_of, layer, tit
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT64
+from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.builder import Builder
-from ftuner.graph.epilogue import MAX_OPERANDS
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised

@@ -24,6 +24,8 @@ PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other."""
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
+MAX_OPERANDS = 4
+"""Arrays that one epilogue reads: a native record has room for so many."""
 MAX_SEGMENTS = 4
 """Different heights in the cover of one extent; more never pay, and a native record has room for so
 many."""

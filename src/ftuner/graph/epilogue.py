@@ -20,9 +20,6 @@ from ftuner.core.expr import (
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
-MAX_OPERANDS = 4
-"""Arrays that one epilogue reads: what a native record has room for."""
-
 
 @dataclass(frozen=True)
 class Epilogue:

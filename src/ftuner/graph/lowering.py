@@ -20,6 +20,7 @@ from ftuner.core.dtype import DTYPES
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.schedule import operand_numbers
+from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import (
     Buffer,
@@ -30,7 +31,7 @@ from ftuner.graph.buffers import (
     reshaped_strides,
     row_major,
 )
-from ftuner.graph.epilogue import MAX_OPERANDS, Epilogue, extended
+from ftuner.graph.epilogue import Epilogue, extended
 from ftuner.graph.forms import (
     MAX_INLINED_STEPS,
     MAX_REPEATED_STEPS,

@@ -13,20 +13,12 @@ from ftuner.graph.ir import Graph
 
 @dataclass(frozen=True)
 class NestStep:
-    """Loops over a kernel; operands and results in the order of its buffers."""
+    """Loops over a kernel, whose buffers are those it reads and then those it writes."""
 
     title: str
     kernel: Kernel
-    operands: tuple[Buffer, ...]
-    results: tuple[Buffer, ...]
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return self.results
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -98,20 +90,12 @@ class TopKStep:
     largest: bool
 
     @property
-    def operands(self) -> tuple[Buffer, ...]:
+    def reads(self) -> tuple[Buffer, ...]:
         return (self.x.buffer,)
 
     @property
-    def results(self) -> tuple[Buffer, ...]:
-        return (self.values, self.positions)
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return self.operands
-
-    @property
     def writes(self) -> tuple[Buffer, ...]:
-        return self.results
+        return (self.values, self.positions)
 
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ftuner.codegen.llvm.abi import Attention, Segment
 from ftuner.core.ukernel import MAX_SEGMENTS
-from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES
+from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.products import Products
 from ftuner.runtime.strided import StridedArray
 
@@ -74,10 +74,10 @@ def attention_record(
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
     dims[Attention.PACK] = products.backend.runtime.pack_addresses[library.dtype]
-    v_offset = _aligned(padded_steps * depth * size + SLACK_BYTES)
-    scores_offset = v_offset + _aligned(padded_columns * steps * size + SLACK_BYTES)
-    sums_offset = scores_offset + _aligned(block * score_row + SLACK_BYTES)
-    worker_bytes = sums_offset + _aligned(block * size)
+    v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
+    sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
+    worker_bytes = sums_offset + aligned(block * size)
     dims[Attention.WORKER_BYTES] = worker_bytes
     dims[Attention.V_OFFSET] = v_offset
     dims[Attention.SCORES_OFFSET] = scores_offset
@@ -105,7 +105,3 @@ def attention_record(
         base = Attention.AXES + axis * Attention.AXIS_SIZE
         dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
     return AttentionRecord(dims, elements * splits, workers * worker_bytes)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

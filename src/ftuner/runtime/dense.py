@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.abi import MAX_OPERANDS
 from ftuner.core import expr as expressions
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
-from ftuner.core.ukernel import COLUMN
+from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.planner.plan import Problem
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable

@@ -89,7 +89,7 @@ class PlanWriter:
         workspace = 0
         if choice.shared_pack:
             sizes = {b.column: _panel_bytes(b, k, itemsize) for s in shares for b in s.bands}
-            workspace = _aligned(sum(sizes.values()) + SLACK_BYTES)
+            workspace = aligned(sum(sizes.values()) + SLACK_BYTES)
         for index, share in enumerate(shares):
             private_at = workspace
             packs_at = axes_at + len(body)
@@ -107,7 +107,7 @@ class PlanWriter:
                         body += _pack_record(band, 0, band.panels, used, number)
                         used += _panel_bytes(band, k, itemsize)
                 if used:
-                    workspace = _aligned(workspace + used + SLACK_BYTES)
+                    workspace = aligned(workspace + used + SLACK_BYTES)
             bands_at = axes_at + len(body)
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
@@ -179,7 +179,7 @@ class PlanWriter:
             size = m * plan.problem.n * self._itemsize
             records[PlanSlot.PARTIAL_OFFSET] = workspace
             records[PlanSlot.PARTIAL_BYTES] = size
-            workspace = _aligned(workspace + self._parts * size + SLACK_BYTES)
+            workspace = aligned(workspace + self._parts * size + SLACK_BYTES)
             for index, at in enumerate(self._workers):
                 begin, end = bounds(m, len(self._workers), index)
                 records[at + WorkerSlot.REDUCE_BEGIN] = begin
@@ -188,7 +188,7 @@ class PlanWriter:
             for share, at in zip(plan.shares, self._workers, strict=True):
                 records[at + WorkerSlot.A_BLOCK_OFFSET] = workspace
                 rows = max((_block_rows(plan, band) for band in share.bands), default=0)
-                workspace = _aligned(workspace + rows * self._kc * self._itemsize + SLACK_BYTES)
+                workspace = aligned(workspace + rows * self._kc * self._itemsize + SLACK_BYTES)
         return workspace
 
 
@@ -225,7 +225,8 @@ def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> 
     return header
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """A size up to where the next piece of a workspace may begin."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

@@ -47,8 +47,6 @@ class Model:
             UnsupportedOperatorError: an operator without a schedule.
         """
         self._graph = replace(graph, nodes=())
-        self._session = session
-        self._threads = threads
         parts = split(graph)
         self._nodes = [part.node for part in parts]
         self.parts = [CompiledGraph(part.graph, session, threads, progress) for part in parts]
@@ -59,7 +57,7 @@ class Model:
     @property
     def threads(self) -> int:
         """Threads that a run uses, the caller's own included."""
-        return self._session.threads if self._threads is None else self._threads
+        return self.parts[0].threads
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.abi import MAX_OPERANDS
+from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import ConfigurationError
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import Planner

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.codegen.llvm.abi import (
-    MAX_OPERANDS,
     PRODUCT_KINDS,
     SLOT_BYTES,
     Attention,
@@ -27,7 +26,7 @@ from ftuner.codegen.llvm.abi import (
 )
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.core.dim import Dim
-from ftuner.core.ukernel import COLUMN
+from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import (
@@ -40,7 +39,7 @@ from ftuner.graph.steps import (
 from ftuner.planner.plan import Problem
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord, attention_record
-from ftuner.runtime.encode import ALIGNMENT_BYTES, SLACK_BYTES, Strides
+from ftuner.runtime.encode import SLACK_BYTES, Strides, aligned
 from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
 from ftuner.runtime.panels import Panels, panel_problem
@@ -195,7 +194,7 @@ class ProgramWriter:
     ) -> None:
         none = dims.number(0)
         self._begin_step(image, at, code.address, len(image))
-        for buffer in (*step.operands, *step.results):
+        for buffer in (*step.reads, *step.writes):
             self._add_address(len(image), buffer, none)
             image.append(0)
         image[at + Step.DIMS] = len(image)
@@ -330,7 +329,7 @@ class ProgramWriter:
         living: list[tuple[int, int, int]] = []
         total = 0
         for number, itemsize, first, last in self._arena:
-            size = _aligned(values[number] * itemsize + SLACK_BYTES)
+            size = aligned(values[number] * itemsize + SLACK_BYTES)
             living = [x for x in living if x[2] >= first]
             offset = 0
             for begin, end, _ in living:
@@ -409,10 +408,6 @@ def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
     if isinstance(planned, AttentionRecord):
         return planned.workspace_bytes
     return planned.encoded.workspace_bytes
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _arena_buffers(lowered: Lowered) -> list[tuple[Buffer, int, int]]:

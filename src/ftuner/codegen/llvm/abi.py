@@ -8,12 +8,10 @@ after it is written; what changes from call to call (addresses of arrays) is in 
 from __future__ import annotations
 
 from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.ukernel import MAX_SEGMENTS, UKernel, epilogue_digest
+from ftuner.core.ukernel import MAX_OPERANDS, MAX_SEGMENTS, UKernel, epilogue_digest
 
 SLOT_BYTES = 8
 """Records are arrays of 8-byte slots."""
-MAX_OPERANDS = 4
-"""Arrays that one epilogue reads."""
 
 
 class Call:

@@ -79,11 +79,14 @@ def intrinsic(
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
-def type_suffix(vector: ir.Type) -> str:
-    """The overload suffix of an intrinsic: `v8f32`, `f64`."""
-    if isinstance(vector, ir.VectorType):
-        return f"v{vector.count}{type_suffix(vector.element)}"
-    return "f32" if isinstance(vector, ir.FloatType) else "f64"
+def type_suffix(type_: ir.Type) -> str:
+    """LLVM's name of a type, as intrinsics carry it: `v8f32`, `f64`, `v16i8`."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{type_suffix(type_.element)}"
+    if isinstance(type_, ir.IntType):
+        return f"i{type_.width}"
+    assert isinstance(type_, (ir.FloatType, ir.DoubleType)), type_
+    return "f32" if isinstance(type_, ir.FloatType) else "f64"
 
 
 def multiply_add(
@@ -118,7 +121,7 @@ def masked_load(
     """Lanes of `mask` from memory, zero in the others, whose memory is not touched."""
     name = f"llvm.masked.load.{type_suffix(vector)}.p0"
     function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
-    zero = ir.Constant(vector, [0.0] * vector.count)
+    zero = ir.Constant(vector, None)
     return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
 
 

@@ -9,6 +9,9 @@ one keeps all of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import SLOT_BYTES, PoolSlot
@@ -26,6 +29,24 @@ def emit_chunks(module: ir.Module) -> None:
     """Add both functions to a module."""
     _emit_deal(module)
     _emit_take(module)
+
+
+@contextmanager
+def taken_chunks(
+    builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value, workers: ir.Value
+) -> Iterator[ir.Value]:
+    """Emit a loop that takes chunk after chunk until there is none; yields the chunk."""
+    take = builder.append_basic_block("take")
+    work = builder.append_basic_block("work")
+    done = builder.append_basic_block("done")
+    builder.branch(take)
+    builder.position_at_end(take)
+    chunk = builder.call(builder.module.globals[TAKE_SYMBOL], [pool, worker, workers])
+    builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
+    builder.position_at_end(work)
+    yield chunk
+    builder.branch(take)
+    builder.position_at_end(done)
 
 
 def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:

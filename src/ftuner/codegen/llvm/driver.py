@@ -10,7 +10,6 @@ from __future__ import annotations
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import (
-    MAX_OPERANDS,
     POOL_RUN_SYMBOL,
     SLOT_BYTES,
     Band,
@@ -36,11 +35,12 @@ from ftuner.codegen.llvm.build import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, NO_CHUNK, TAKE_SYMBOL
+from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, taken_chunks
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
 from ftuner.core.dtype import DType
+from ftuner.core.ukernel import MAX_OPERANDS
 
 REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 """`void reduce(call, first_row, last_row)`."""
@@ -140,29 +140,20 @@ def _take_chunks(
     by_panels = builder.icmp_signed("!=", slot(builder, plan, Plan.CHUNK_BY_PANELS), const(0))
     batch_begin = slot(builder, record, Worker.BATCH_BEGIN)
     batch_end = slot(builder, record, Worker.BATCH_END)
-    take = builder.append_basic_block("take")
-    work = builder.append_basic_block("work")
-    done = builder.append_basic_block("done")
-    builder.branch(take)
-    builder.position_at_end(take)
-    chunk = builder.call(builder.module.globals[TAKE_SYMBOL], [pool, worker, workers])
-    builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
-    builder.position_at_end(work)
-    begin, end = partition_bounds(builder, extent, chunks, chunk)
-    builder.call(
-        walk,
-        [
-            call,
-            record,
-            worker,
-            builder.select(by_panels, batch_begin, begin),
-            builder.select(by_panels, batch_end, end),
-            builder.select(by_panels, begin, const(0)),
-            builder.select(by_panels, end, const(ALL_PANELS)),
-        ],
-    )
-    builder.branch(take)
-    builder.position_at_end(done)
+    with taken_chunks(builder, pool, worker, workers) as chunk:
+        begin, end = partition_bounds(builder, extent, chunks, chunk)
+        builder.call(
+            walk,
+            [
+                call,
+                record,
+                worker,
+                builder.select(by_panels, batch_begin, begin),
+                builder.select(by_panels, batch_end, end),
+                builder.select(by_panels, begin, const(0)),
+                builder.select(by_panels, end, const(ALL_PANELS)),
+            ],
+        )
 
 
 def _clip(

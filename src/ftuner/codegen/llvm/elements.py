@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm import vecmath
-from ftuner.codegen.llvm.build import I32, splat
+from ftuner.codegen.llvm.build import I32, splat, type_suffix
 from ftuner.codegen.llvm.emit import emit, extremum
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.expr import Operand, gelu, gelu_tanh
@@ -223,20 +223,11 @@ def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool
     return result
 
 
-def suffix(type_: ir.Type) -> str:
-    """The overload suffix of an intrinsic."""
-    if isinstance(type_, ir.VectorType):
-        return f"v{type_.count}{suffix(type_.element)}"
-    if isinstance(type_, ir.IntType):
-        return f"i{type_.width}"
-    return "f32" if isinstance(type_, ir.FloatType) else "f64"
-
-
 def _call(
     builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
     overloads: Sequence[ir.Type] = (),
 ) -> ir.Value:  # fmt: skip
-    symbol = ".".join([name, *map(suffix, overloads or [arguments[0].type])])
+    symbol = ".".join([name, *map(type_suffix, overloads or [arguments[0].type])])
     function = builder.module.globals.get(symbol)
     if function is None:
         kind = ir.FunctionType(result, [a.type for a in arguments])

@@ -12,10 +12,10 @@ from ftuner.codegen.llvm.build import (
     I1,
     I32,
     I64,
-    PTR,
-    VOID,
     const,
     intrinsic,
+    masked_load,
+    masked_store,
     pointer_slot,
     reserve,
     slot,
@@ -263,9 +263,7 @@ def _vector_load(
 ) -> ir.Value:  # fmt: skip
     if mask is None:
         return builder.load(address, typ=type_, align=align)
-    name = f"llvm.masked.load.{elements.suffix(type_)}.p0"
-    function = intrinsic(builder.module, name, type_, [PTR, I32, mask.type, type_])
-    return builder.call(function, [address, ir.Constant(I32, align), mask, elements.zero(type_)])
+    return masked_load(builder, address, type_, align, mask)
 
 
 def _vector_store(
@@ -273,7 +271,5 @@ def _vector_store(
 ) -> None:
     if mask is None:
         builder.store(value, address, align=align)
-        return
-    name = f"llvm.masked.store.{elements.suffix(value.type)}.p0"
-    function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])
-    builder.call(function, [value, address, ir.Constant(I32, align), mask])
+    else:
+        masked_store(builder, value, address, align, mask)

@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.build import (
     pointer_slot,
     slot,
 )
-from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, NO_CHUNK, TAKE_SYMBOL
+from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, taken_chunks
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.nest import KERNEL_TYPE
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
@@ -109,18 +109,8 @@ def _nest(
     several = builder.icmp_signed(">", workers, const(1))
     dealt = builder.and_(several, builder.icmp_signed(">", chunks, const(0)))
     with builder.if_else(dealt) as (stolen, even):
-        with stolen:
-            take = builder.append_basic_block("take")
-            work = builder.append_basic_block("work")
-            done = builder.append_basic_block("done")
-            builder.branch(take)
-            builder.position_at_end(take)
-            chunk = builder.call(builder.module.globals[TAKE_SYMBOL], [pool, worker, workers])
-            builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
-            builder.position_at_end(work)
+        with stolen, taken_chunks(builder, pool, worker, workers) as chunk:
             _tasks(builder, record, worker, *partition_bounds(builder, tasks, chunks, chunk))
-            builder.branch(take)
-            builder.position_at_end(done)
         with even:
             _tasks(builder, record, worker, *partition_bounds(builder, tasks, workers, worker))
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.abi import MAX_OPERANDS, Call, Context, Plan, reduce_symbol
+from ftuner.codegen.llvm.abi import Call, Context, Plan, reduce_symbol
 from ftuner.codegen.llvm.build import (
     I64,
     at,
@@ -29,7 +29,7 @@ from ftuner.codegen.llvm.driver import REDUCE_TYPE
 from ftuner.codegen.llvm.gemm import finish_tile
 from ftuner.codegen.llvm.loops import counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
-from ftuner.core.ukernel import RegisterTile, UKernel
+from ftuner.core.ukernel import MAX_OPERANDS, RegisterTile, UKernel
 
 
 def emit_reduce(module: ir.Module, like: UKernel, fused: bool) -> ir.Function:

@@ -27,6 +27,8 @@ from typing import Protocol
 
 from llvmlite import ir
 
+from ftuner.codegen.llvm.build import type_suffix
+
 
 def _table(text: str) -> tuple[float, ...]:
     return tuple(float.fromhex(word) for word in text.split())
@@ -127,14 +129,6 @@ _ERF_SMALL = 1.0
 """Above, erf is 1 - erfc. Derived: erfc is under 0.16 there, so that its error hardly counts."""
 
 
-def suffix(type_: ir.Type) -> str:
-    """LLVM's name of a scalar or vector floating type, as intrinsics carry it: `f64`, `v8f32`."""
-    element = type_.element if isinstance(type_, ir.VectorType) else type_
-    assert isinstance(element, (ir.FloatType, ir.DoubleType)), type_
-    scalar = "f32" if isinstance(element, ir.FloatType) else "f64"
-    return f"v{type_.count}{scalar}" if isinstance(type_, ir.VectorType) else scalar
-
-
 def splat(type_: ir.Type, value: float) -> ir.Constant:
     """`value` in every lane of a scalar or vector type."""
     if isinstance(type_, ir.VectorType):
@@ -145,7 +139,7 @@ def splat(type_: ir.Type, value: float) -> ir.Constant:
 def intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
     type_ = arguments[0].type
-    symbol = f"llvm.{name}.{suffix(type_)}"
+    symbol = f"llvm.{name}.{type_suffix(type_)}"
     module = builder.module
     function = module.globals.get(symbol)
     if function is None:
@@ -221,14 +215,14 @@ def _shared(emit_body: Callable[[_Body, ir.Value], ir.Value]) -> VectorFunction:
     name = emit_body.__name__
 
     def call(builder: ir.IRBuilder, x: ir.Value, fused: bool) -> ir.Value:
-        symbol = f"ftuner_{name}_{suffix(x.type)}" + ("" if fused else "_unfused")
+        symbol = f"ftuner_{name}_{type_suffix(x.type)}" + ("" if fused else "_unfused")
         function = builder.module.globals.get(symbol)
         if function is None:
             function = ir.Function(builder.module, ir.FunctionType(x.type, [x.type]), symbol)
             function.linkage = "internal"
             function.attributes.add("noinline")
             inner = ir.IRBuilder(function.append_basic_block("entry"))
-            constants = _FLOAT32 if suffix(x.type).endswith("f32") else _FLOAT64
+            constants = _FLOAT32 if type_suffix(x.type).endswith("f32") else _FLOAT64
             inner.ret(emit_body(_Body(inner, x.type, constants, fused), function.args[0]))
         return builder.call(function, [x])
 

@@ -1,0 +1,105 @@
+"""Sessions that stand in for ONNX Runtime's."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from tests.graph.graphs import (
+    assert_close,
+)
+
+import ftuner
+from ftuner.errors import ConfigurationError, InputError
+from ftuner.runtime.session import Session
+
+needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
+
+
+def model_bytes() -> bytes:
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Add", ["x", "y"], ["sum"]),
+        helper.make_node("Exp", ["sum"], ["power"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "y")
+    ]
+    outputs = [
+        helper.make_tensor_value_info("power", TensorProto.FLOAT, ["batch", 3]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
+    ]
+    graph = helper.make_graph(nodes, "test", infos, outputs)
+    opsets = [helper.make_opsetid("", 18)]
+    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return data
+
+
+@pytest.fixture
+def as_default(widest: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """The tests' own session in the place of the process's."""
+    monkeypatch.setattr("ftuner.inference.default_session", lambda: widest)
+    return widest
+
+
+@needs_onnx
+def test_sessions_like_those_of_onnx_runtime(as_default: Session) -> None:
+    options = ftuner.SessionOptions()
+    options.intra_op_num_threads = 3
+    session = ftuner.InferenceSession(
+        model_bytes(), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    assert [(a.name, a.type, a.shape) for a in session.get_inputs()] == [
+        ("x", "tensor(float)", ["batch", 3]), ("y", "tensor(float)", ["batch", 3]),
+    ]  # fmt: skip
+    assert [(a.name, a.type, a.shape) for a in session.get_outputs()] == [
+        ("power", "tensor(float)", ["batch", 3]), ("shape", "tensor(int64)", [2]),
+    ]  # fmt: skip
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert session.get_session_options() is options
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 8
+    feeds = {"x": x, "y": x}
+    power = np.exp(2 * x)
+    shape = np.array([2, 3])
+    assert_close(session.run(None, feeds), [power, shape])
+    assert_close(session.run([], feeds), [power, shape])
+    assert_close(session.run(["shape"], feeds), [shape])
+    assert_close(session.run(["shape", "power"], feeds), [shape, power])
+    with pytest.raises(InputError, match="no output other; there are power, shape"):
+        session.run(["other"], feeds)
+    with pytest.raises(InputError, match="missing: y"):
+        session.run(None, {"x": x})
+
+
+@needs_onnx
+def test_threads_of_a_session(as_default: Session) -> None:
+    as_default.threads = 2
+    data = model_bytes()
+    assert ftuner.load(data).threads == 2
+    assert ftuner.load(data, threads=3).threads == 3
+    for wrong in (0, -1, 1 << 20):
+        with pytest.raises(ConfigurationError):
+            ftuner.load(data, threads=wrong)
+    for options in (None, ftuner.SessionOptions()):
+        ftuner.InferenceSession(data, options).run(None, {"x": np.ones((1, 3), "f"),
+                                                          "y": np.ones((1, 3), "f")})  # fmt: skip
+
+
+@needs_onnx
+def test_the_same_as_onnx_runtime(as_default: Session) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    data = model_bytes()
+    ours, theirs = ftuner.InferenceSession(data), onnxruntime.InferenceSession(
+        data, providers=["CPUExecutionProvider"]
+    )  # fmt: skip
+    for get in ("get_inputs", "get_outputs"):
+        described = [
+            [(a.name, a.type, a.shape) for a in getattr(session, get)()]
+            for session in (ours, theirs)
+        ]
+        assert described[0] == described[1]
+    feeds = {"x": np.ones((4, 3), np.float32), "y": np.zeros((4, 3), np.float32)}
+    assert_close(ours.run(["power"], feeds), theirs.run(["power"], feeds))
