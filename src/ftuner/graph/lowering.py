@@ -291,10 +291,11 @@ class _Lowering:
             return None
         left, right = self.view(a), self.view(b)
         flat = b.rank == 2
-        if flat and not collapses(left):
+        in_rows = left.layout.strides[-1] == 1 or node.op == "matmul"
+        if flat and not (collapses(left) and in_rows):
             # All rows are one product, so that they have to lie evenly apart.
             left = self.contiguous(a)
-        return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), "matmul")
+        return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), node.op)
 
     def attention(self, node: Node) -> Form | None:
         q, k, v, *masks = node.inputs
@@ -434,6 +435,7 @@ class _Lowering:
 
 _SPECIAL = {
     "matmul": _Lowering.matmul,
+    "int8_matmul": _Lowering.matmul,
     "attention": _Lowering.attention,
     "reshape": _Lowering.reshape,
     "transpose": _Lowering.transpose,

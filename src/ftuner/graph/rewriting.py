@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers, live_nodes, producers
+import numpy as np
+
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Array, Graph, Node, TensorType, Value, consumers, live_nodes, producers
 
 
 class Surroundings:
@@ -63,6 +66,12 @@ def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
 def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attributes: Any) -> Node:
     """A node with one result of a known type."""
     return Node(op, tuple(inputs), (Value(name, type_),), attributes)
+
+
+def constant(name: str, dtype: DType, array: Array) -> Value:
+    """A constant of a dtype, its elements in row-major order."""
+    elements = np.ascontiguousarray(array, dtype.name)
+    return Value(name, TensorType(dtype, elements.shape), elements)
 
 
 def rewritten(

@@ -28,7 +28,7 @@ from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
 from ftuner.runtime.threads import ThreadPool
-from ftuner.ukernels.library import Library, build_library
+from ftuner.ukernels.library import ANY_OPERANDS, Library, build_library
 
 log = logging.getLogger(__name__)
 
@@ -111,10 +111,10 @@ class CpuBackend(Backend):
 
     def compiled(
         self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
-        rows_only: bool = False,
+        serves: str = ANY_OPERANDS,
     ) -> CompiledLibrary:  # fmt: skip
         """The library of a dtype and epilogue, compiled if need be and loaded."""
-        library = build_library(self._hardware, self.isa.name, dtype, epilogue, rows_only)
+        library = build_library(self._hardware, self.isa.name, dtype, epilogue, serves)
         found = self._compiled.get(library)
         if found is not None:
             return found
@@ -126,15 +126,15 @@ class CpuBackend(Backend):
             return found
 
     def prepare(
-        self, epilogues: Iterable[tuple[DType, Expr]], bundles: Iterable[GraphBundle],
+        self, libraries: Iterable[tuple[DType, Expr, str]], bundles: Iterable[GraphBundle],
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        """Compile all that a graph needs side by side: libraries for contiguous rows, and its own
-        kernels. They are loaded when they are asked for."""
+        """Compile all that a graph needs side by side: libraries (dtype, epilogue, what they
+        serve), and its own kernels. They are loaded when they are asked for."""
         wanted: list[Bundle] = list(bundles)
         with self._lock:
-            for dtype, epilogue in epilogues:
-                library = build_library(self._hardware, self.isa.name, dtype, epilogue, True)
+            for wants in libraries:
+                library = build_library(self._hardware, self.isa.name, *wants)
                 if library not in self._compiled:
                     wanted += self._bundles(library)
             if self._runtime is None:

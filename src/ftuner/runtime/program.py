@@ -97,6 +97,8 @@ class _Task(NamedTuple):
     """Of attention; None for products."""
     width: int
     """Of the panels of a product's weight; 0 if it has none."""
+    source: str
+    """Of B, if it is in panels."""
     layouts: tuple[int, ...]
     """Of the step's views, in their order."""
 
@@ -217,8 +219,8 @@ class ProgramWriter:
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
         scale = step.scale if isinstance(step, AttentionStep) else None
-        width = panels.width if panels is not None else 0
-        task = _Task(step.title, code.products, scale, width, layouts)
+        width, source = (panels.width, panels.source) if panels is not None else (0, "")
+        task = _Task(step.title, code.products, scale, width, source, layouts)
         number = self._tasks.setdefault(task, len(self._tasks))
         argument = len(image)
         if isinstance(step, AttentionStep):
@@ -378,7 +380,7 @@ class ProgramWriter:
         b_k = b_column = 0
         if task.width:
             problem = panel_problem(
-                n, k, task.width, c.shape[0], workers, layout.layout, layout.must_pack
+                n, k, task.width, c.shape[0], workers, layout.layout, layout.must_pack, task.source
             )
         else:
             b_k = b.strides[-2]

@@ -20,6 +20,7 @@ from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.products import Products
 from ftuner.runtime.threads import usable_threads
+from ftuner.ukernels.library import ANY_OPERANDS
 
 log = logging.getLogger(__name__)
 ISA_VARIABLE = "FTUNER_ISA"
@@ -39,7 +40,7 @@ class Session:
         self._lock = threading.RLock()
         self._hardware: CpuHardware | None = None
         self._backend: CpuBackend | None = None
-        self._products: dict[tuple[DType, Expr, bool], Products] = {}
+        self._products: dict[tuple[DType, Expr, str], Products] = {}
         self.threads = usable_threads(read_system().cores)
         """Threads that a call may use, the caller's own included; set it with `checked_threads`."""
 
@@ -71,16 +72,16 @@ class Session:
         return chosen
 
     def products(
-        self, dtype: DType, epilogue: Expr = ACCUMULATOR, rows_only: bool = False
+        self, dtype: DType, epilogue: Expr = ACCUMULATOR, serves: str = ANY_OPERANDS
     ) -> Products:
-        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.rows_only`."""
-        key = (dtype, epilogue, rows_only)
+        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.serves`."""
+        key = (dtype, epilogue, serves)
         found = self._products.get(key)
         if found is None:
             with self._lock:
                 found = self._products.get(key)
                 if found is None:
-                    compiled = self.backend.compiled(dtype, epilogue, rows_only=rows_only)
+                    compiled = self.backend.compiled(dtype, epilogue, serves=serves)
                     found = Products(self.backend, compiled)
                     self._products[key] = found
         return found

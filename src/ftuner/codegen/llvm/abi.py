@@ -128,8 +128,13 @@ class Band:
     """The number of the first panel among those that chunks are cut from."""
     OTHER_TILES = 16
     """Row tiles of all segments but the first."""
-    SEGMENTS = 17
-    FIRST_SEGMENT = 18
+    B_ITEMSIZE = 17
+    """Bytes of an element of B; of panels that are widened, before they are."""
+    WIDENS = 18
+    """1: each panel of 8-bit integers is widened before its uKernels, to where packed panels of B
+    begin otherwise."""
+    SEGMENTS = 19
+    FIRST_SEGMENT = 20
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 

@@ -22,7 +22,7 @@ from ftuner.codegen.llvm.abi import (
     call_symbol,
     job_symbol,
 )
-from ftuner.codegen.llvm.band import Operands, Panels, emit_band, maximum, minimum
+from ftuner.codegen.llvm.band import Helpers, Operands, Panels, emit_band, maximum, minimum
 from ftuner.codegen.llvm.build import (
     I64,
     PTR,
@@ -39,6 +39,7 @@ from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, taken_chunks
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
+from ftuner.codegen.llvm.widen import emit_widen
 from ftuner.core.dtype import DType
 from ftuner.core.ukernel import MAX_OPERANDS
 
@@ -48,8 +49,8 @@ REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
     """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
-    pack = emit_pack(module, dtype, lanes)
-    job = _emit_job(module, dtype, pack)
+    helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
+    job = _emit_job(module, dtype, helpers)
     _emit_entry(module, dtype, job)
 
 
@@ -93,9 +94,9 @@ ALL_PANELS = 1 << 62
 """Behind the last panel of any share."""
 
 
-def _emit_job(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function:
+def _emit_job(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunk after chunk of everybody's."""
-    walk = _emit_walk(module, dtype, pack)
+    walk = _emit_walk(module, dtype, helpers)
     function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
     function.linkage = "internal"
     call, worker = function.args
@@ -165,7 +166,7 @@ def _clip(
     return Panels(low, high)
 
 
-def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function:
+def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
     """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end)`."""
     function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
     function.linkage = "internal"
@@ -198,7 +199,7 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
                 slot(builder, record, Pack.PANELS),
             )
             panels = _clip(builder, first, count, panel_begin, panel_end)
-            _pack_b(builder, dtype, plan, pack, record, operands, panels)
+            _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
         with builder.if_then(together):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         bands = pointer_slot(builder, share, Worker.BANDS)
@@ -210,7 +211,7 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
             )
             panels = _clip(builder, first, count, panel_begin, panel_end)
             with builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)):
-                emit_band(builder, dtype, plan, pack, context, record, operands, panels)
+                emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
     builder.ret_void()
     return function
 
