@@ -50,6 +50,8 @@ class Encoded(NamedTuple):
     address: int
     workspace_bytes: int
     workers: int
+    together: bool
+    """Whether the workers wait for each other, so that all of them have to take part at once."""
 
 
 class PlanWriter:
@@ -79,6 +81,7 @@ class PlanWriter:
         self._parts = parts
         self._kc = choice.kc
         self._packs_a = choice.pack_a
+        self._together = choice.shared_pack or parts > 1
         self._next_element = _fetches_next(plan, strides, itemsize)
         self._bands: list[tuple[int, Sequence[int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
@@ -175,7 +178,7 @@ class PlanWriter:
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
             workspace = self._place_by_rows(plan, records)
-        return Encoded(records, address, workspace, plan.workers)
+        return Encoded(records, address, workspace, plan.workers, self._together)
 
     def _place_by_rows(self, plan: Plan, records: array[int]) -> int:
         """What of the workspace depends on m: partial products and packed blocks of A."""

@@ -36,6 +36,7 @@ from ftuner.graph.steps import (
     ProductStep,
     TopKStep,
 )
+from ftuner.graph.steps import Step as AnyStep
 from ftuner.planner.plan import Problem
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord, attention_record
@@ -140,7 +141,8 @@ class ProgramWriter:
         self._inputs = len(lowered.inputs)
         dims = Dims()
         self._layouts = Layouts(dims)
-        arena = _arena_buffers(lowered)
+        self._stages = stages(lowered.steps)
+        arena = _arena_buffers(lowered, self._stages)
         self._arena = [
             (dims.number(b.elements), b.dtype.itemsize, first, last) for b, first, last in arena
         ]
@@ -300,13 +302,13 @@ class ProgramWriter:
         for at, call, number in self._products:
             ready = planned[number]
             if ready is None:
-                records[at + Step.KIND] = records[at + Step.TASKS] = 0
                 continue
             assert isinstance(ready, Ready)
             encoded = ready.encoded
             records[at + Step.KIND] = self._kinds[number]
-            records[at + Step.TASKS] = encoded.workers
-            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS]
+            records[at + Step.WORKERS] = encoded.workers
+            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS] or encoded.workers
+            records[at + Step.TOGETHER] = int(encoded.together)
             records[call + Call.PLAN] = encoded.address
             records[call + Call.WORKSPACE] = workspace
             records[call + Call.POOL] = pool
@@ -318,12 +320,20 @@ class ProgramWriter:
             records[place : place + len(record.dims)] = record.dims
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
-            if record.tasks > workers > 1:
-                # Who is held up by others on the machine leaves heads to the rest.
-                records[at + Step.CHUNKS] = min(record.tasks, CHUNKS_A_WORKER * workers)
+        self._deal(records, workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple(r for r in planned if isinstance(r, Ready))
         return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)
+
+    def _deal(self, records: npt.NDArray[np.int64], workers: int) -> None:
+        """Cut what is left into chunks, and tell each step how many come before it."""
+        steps = records[Program.SIZE :][: len(self._stages) * Step.SIZE].reshape(-1, Step.SIZE)
+        nests = steps[:, Step.KIND] == 0
+        most = CHUNKS_A_WORKER * workers if workers > 1 else 1
+        steps[nests, Step.CHUNKS] = np.minimum(steps[nests, Step.TASKS], most)
+        steps[nests, Step.WORKERS] = workers
+        done = np.concatenate(([0], np.cumsum(steps[:, Step.CHUNKS])))
+        steps[:, Step.BEFORE] = done[self._stages]
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
         """An offset for each arena buffer, such that those that live together are apart."""
@@ -412,11 +422,32 @@ def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
     return planned.encoded.workspace_bytes
 
 
-def _arena_buffers(lowered: Lowered) -> list[tuple[Buffer, int, int]]:
-    """Each arena buffer with the first and the last step that touches it."""
+def stages(steps: Sequence[AnyStep]) -> list[int]:
+    """The stage of each step, named by its first step. Steps of one stage do not depend on each
+    other and run side by side; those of the next begin when all of them have ended."""
+    found: list[int] = []
+    first, works = 0, False
+    read: set[Buffer] = set()
+    written: set[Buffer] = set()
+    for i, step in enumerate(steps):
+        reads, writes = set(step.reads), set(step.writes)
+        # There is one workspace.
+        has_workspace = isinstance(step, (ProductStep, AttentionStep))
+        if writes & (read | written) or reads & written or (works and has_workspace):
+            first, works = i, False
+            read, written = set(), set()
+        read |= reads
+        written |= writes
+        works = works or has_workspace
+        found.append(first)
+    return found
+
+
+def _arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
+    """Each arena buffer with the first and the last stage that touches it."""
     spans: dict[Buffer, list[int]] = {}
-    for i, step in enumerate(lowered.steps):
+    for stage, step in zip(stages, lowered.steps, strict=True):
         for buffer in (*step.writes, *step.reads):
             if buffer.kind == "arena":
-                spans.setdefault(buffer, [i, i])[1] = i
+                spans.setdefault(buffer, [stage, stage])[1] = stage
     return [(buffer, first, last) for buffer, (first, last) in spans.items()]
