@@ -65,6 +65,15 @@ def test_llvm_loads_the_same() -> None:
 
 
 @ELF
+def test_llvm_loads_where_caches_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftuner.codegen.llvm.loading._instruction_flush", lambda: None)
+    loaded = LoadedObject(objects(), ["scaled", "triple"])
+    check(loaded.addresses["scaled"])
+    with pytest.raises(ObjectFileError, match="no object defines fourfold"):
+        LoadedObject(objects(), ["fourfold"])
+
+
+@ELF
 def test_memory_is_never_writable_and_executable() -> None:
     loaded = LoadedObject(objects(), [])
     code = loaded.addresses["scaled"]

@@ -19,6 +19,8 @@ from ftuner.errors import ObjectFileError
 Write = Callable[[bytearray, int, int, int], None]
 """(block, offset, address of that place, target): change what lies there."""
 _STUB_BYTES = 16
+_LINE_BYTES = 64
+"""Sections begin with a cache line, so that loops lie the same way whatever is loaded beside."""
 _ADDRESS = struct.Struct("<Q")
 _WORD = struct.Struct("<I")
 
@@ -186,7 +188,7 @@ class Linked:
         for places, found in zip(self._places, self._objects, strict=True):
             for number, section in found.sections.items():
                 if section.executable == executable:
-                    places[number] = _rounded(end, section.alignment)
+                    places[number] = _rounded(end, max(section.alignment, _LINE_BYTES))
                     end = places[number] + len(section.data)
         return end
 
