@@ -12,7 +12,8 @@ import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.core.affine import Kernel, kernel_of
 from ftuner.core.dim import Dim, Symbolic, evaluate, minimum, symbol

@@ -18,12 +18,12 @@ from ftuner.codegen.llvm import vecmath
 from ftuner.codegen.llvm.emit import emit
 from ftuner.codegen.llvm.jit import (
     ISA_FEATURES,
-    LoadedObject,
     Target,
     compile_assembly,
     compile_object,
     host_target,
 )
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.expr import (
     ACCUMULATOR,
     ACTIVATIONS,

@@ -20,13 +20,15 @@ from ftuner.codegen.llvm.bundle import (
     KernelBundle,
     RuntimeBundle,
 )
-from ftuner.codegen.llvm.jit import LoadedObject, host_target, llvm_version
+from ftuner.codegen.llvm.jit import compiler_version
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.targets import known_target
 from ftuner.runtime.threads import ThreadPool
 from ftuner.ukernels.library import ANY_OPERANDS, Library, build_library
 
@@ -75,7 +77,7 @@ class CpuBackend(Backend):
         self._hardware = hardware
         self.isa = hardware.isa(isa)
         self.cache = cache
-        self.target = host_target(isa)
+        self.target = known_target(isa, cache)
         self._lock = threading.RLock()
         self._compiled: dict[Library, CompiledLibrary] = {}
         self._objects: dict[Bundle, bytes] = {}
@@ -98,7 +100,7 @@ class CpuBackend(Backend):
 
     @property
     def fingerprint(self) -> str:
-        return f"{self._hardware.fingerprint}-{self.isa.name}-{llvm_version()}"
+        return f"{self._hardware.fingerprint}-{self.isa.name}-{compiler_version()}"
 
     def supports(self, dtype: DType) -> bool:
         return dtype in DTYPES.values()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -96,7 +95,7 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture that ftuner has no code generator for.
     """
     facts = read_system()
-    key = f"{_fingerprint(facts)}.json"
+    key = f"{facts.fingerprint}.json"
     data = None if again else cache.read(HARDWARE, key)
     if data is not None:
         try:
@@ -123,15 +122,3 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
 def default_session() -> Session:
     """The session of this process."""
     return Session()
-
-
-def _fingerprint(facts: SystemFacts) -> str:
-    """A short hash of what the operating system tells."""
-    told = (
-        facts.architecture,
-        facts.model_name,
-        facts.cores,
-        sorted(facts.features),
-        [(c.name, c.capacity_bytes, c.line_bytes, c.associativity) for c in facts.caches],
-    )
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL, SLOT_BYTES, PoolSlot
-from ftuner.codegen.llvm.jit import LoadedObject
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
