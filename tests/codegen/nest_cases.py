@@ -231,6 +231,8 @@ DOMAINS: Mapping[str, tuple[Make, ...]] = {
     "cos": (values,),
     "gelu": (values,),
     "gelu_tanh": (values,),
+    "silu": (values,),
+    "hard_swish": (values,),
     "divide": (extreme,),
 }
 """Elsewhere `extreme` goes for all operands. Gelu of minus infinity is NaN as written, and what a

@@ -8,7 +8,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, made, rewritten
+from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
 
 class _Member(NamedTuple):
@@ -68,12 +68,12 @@ def _merge(
     name = first.output.name
     weights = [m.product.inputs[1].constant for m in members]
     together = np.concatenate([w for w in weights if w is not None], axis=1)
-    weight = _constant(f"{name}_weights", first, together)
+    weight = constant(f"{name}_weights", first.output.dtype, together)
     type_ = TensorType(first.output.dtype, (*first.output.shape[:-1], together.shape[1]))
     written = [made("matmul", [x, weight], type_, f"{name}_merged")]
     biases = [m.bias[1] for m in members if m.bias is not None]
     if biases:
-        bias = _constant(f"{name}_biases", first, np.concatenate(biases))
+        bias = constant(f"{name}_biases", first.output.dtype, np.concatenate(biases))
         written.append(made("add", [written[0].output, bias], type_, f"{name}_biased"))
     whole, rank = written[-1].output, len(type_.shape)
     begin: Dim = 0
@@ -90,7 +90,3 @@ def _merge(
         if member.bias is not None:
             places[member.bias[0]] = []
     places[first] = written
-
-
-def _constant(name: str, like: Node, array: Array) -> Value:
-    return Value(name, TensorType(like.output.dtype, array.shape), array)
