@@ -202,9 +202,10 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
     shared = (2 if x.rank == 3 else 1, 4 if interleaved else 3)
     tables = [context.unsqueeze(t, shared) for t in tables]
     turned = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
-    whole = context.reshape(turned, rotated.shape)
-    result = whole if width == size else context.concat([whole, rest], 3)
-    return [context.reshape(result, x.shape)]
+    if width == size:
+        return [context.reshape(turned, x.shape)]
+    whole = context.concat([context.reshape(turned, rotated.shape), rest], 3)
+    return [context.reshape(whole, x.shape)]
 
 
 ATTENTION: Table = {
