@@ -13,6 +13,7 @@ from tests.frontends.onnx_models import Dims, model_of
 
 from ftuner.core.dim import symbol
 from ftuner.frontends.onnx import import_model
+from ftuner.graph.evaluate import run_reference
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 
@@ -123,6 +124,31 @@ def test_batch_norm_of_a_product() -> None:
     }  # fmt: skip
     found = steps_of(nodes, {"x": ("float32", ["n", 6])}, constants)
     assert found == ["matmul + add + maximum"]
+
+
+@pytest.mark.parametrize("rank", [2, 4])
+def test_batch_norm(rank: int) -> None:
+    """By constants it is one multiplication and one addition, or none after a product."""
+    statistics = ["scale", "shift", "mean", "variance"]
+    node = NODE("BatchNormalization", ["h", *statistics], ["y"])
+    constants = {"w": np.ones((6, 2), np.float32), **{n: row(1, 2) for n in statistics}}
+    if rank == 2:
+        nodes = [NODE("MatMul", ["x", "w"], ["h"]), node]
+        found = steps_of(nodes, {"x": ("float32", ["n", 6])}, constants)
+        assert found == ["matmul + add"]
+    else:
+        found = steps_of([node], {"h": ("float32", ["n", 2, "r", "c"])}, constants)
+        assert found == ["multiply + add"]
+
+
+def test_an_element_by_a_constant_index_is_a_view() -> None:
+    nodes = [NODE("Gather", ["x", "at"], ["one"], axis=1), NODE("Tanh", ["one"], ["y"])]
+    inputs: Inputs = {"x": ("float32", ["b", 5, "s"])}
+    assert steps_of(nodes, inputs, {"at": np.array(-2)}) == ["tanh"]
+    model = model_of(nodes, inputs, ["y"], {"at": np.array(-2)})
+    x = np.arange(30, dtype=np.float32).reshape(2, 5, 3) / 10
+    (found,) = run_reference(import_model(model).graph, [x])
+    np.testing.assert_array_equal(found, np.tanh(x[:, 3]))
 
 
 SLICED = [

@@ -29,7 +29,6 @@ from ftuner.runtime.session import Session
 
 D, H = 8, 3
 HALVES, NEIGHBOURS = False, True
-Split = Callable[[Maker, Value], tuple[Value, Value]]
 
 
 def part(g: Maker, x: Value, start: int, extent: int, step: int = 1) -> Value:
@@ -44,6 +43,19 @@ def halves(g: Maker, x: Value) -> tuple[Value, Value]:
 
 def neighbours(g: Maker, x: Value) -> tuple[Value, Value]:
     return part(g, x, 0, D // 2, 2), part(g, x, 1, D // 2, 2)
+
+
+def taken(g: Maker, x: Value, axis: int, pairs: Shape) -> tuple[Value, Value]:
+    """By an index along one of two axes that the last one was split in."""
+    split = g.add("reshape", x, shape=(*x.shape[:-1], *pairs))
+    found = []
+    for which in range(2):
+        starts = [0] * split.rank
+        starts[axis] = which
+        shape = tuple(1 if i == axis % split.rank else n for i, n in enumerate(split.shape))
+        one = g.add("slice", split, starts=tuple(starts), steps=(1,) * split.rank, shape=shape)
+        found.append(g.add("reshape", one, shape=(*x.shape[:-1], D // 2)))
+    return found[0], found[1]
 
 
 def joined(g: Maker, first: Value, second: Value, interleaved: bool) -> Value:
@@ -65,7 +77,13 @@ def by_elements(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: boo
 
 
 def by_pairs(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    first, second = (neighbours if interleaved else halves)(g, x)
+    return of_pairs(g, (neighbours if interleaved else halves)(g, x), cosine, sine, interleaved)
+
+
+def of_pairs(
+    g: Maker, pairs: tuple[Value, Value], cosine: Value, sine: Value, interleaved: bool
+) -> Value:
+    first, second = pairs
     real = g.add("subtract", g.add("multiply", first, cosine), g.add("multiply", second, sine))
     imaginary = g.add("add", g.add("multiply", second, cosine), g.add("multiply", first, sine))
     return joined(g, real, imaginary, interleaved)
@@ -117,6 +135,23 @@ def other_orders_of_pairs(g: Maker) -> Value:
 @pytest.mark.parametrize("body", [other_orders, other_orders_of_pairs])
 def test_rotary_in_other_orders(body: Body) -> None:
     assert titles(applied(recognise_rotary, graph_of(body))) == ["rotary"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "pairs", "interleaved", "expected"),
+    [(-1, (D // 2, 2), NEIGHBOURS, True), (-2, (2, D // 2), HALVES, True),
+     (-1, (D // 2, 2), HALVES, False), (-2, (2, D // 2), NEIGHBOURS, False)],
+)  # fmt: skip
+def test_elements_of_pairs_that_are_taken_by_an_index(
+    axis: int, pairs: Shape, interleaved: bool, expected: bool
+) -> None:
+    def body(g: Maker) -> Value:
+        parts = taken(g, g.given("x", B, H, S, D), axis, pairs)
+        return of_pairs(g, parts, *tables(g, S, D // 2), interleaved)
+
+    graph = applied(recognise_rotary, graph_of(body))
+    assert ("rotary" in ops(graph)) == expected
+    assert (titles(graph) == ["rotary"]) == expected
 
 
 def test_part_of_each_head() -> None:

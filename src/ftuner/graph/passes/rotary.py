@@ -146,23 +146,41 @@ def _without_last_axis(around: Surroundings, value: Value) -> Value | None:
 def _parted(around: Surroundings, joined: _Joined) -> Value | None:
     """What has these elements as its own."""
     first, second, interleaved = joined
-    half = first.shape[-1]
-    x = _begins(around, first, 0, interleaved)
-    if x is None or x is not _begins(around, second, 1 if interleaved else half, interleaved):
-        return None
-    whole = (*first.shape[:-1], half * 2)
-    return x if first.type == second.type and x.shape == whole else None
+    whole = (*first.shape[:-1], first.shape[-1] * 2)
+    for part in (_sliced, _taken):
+        x = part(around, first, 0, interleaved)
+        if x is not None and x is part(around, second, 1, interleaved):
+            return x if first.type == second.type and x.shape == whole else None
+    return None
 
 
-def _begins(around: Surroundings, value: Value, start: Dim, interleaved: bool) -> Value | None:
-    """What a value is the elements of along the last axis, from `start` on: all, or every other."""
+def _sliced(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
+    """What a value is the first (0) or second (1) elements of, as a slice along the last axis."""
     node = around.producer(value, "slice")
     if node is None:
         return None
     outer = value.rank - 1
-    starts, steps = (0,) * outer + (start,), (1,) * outer + (2 if interleaved else 1,)
+    step, start = (2, which) if interleaved else (1, which * value.shape[-1])
+    starts, steps = (0,) * outer + (start,), (1,) * outer + (step,)
     same = node.attributes["starts"] == starts and node.attributes["steps"] == steps
     return node.inputs[0] if same else None
+
+
+def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
+    """The same where the last axis was split in two, and an index along one of them taken."""
+    squeeze = around.producer(value, "reshape")
+    node = around.producer(squeeze.inputs[0], "slice") if squeeze is not None else None
+    split = around.producer(node.inputs[0], "reshape") if node is not None else None
+    if node is None or split is None:
+        return None
+    *outer, half = value.shape
+    before = (0,) * len(outer)
+    starts = (*before, 0, which) if interleaved else (*before, which, 0)
+    pairs = (*outer, half, 2) if interleaved else (*outer, 2, half)
+    one = (*outer, half, 1) if interleaved else (*outer, 1, half)
+    same = node.attributes["starts"] == starts and set(node.attributes["steps"]) == {1}
+    shapes = (split.output.shape, node.output.shape)
+    return split.inputs[0] if same and shapes == (pairs, one) else None
 
 
 def _written(rotation: _Rotation, result: Value) -> list[Node] | None:
