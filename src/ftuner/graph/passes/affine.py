@@ -30,9 +30,7 @@ class _Affine(NamedTuple):
         return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
     def by_channel(self) -> bool:
-        """Whether at most one axis is of more than one element."""
-        shape = np.broadcast_shapes(self.scale.shape, self.shift.shape)
-        return len([n for n in shape if n != 1]) <= 1
+        return _by_channel(np.broadcast_shapes(self.scale.shape, self.shift.shape))
 
     def fits(self, dtype: DType) -> bool:
         """Whether all numbers are finite in a dtype, and zero only if they were."""
@@ -42,6 +40,11 @@ class _Affine(NamedTuple):
             if not np.isfinite(rounded).all() or ((rounded == 0) != (array == 0)).any():
                 return False
         return True
+
+
+def _by_channel(shape: Sequence[int]) -> bool:
+    """Whether at most one axis has more than one element."""
+    return len([n for n in shape if n != 1]) <= 1
 
 
 class _Chain(NamedTuple):
@@ -118,7 +121,7 @@ def _step(node: Node, x: Value) -> _Affine | None:
         return _Affine(-one, zero)
     first = node.inputs[0] is x
     other = node.inputs[1 if first else 0].constant
-    if other is None:
+    if other is None or not _by_channel(other.shape):
         return None
     number = other.astype(np.float64)
     if node.op == "add":
