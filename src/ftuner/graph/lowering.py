@@ -330,6 +330,11 @@ class _Lowering:
             and without_ones(value.shape) == (without_ones(shape))
         ):
             return ones_reshaped(form, value.shape, shape)
+        if not isinstance(form, View) and self.uses.get(value) == 1:
+            # Nobody reads it in its own shape: it is computed to where it is wanted.
+            place = self.place(node.output)
+            self.store(form, View(place.buffer, row_major(value.type)))
+            return place
         view = self.view(value)
         strides = reshaped_strides(view, shape)
         if strides is None:
