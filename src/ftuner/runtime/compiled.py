@@ -36,6 +36,7 @@ from ftuner.graph.steps import (
 from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
+from ftuner.runtime.memory import Arena
 from ftuner.runtime.panels import pack, pack_int8
 from ftuner.runtime.products import forget_oldest
 from ftuner.runtime.program import (
@@ -86,7 +87,7 @@ class CompiledGraph:
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
         )
         self._programs: dict[tuple[object, ...], BoundProgram] = {}
-        self._arena = np.empty(0, np.uint8)
+        self._arena = Arena()
         self.renew_lock()
         _GRAPHS.add(self)
 
@@ -206,22 +207,14 @@ class CompiledGraph:
         found = self._programs.get(key)
         pool = self._session.backend.runtime.pool.address
         # The arena has grown, or this is another process.
-        moved = found is not None and (found.arena, found.pool) != (self._arena_address(), pool)
+        moved = found is not None and (found.arena, found.pool) != (self._arena.address, pool)
         if found is None or moved:
             values = bind(self.graph, shapes)
             symbols = [values[name] for name in self._symbols]
-            found = self._writer.bind(symbols, workers, pool, self._grown_arena)
+            found = self._writer.bind(symbols, workers, pool, self._arena.grown)
             forget_oldest(self._programs, MAX_PROGRAMS)
             self._programs[key] = found
         return found
-
-    def _arena_address(self) -> int:
-        return -(-int(self._arena.ctypes.data) // 64) * 64
-
-    def _grown_arena(self, size: int) -> int:
-        if self._arena.nbytes < size + 64:
-            self._arena = np.empty(size + 64, np.uint8)
-        return self._arena_address()
 
 
 def _is_weight(step: ProductStep) -> bool:
