@@ -37,6 +37,17 @@ class ProductStep:
         return (self.a, self.b, self.c, *self.operands)
 
     @property
+    def by_weight(self) -> bool:
+        """Whether B is a constant matrix, to be packed once."""
+        whole = self.b.contiguous and self.b.layout.offset == 0
+        return self.b.buffer.array is not None and len(self.b.shape) == 2 and whole
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether uKernels read contiguous rows of A and panels of B, and nothing else."""
+        return self.by_weight and self.a.layout.strides[-1] == 1
+
+    @property
     def reads(self) -> tuple[Buffer, ...]:
         return (self.a.buffer, self.b.buffer, *(v.buffer for v in self.operands))
 

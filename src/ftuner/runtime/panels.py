@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ftuner.core.ukernel import ROW
 from ftuner.planner.plan import Problem
+from ftuner.planner.widths import best_width, panel_problem
 from ftuner.runtime.arrays import Array, readable
 from ftuner.runtime.encode import SLACK_BYTES
 from ftuner.runtime.memory import long_lived
 from ftuner.runtime.products import Products
-
-REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
-"""Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one
-to some hundreds, each as likely as the next."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +30,6 @@ class Panels:
         return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack)
 
 
-def panel_problem(
-    n: int, k: int, width: int, rows: int, workers: int, layout: str, must_pack: bool
-) -> Problem:
-    """What the planner is asked for a weight in panels and an A that lies as told."""
-    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers)
-
-
 def pack(products: Products, weight: Array, workers: int, width: int | None = None) -> Panels:
     """Pack a weight of (n, k), any strides.
 
@@ -48,7 +37,7 @@ def pack(products: Products, weight: Array, workers: int, width: int | None = No
     """
     n, k = weight.shape
     if width is None:
-        width = _best_width(products, n, k, workers)
+        width = best_width(products.planner, n, k, workers)
     weight = readable(weight)
     library = products.compiled.library
     lanes, size = library.lanes, weight.itemsize
@@ -66,20 +55,3 @@ def pack(products: Products, weight: Array, workers: int, width: int | None = No
         place = target + column * k * size
         write(source + column * column_stride, k_stride, column_stride, place, k, columns, padded)
     return Panels(packed, width, n, k)
-
-
-def _best_width(products: Products, n: int, k: int, workers: int) -> int:
-    planner = products.planner
-    widths = products.compiled.library.widths
-    if len(widths) == 1:
-        return widths[0]
-
-    def total(width: int) -> float:
-        """Sum of logarithms: each count of rows weighs the same, however long it takes."""
-        problems = (
-            panel_problem(n, k, width, rows, workers, ROW, must_pack=False)
-            for rows in REFERENCE_ROWS
-        )
-        return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
-
-    return min(widths, key=total)
