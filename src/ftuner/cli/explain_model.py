@@ -108,7 +108,7 @@ def _show(
     feeds: dict[str, Array] | None,
     measured: Measured | None,
 ) -> None:
-    from ftuner.report.model import model_table
+    from ftuner.report.model import model_table, work_table
     from ftuner.report.units import count, duration
 
     groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
@@ -121,6 +121,7 @@ def _show(
     if measured is None:
         return
     if found.roofline is not None:
+        out.print(work_table(found))
         out.print(roofline_table(found.roofline, found.flops / measured.median_s))
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "

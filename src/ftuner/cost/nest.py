@@ -209,7 +209,7 @@ class NestCost:
     ) -> _Pass:
         """One walk of the outer `depth` loops: `values` are computed, `results` stored too."""
         kernel, isa = self.kernel, self.machine.isa
-        iterations = [1, *(loop.iterations for loop in self._loops[:depth])]
+        iterations = [min(self.tasks, 1), *(loop.iterations for loop in self._loops[:depth])]
         times = [math.prod(iterations[: i + 1]) for i in range(len(iterations))]
         needed = set(values)
         issue = 0.0

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ftuner.core.mapping import bounds
 from ftuner.cost.elementary import operation_cycles
 from ftuner.cost.estimate import (
     PACK_CYCLES_PER_VECTOR_COPY,
@@ -83,17 +84,20 @@ def attention_estimate(
     tasks = problem.elements * splits
     mine = -(-tasks // problem.workers)
     blocks = -(-problem.rows // block)
-    # Rows of a task, as a part of a batch element's.
-    part = -(-blocks // splits) / blocks
+    # Batch elements of the busiest worker: whole ones, and the largest tasks of one more.
+    whole_elements, more = divmod(mine, splits)
+    parts = (bounds(blocks, splits, i) for i in range(splits))
+    largest = max(min(end * block, problem.rows) - begin * block for begin, end in parts)
+    busiest = whole_elements + min(more * largest / problem.rows, 1.0)
     rows = _RowCycles(planner, problem, layout.masked)
     whole, rest = divmod(problem.rows, block)
     issue, stall, fixed = (
-        mine * part * (whole * full + left)
+        busiest * (whole * full + left)
         for full, left in zip(rows.of(block), rows.of(rest), strict=True)
     )
     pack = -(-mine // splits) * _pack_cycles(planner, problem, layout)
     workers = min(tasks, problem.workers)
-    share = min(mine * part / problem.elements, 1.0)
+    share = min(busiest / problem.elements, 1.0)
     stream = Stream(bytes_moved * share, bytes_moved)
     return estimate_of(machine, workers, issue, stall, fixed, [stream], pack)
 

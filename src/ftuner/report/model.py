@@ -53,6 +53,12 @@ class FusedGroup:
     """Of the step run by itself, if it was."""
 
     @property
+    def bytes_moved(self) -> int | None:
+        if self.reads_bytes is None or self.writes_bytes is None:
+            return None
+        return self.reads_bytes + self.writes_bytes
+
+    @property
     def measured_over_estimate(self) -> float | None:
         if self.measured_s is None or not self.estimate_s:
             return None
@@ -92,7 +98,7 @@ class ModelExplanation:
 
     @property
     def bytes_moved(self) -> int:
-        return sum((g.reads_bytes or 0) + (g.writes_bytes or 0) for g in self.groups)
+        return sum(group.bytes_moved or 0 for group in self.groups)
 
     def to_document(self) -> dict[str, Any]:
         """The explanation as nested dicts and lists, which JSON can hold."""
@@ -150,47 +156,56 @@ def explain_model(
 
 
 def model_table(found: ModelExplanation, title: str) -> Table:
-    """One row a group, and their sum; columns of what is not known are left out."""
+    """What each group is, and the times that are known; their sums below."""
     table = Table(title=title, title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("kind")
     for column in ("operators", "shapes, plan"):
         table.add_column(column, overflow="fold")
-    rows = [_cells(group) for group in found.groups]
-    shown = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    for i in shown:
-        table.add_column(COLUMNS[i], justify="right")
-    for group, row in zip(found.groups, rows, strict=True):
+    known = [any(g.estimate_s is not None for g in found.groups),
+             any(g.measured_s is not None for g in found.groups)]  # fmt: skip
+    shown = [column for column, there in zip(("estimate", "measured"), known, strict=True) if there]
+    shown += ["ratio"] if all(known) else []
+    for column in shown:
+        table.add_column(column, justify="right")
+
+    def times(estimate_s: float | None, measured_s: float | None, ratio: float | None) -> list[str]:
+        cells = {
+            "estimate": "" if estimate_s is None else duration(estimate_s),
+            "measured": "" if measured_s is None else duration(measured_s),
+            "ratio": "" if ratio is None else f"{ratio:.2f}",
+        }
+        return [cells[column] for column in shown]
+
+    for group in found.groups:
         # Brackets are markup to rich unless they are escaped.
         shapes = "\n".join(filter(None, (group.shapes, group.plan))).replace("[", r"\[")
-        table.add_row(str(group.number), group.kind, group.title, shapes, *(row[i] for i in shown))
+        numbers = times(group.estimate_s, group.measured_s, group.measured_over_estimate)
+        table.add_row(str(group.number), group.kind, group.title, shapes, *numbers)
     if shown:
+        ratio = found.measured_s / found.estimate_s if all(known) and found.estimate_s else None
         table.add_section()
-        total = FusedGroup(
-            len(rows), "", "", "", None, found.flops, found.bytes_moved, 0, found.estimate_s, None,
-            found.measured_s or None,
-        )  # fmt: skip
-        row = _cells(total)
-        table.add_row("", "", "sum", "", *(row[i] for i in shown))
+        table.add_row("", "", "sum", "", *times(found.estimate_s, found.measured_s, ratio))
     return table
 
 
-COLUMNS = ("flop", "moved", "bound", "estimate", "measured", "ratio")
+def work_table(found: ModelExplanation) -> Table:
+    """What each group computes and moves, where that is known; their sums below."""
+    table = Table(title="work, by group", title_justify="left")
+    for column in ("#", "flop", "moved", "flop/byte"):
+        table.add_column(column, justify="right")
+    table.add_column("bound by")
 
+    def cells(flops: int, moved: int) -> tuple[str, str, str]:
+        return rate(flops, ""), capacity(moved), f"{flops / moved:.3g}" if moved else ""
 
-def _cells(group: FusedGroup) -> tuple[str, ...]:
-    """The numbers of a group, in the order of `COLUMNS`; empty for what is not known."""
-    moved, ratio = None, group.measured_over_estimate
-    if group.reads_bytes is not None and group.writes_bytes is not None:
-        moved = group.reads_bytes + group.writes_bytes
-    return (
-        "" if group.flops is None else rate(group.flops, ""),
-        "" if moved is None else capacity(moved),
-        group.bound or "",
-        "" if group.estimate_s is None else duration(group.estimate_s),
-        "" if group.measured_s is None else duration(group.measured_s),
-        "" if ratio is None else f"{ratio:.2f}",
-    )
+    for group in found.groups:
+        if group.flops is not None and group.bytes_moved is not None:
+            work = cells(group.flops, group.bytes_moved)
+            table.add_row(str(group.number), *work, group.bound)
+    table.add_section()
+    table.add_row("sum", *cells(found.flops, found.bytes_moved))
+    return table
 
 
 def _reports(
