@@ -24,7 +24,7 @@ class Instructions(NamedTuple):
 
 
 ELEMENTARY: Mapping[str, Instructions] = {
-    "exp": Instructions((9, 14), 15),
+    "exp": Instructions((9, 14), 16),
     "log": Instructions((4, 8), 27, 1),
     "tanh": Instructions((10, 15), 12, 1),
     "sigmoid": Instructions((9, 14), 18, 1),
