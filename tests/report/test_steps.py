@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, graph_of, layer
 
+from ftuner.core.dtype import INT64
 from ftuner.cost.work import Machine
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
@@ -130,3 +131,19 @@ def test_a_layer_is_a_sum_of_all_kinds() -> None:
     assert len(works) > 5
     assert np.isfinite([w.estimate.seconds for w in works]).all()
     assert min(w.estimate.seconds for w in works) > 0
+
+
+def test_scattering_walks_element_by_element() -> None:
+    """The copy that it begins with, then one task."""
+    copied, scattered = steps_of(
+        lambda g: g.add(
+            "scatter_elements", g.given("x", S, 8), g.given("i", S, 8, dtype=INT64),
+            g.given("y", S, 8), axis=0, kind="add",
+        )
+    )  # fmt: skip
+    assert report_of(copied, EXTENTS, milan(2), 0).plan == "8 lanes along axis 0, 2 tasks"
+    found = report_of(scattered, EXTENTS, milan(2), 0)
+    assert found.plan == "scalars, 1 task"
+    assert found.work.bytes_moved == 77 * 8 * (4 + 8 + 4)
+    # At least two loads, a load and a store of the element, none of them of vectors.
+    assert found.work.estimate.issue_s * 3.22e9 > 77 * 8 * 2.5
