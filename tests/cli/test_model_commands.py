@@ -125,15 +125,23 @@ def test_explain(layer: str, command: tuple[str, ...]) -> None:
 def test_explain_with_extents(layer: str) -> None:
     result = run("explain", layer, "--shape", "x=7x8")
     assert result.exit_code == 0, result.stderr
-    for part in ("x=7x8", "estimate", "measured", "[7, 8] @ [8, 5]", "median of"):
+    for part in ("x=7x8", "estimate", "measured", "[7, 8] @ [8, 5]", "median of", "ratio", "arena",
+                 "workspace", "roofline", "flop"):  # fmt: skip
         assert part in " ".join(result.stdout.split())
     found = document("explain", layer, "--shape", "x=7x8")
     first = found["groups"][0]
     assert (first["number"], first["kind"]) == (1, "product")
     assert first["shapes"] == "[7, 8] @ [8, 5] -> [7, 5]"
     assert first["reads_bytes"] == 4 * (7 * 8 + 8 * 5 + 5)
-    assert first["estimate_s"] > 0
-    assert all(group["measured_s"] > 0 for group in found["groups"])
+    for group in found["groups"]:
+        assert min(group["measured_s"], group["estimate_s"], group["flops"]) > 0
+        assert group["plan"]
+    for name in ("measured_s", "estimate_s", "flops"):
+        assert found[name] == pytest.approx(sum(group[name] for group in found["groups"]))
+    memory = found["memory"]
+    assert memory["outputs_bytes"] == 4 * (7 * 5 + 7)
+    assert memory["weights_bytes"] >= WEIGHT.nbytes + BIAS.nbytes
+    assert found["roofline"]["predicted_flops_per_s"] > 0
     assert found["extents"] == {"batch": 7}
     assert isinstance(found["live_bytes"], int)
     assert found["measured"]["runs"] >= 5

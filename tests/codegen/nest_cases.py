@@ -1,219 +1,34 @@
-"""Operators with definitions, as cases for the general schedule, and what runs them."""
+"""Every operator that has a definition, as cases for the general schedule."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import llvmlite.ir as ir
 import numpy as np
-import numpy.typing as npt
+from tests.codegen.nest_running import (
+    DTYPES,
+    EXTENTS,
+    LARGE,
+    A,
+    Array,
+    B,
+    C,
+    Case,
+    Make,
+    below,
+    extreme,
+    natural,
+    near_one,
+    positive,
+    values,
+    values_of,
+)
 
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.nest import emit_nest
-from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.dim import Dim, Symbolic, evaluate, minimum, symbol
+from ftuner.core.dim import Dim, minimum
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.scalar import SCALAR_FUNCTIONS
-from ftuner.core.schedule import BLOCK, operand_numbers, schedule_of, task_count
-from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import contiguous
-from ftuner.graph.operators import OPERATORS
-
-Array = npt.NDArray[Any]
-Bindings = Mapping[str, int]
-VECTOR_BYTES = {"sse2": 16, "avx2": 32, "avx512": 64, "neon": 16}
-GUARD_BYTES = 192
-A, B, C = symbol("A"), symbol("B"), symbol("C")
-DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint64", "bool")
-EXTENTS = tuple(
-    {"A": a, "B": b, "C": c}
-    for a, b, c in ((3, 5, 37), (1, 1, 1), (2, 1, 64), (1, 7, 13), (4, 3, 2), (0, 3, 5), (3, 2, 0))
-)
-"""Odd, one, whole vectors, prime, tiny, and none."""
-LARGE = {"A": 2, "B": 3, "C": 2 * BLOCK + 77}
-
-Make = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Array]
-
-
-def values(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Small numbers of both signs, with equal ones among the integers."""
-    if dtype.kind == "f":
-        return (3 * random.standard_normal(shape)).astype(dtype)
-    if dtype.kind == "b":
-        return random.integers(0, 2, shape).astype(bool)
-    return random.integers(0 if dtype.kind == "u" else -9, 10, shape).astype(dtype)
-
-
-def extreme(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Small numbers, and what is at the ends of the dtype."""
-    found = values(random, shape, dtype)
-    if dtype.kind == "b":
-        return found
-    if dtype.kind == "f":
-        info: Any = np.finfo(dtype)
-        ends = [np.nan, np.inf, -np.inf, 0.0, -0.0, info.max, -info.max, info.tiny, 1.0, -1.0]
-    else:
-        info = np.iinfo(dtype)
-        ends = [info.min, info.max, 0, 1, info.max - 1]
-    some = random.choice(np.array(ends, dtype), shape)
-    chosen: Array = np.where(random.random(shape) < 0.3, some, found)
-    return chosen
-
-
-def positive(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    found: Array = np.abs(values(random, shape, dtype)) + np.asarray(0.5).astype(dtype)
-    return found
-
-
-def natural(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Exponents of integers."""
-    return random.integers(0, 12, shape).astype(dtype)
-
-
-def near_one(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """What a product of many does not overflow with."""
-    if dtype.kind != "f":
-        return random.integers(1, 4, shape).astype(dtype)
-    return random.uniform(0.9, 1.1, shape).astype(dtype)
-
-
-def below(extent: Dim) -> Callable[[Bindings], Make]:
-    """Indices of an axis, those from the back included."""
-
-    def made(bindings: Bindings) -> Make:
-        n = evaluate(extent, bindings)
-        return lambda random, shape, dtype: random.integers(-n, max(n, 1), shape).astype(dtype)
-
-    return made
-
-
-@dataclass(frozen=True)
-class Case:
-    """An operator on operands with symbols in their shapes."""
-
-    op: str
-    operands: tuple[tuple[str, tuple[Dim, ...]], ...]
-    """Dtype and shape of each."""
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    makes: tuple[Make | Callable[[Bindings], Make], ...] = ()
-    """How each operand's elements are made; the last one goes for all that follow."""
-    roundings: float = 8.0
-    """What a float may be off by, in units of roundoff of `size`."""
-    size: Callable[..., Any] | None = None
-    """The magnitude that errors are relative to, from the operands in float64: by default the
-    result's own."""
-    extents: tuple[Bindings, ...] = EXTENTS
-
-    @property
-    def types(self) -> tuple[TensorType, ...]:
-        return tuple(TensorType(TENSOR_DTYPES[d], s) for d, s in self.operands)
-
-    def results(self) -> tuple[TensorType, ...]:
-        return OPERATORS[self.op].infer(self.types, self.attributes, lambda *a, **k: None)
-
-    def kernel(self) -> Kernel:
-        define = OPERATORS[self.op].define
-        assert define is not None
-        results = self.results()
-        return kernel_of(define(self.types, self.attributes, results), contiguous(results))
-
-    def arrays(self, bindings: Bindings, seed: int) -> list[Array]:
-        random = np.random.default_rng(seed)
-        found = []
-        for i, (dtype, shape) in enumerate(self.operands):
-            make: Any = self.makes[min(i, len(self.makes) - 1)] if self.makes else values
-            if make not in (values, extreme, positive, natural, near_one):
-                make = make(bindings)
-            extents = tuple(evaluate(n, bindings) for n in shape)
-            found.append(np.array(make(random, extents, np.dtype(dtype)), order="C"))
-        return found
-
-    def bound(self, bindings: Bindings) -> dict[str, Any]:
-        def value_of(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(value_of(v) for v in value)
-            return evaluate(value, bindings) if isinstance(value, Symbolic) else value
-
-        return {name: value_of(value) for name, value in self.attributes.items()}
-
-
-class Functions:
-    """Kernels of some cases in this process, compiled together."""
-
-    def __init__(self, isa: str, kernels: Sequence[Kernel]) -> None:
-        self.vector_bytes = VECTOR_BYTES[isa]
-        target = host_target(isa)
-        module = ir.Module("nests")
-        module.triple = target.triple
-        symbols = [f"f{i}" for i in range(len(kernels))]
-        for name, kernel in zip(symbols, kernels, strict=True):
-            emit_nest(module, name, kernel, self.vector_bytes, isa != "sse2")
-        self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
-        self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]
-        self.kernels = kernels
-
-    def run(
-        self, number: int, arrays: Sequence[Array], results: Sequence[int], bindings: Bindings
-    ) -> int:
-        """Run all tasks, in two parts; `results` are addresses. Returns the status."""
-        kernel = self.kernels[number]
-        places = [arrays[n].ctypes.data for n in operand_numbers(kernel)] + list(results)
-        buffers = np.array(places, np.uint64)
-        dims = np.array([evaluate(d, bindings) for d in kernel.parameters()] + [0], np.int64)
-        status = np.zeros(1, np.int64)
-        tasks = evaluate(task_count(kernel, schedule_of(kernel, self.vector_bytes)), bindings)
-        for begin, end in ((tasks // 2, tasks), (0, tasks // 2)):
-            self.calls[number](
-                buffers.ctypes.data, dims.ctypes.data, status.ctypes.data, 0, begin, end
-            )
-        return int(status[0])
-
-
-class Guarded:
-    """Memory for a result between guards."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        self._memory = np.full(size + 2 * GUARD_BYTES, 0xA5, np.uint8)
-        self.array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype).reshape(shape)
-        self.address = int(self._memory.ctypes.data) + GUARD_BYTES
-
-    @property
-    def untouched(self) -> bool:
-        guards = self._memory[:GUARD_BYTES], self._memory[-GUARD_BYTES:]
-        return all(bool(np.all(guard == 0xA5)) for guard in guards)
-
-
-def assert_equal(case: Case, found: Array, arrays: Sequence[Array], bindings: Bindings) -> None:
-    """The result is the operator's reference; floats to within what rounding explains."""
-    reference = OPERATORS[case.op].reference
-    attributes = case.bound(bindings)
-    message = f"{case.op} {case.operands} {attributes} {bindings}"
-    floats = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in arrays]
-    with np.errstate(all="ignore"):
-        if found.dtype.kind != "f":
-            expected = np.asarray(reference(*arrays, **attributes)).astype(found.dtype)
-            assert np.array_equal(found, expected), message
-            return
-        wide = np.asarray(reference(*floats, **attributes), np.float64)
-        size = np.abs(wide) if case.size is None else np.abs(case.size(*floats, **attributes))
-        expected = wide.astype(found.dtype)
-    assert found.shape == wide.shape, message
-    finite = np.isfinite(expected)
-    assert np.array_equal(found[~finite], expected[~finite], equal_nan=True), message
-    roundoff = TENSOR_DTYPES[found.dtype.name].unit_roundoff
-    allowed = case.roundings * roundoff * size + float(np.finfo(found.dtype).tiny)
-    with np.errstate(all="ignore"):
-        error = np.abs(found - wide)
-    wrong = finite & ~(error <= np.broadcast_to(allowed, wide.shape))
-    assert not wrong.any(), f"{message}: {found[wrong][:4]} is not {wide[wrong][:4]}"
-
 
 # Scalar functions.
 
@@ -325,7 +140,8 @@ def _reduce_cases() -> list[Case]:
 
 
 def _arg_cases() -> list[Case]:
-    """Among equal ones the first or the last; infinities among them."""
+    """Among equal ones the first or the last; infinities among them, and NaN, which is both the
+    largest and the smallest."""
 
     def ties(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         found = random.integers(0, 5, shape).astype(dtype)
@@ -334,14 +150,22 @@ def _arg_cases() -> list[Case]:
             found[found == 4] = np.inf
         return found
 
+    def with_nan(
+        random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Array:
+        found = ties(random, shape, dtype)
+        found[random.random(shape) < 0.1] = np.nan
+        return found
+
     some = tuple(e for e in EXTENTS if all(e.values()))
     return [
         Case("arg_reduce", ((dtype, (A, B, C)),), {"kind": kind, "axis": axis, "last": last},
-             (lambda bindings: ties,), extents=some)
+             (lambda bindings, make=make: make,), extents=some)
         for dtype in ("float32", "float64", "int8", "int64", "uint8", "uint64")
         for kind in ("argmax", "argmin")
         for axis in (0, 1, 2)
         for last in (False, True)
+        for make in ((ties, with_nan) if dtype.startswith("float") else (ties,))
         if dtype in ("float32", "int64") or axis == 2
     ]  # fmt: skip
 
@@ -478,10 +302,6 @@ def _rotary_cases() -> list[Case]:
 def _size_of_turn(x: Array, cosine: Array, sine: Array, axis: int) -> Array:
     size: Array = np.abs(x * cosine) + np.abs(np.flip(x, axis) * sine)
     return size
-
-
-def values_of(bindings: Bindings) -> Make:
-    return values
 
 
 def _cases() -> dict[str, list[Case]]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.nest_cases import (
-    CASES,
+from tests.codegen.nest_cases import CASES
+from tests.codegen.nest_running import (
     A,
     Array,
     B,
@@ -213,11 +213,29 @@ def test_any_byte_but_zero_is_true(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("kind", ["maximum", "minimum"])
-def test_one_nan_is_the_extremum(kind: str, isa: str) -> None:
-    case = Case("reduce", (("float32", (37, 37)),), {"kind": kind, "axes": (1,)})
-    x = np.zeros((37, 37), np.float32)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, isa: str) -> None:
+    case = Case("reduce", ((dtype, (37, 37)),), {"kind": kind, "axes": (axis,)})
+    x = np.zeros((37, 37), dtype)
     np.fill_diagonal(x, np.nan)
     assert np.isnan(run_one(case, isa, [x])).all()
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan_is_found_before_infinities(axis: int, kind: str, isa: str) -> None:
+    """Rows of a NaN among infinities, in each place; and of nothing but NaN."""
+    infinity = np.inf if kind == "argmax" else -np.inf
+    x = np.full((38, 37), infinity, np.float32)
+    np.fill_diagonal(x, np.nan)
+    x[37] = np.nan
+    for last, of_nan in ((False, 0), (True, 36)):
+        attributes = {"kind": kind, "axis": axis, "last": last}
+        operand = np.ascontiguousarray(x if axis == 1 else x.T)
+        case = Case("arg_reduce", (("float32", operand.shape),), attributes)
+        assert run_one(case, isa, [operand]).tolist() == [*range(37), of_nan]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -100,6 +100,25 @@ def test_of_equal_ones_the_first(top_k: TopK, dtype: str, largest: bool) -> None
             assert np.array_equal(positions, where), (shape, axis, k)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_nan_is_larger_than_all_numbers(top_k: TopK, dtype: str, largest: bool) -> None:
+    """Infinities are numbers; of several NaN the first comes first."""
+    nan, inf = np.nan, np.inf
+    x = np.array([2, nan, inf, -inf, nan, 3, nan, inf], dtype)
+    values, positions = top_k(x, x, 0, len(x), largest)
+    order = [1, 4, 6, 2, 7, 5, 0, 3] if largest else [3, 0, 5, 2, 7, 1, 4, 6]
+    assert positions.tolist() == order
+    assert np.array_equal(values, x[order], equal_nan=True)
+    for seed in range(5):
+        x = random(seed, (7, 23), dtype)
+        x[np.random.default_rng(seed).random(x.shape) < 0.3] = nan
+        for axis, k in ((0, 3), (1, 1), (1, 5), (1, 23)):
+            expected = OPERATORS["top_k"].reference(x, axis=axis, k=k, largest=largest)
+            for found, wanted in zip(top_k(x, x, axis, k, largest), expected, strict=True):
+                assert np.array_equal(found, wanted, equal_nan=True), (seed, axis, k)
+
+
 def test_none_of_some(top_k: TopK) -> None:
     x = random(0, (3, 5), "float32")
     values, positions = top_k(x, x, 1, 0, True)

@@ -225,6 +225,55 @@ def test_reshape_keeps_the_count() -> None:
         run_reference(graph, [np.zeros(2, "f"), x])
 
 
+def sliced(builder: Builder, x: Value, start: Dim, step: int, count: Dim) -> Value:
+    return builder.add("slice", x, starts=(start,), steps=(step,), shape=(count,))
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "count", "right"),
+    [
+        (0, 1, 5, True), (0, 1, 6, False), (4, 1, 1, True), (5, 1, 1, False), (-1, 1, 2, False),
+        (0, 2, 3, True), (1, 2, 3, False), (4, -1, 5, True), (4, -1, 6, False), (5, -1, 1, False),
+        (4, -2, 3, True), (0, 1, -1, False), (9, 1, 0, True), (-3, -1, 0, True), (0, 0, 5, False),
+    ],
+)  # fmt: skip
+def test_slices_stay_within_their_axis(start: int, step: int, count: int, right: bool) -> None:
+    """Of five elements; decided at once where the axis is known, otherwise when it is bound."""
+    maker = Maker()
+    if right:
+        sliced(maker, maker.weight(5), start, step, count)
+    else:
+        with pytest.raises(ShapeError):
+            sliced(maker, maker.weight(5), start, step, count)
+    if step == 0 or count < 0:
+        return
+
+    def run() -> list[float]:
+        graph = graph_of(lambda g: sliced(g, g.given("x", S), start, step, count))
+        found: list[float] = run_reference(graph, [np.arange(5, dtype=np.float32)])[0].tolist()
+        return found
+
+    if right:
+        assert run() == [start + step * i for i in range(count)]
+    else:
+        with pytest.raises(ShapeError, match="slice"):
+            run()
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "count", "asked"),
+    [
+        (0, 1, S, []), (S - 1, -1, S, []), (1, 1, S - 1, ["max(-S + 1, 0)"]),
+        (S - 1, 1, 1, ["max(-S + 1, 0)"]), (1, 2, 3, ["max(-S + 6, 0)"]),
+    ],
+)  # fmt: skip
+def test_slices_ask_at_run_time_what_is_not_certain(
+    start: Dim, step: int, count: Dim, asked: list[str]
+) -> None:
+    graph = graph_of(lambda g: sliced(g, g.given("x", S), start, step, count))
+    assert [str(c.x) for c in graph.constraints if c.y == 0] == asked
+
+
 def test_one_symbol_is_one_extent() -> None:
     graph = graph_of(lambda g: g.add("concat", g.given("x", S), g.given("y", S), axis=0))
     with pytest.raises(ShapeError, match="S is 2"):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
-from ftuner.report.explain import COMPUTE, Explanation, explain
+from ftuner.report.explain import Explanation, explain
+from ftuner.report.roofline import COMPUTE
 
 CPUS = [name for name in recorded_names() if isinstance(load_recorded(name), CpuHardware)]
 EXTENTS = st.one_of(st.integers(1, 40), st.integers(41, 300))

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
+from ftuner.cost.work import Machine
 from ftuner.graph.builder import Builder
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import (
-    Lowered,
-)
+from ftuner.graph.steps import Lowered
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.model import Target, explain_model, model_table
+from ftuner.report.model import explain_model, model_table, work_table
+from ftuner.runtime.footprint import Memory
 
 WEIGHT = np.ones((8, 6), np.float32)
 
@@ -34,10 +34,10 @@ def program() -> Lowered:
     return lower(builder.graph([x], [("total", total)]))
 
 
-def target(workers: int = 1) -> Target:
+def target(workers: int = 1) -> Machine:
     machine = load_recorded("epyc-milan-2")
     assert isinstance(machine, CpuHardware)
-    return Target(machine, machine.widest.name, workers)
+    return Machine(machine, machine.widest, workers)
 
 
 def test_symbols_stay_where_nothing_binds_them() -> None:
@@ -46,8 +46,10 @@ def test_symbols_stay_where_nothing_binds_them() -> None:
     assert (first.number, first.kind, first.shapes) == (1, "product", "[n, 8] @ [8, 6] -> [n, 6]")
     assert second.kind == "product"
     assert rest[-1].kind == "nest"
-    assert all(g.estimate_s is None and g.reads_bytes is None for g in (first, second))
-    assert (found.live_bytes, found.estimate_s) == (None, 0.0)
+    for group in found.groups:
+        told = (group.plan, group.flops, group.reads_bytes, group.writes_bytes, group.estimate_s)
+        assert told == (None,) * 5
+    assert (found.live_bytes, found.estimate_s, found.flops, found.roofline) == (None, 0.0, 0, None)
     assert found.weight_bytes == 2 * WEIGHT.nbytes
 
 
@@ -57,10 +59,8 @@ def test_extents_give_bytes_and_estimates() -> None:
     assert first.shapes == "[5, 8] @ [8, 6] -> [5, 6]"
     assert (first.reads_bytes, first.writes_bytes) == (4 * (5 * 8 + 8 * 6), 4 * 5 * 6)
     assert "over [8]" in last.shapes
-    assert first.estimate_s is not None
-    assert second.estimate_s is not None
-    assert last.estimate_s is None
-    assert found.estimate_s == pytest.approx(first.estimate_s + second.estimate_s)
+    assert (first.flops, second.flops, last.flops) == (2 * 5 * 8 * 6, (2 * 6 + 1) * 5 * 8, 5 * 8)
+    assert all(group.estimate_s and group.plan and group.bound for group in found.groups)
     # The first product's result and the second's are alive together, and nothing more.
     assert found.live_bytes == 4 * (5 * 6 + 5 * 8)
 
@@ -70,6 +70,38 @@ def test_more_rows_take_longer_and_more_memory() -> None:
     assert small.estimate_s < large.estimate_s
     assert small.live_bytes is not None
     assert large.live_bytes == 1000 * small.live_bytes
+
+
+def test_totals_are_sums() -> None:
+    steps = len(program().steps)
+    found = explain_model([program()], {"n": 500}, target(), [0.5 + i for i in range(steps)])
+    groups = found.groups
+    assert found.estimate_s == sum(g.estimate_s or 0 for g in groups) > 0
+    assert found.measured_s == sum(0.5 + i for i in range(steps))
+    assert found.flops == sum(g.flops or 0 for g in groups) > 0
+    assert found.bytes_moved == sum((g.reads_bytes or 0) + (g.writes_bytes or 0) for g in groups)
+    line = found.roofline
+    assert line is not None
+    assert line.predicted_flops_per_s == pytest.approx(found.flops / found.estimate_s)
+    assert line.flops_per_byte == pytest.approx(found.flops / found.bytes_moved)
+    assert 0 < line.fraction_of_peak <= 1
+    for group in groups:
+        assert group.estimate_s is not None
+        assert group.measured_s is not None
+        assert group.measured_over_estimate == group.measured_s / group.estimate_s
+
+
+def test_what_waits_for_data_has_no_estimate() -> None:
+    """The steps before it have one; the whole has no place under the roofline."""
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("n"),))
+    y = builder.input("y", FLOAT32, (symbol("found"),))
+    graph = builder.graph([x, y], [("a", builder.add("exp", x)), ("b", builder.add("negative", y))])
+    found = explain_model([lower(graph)], {"n": 5}, target())
+    first, second = found.groups
+    assert first.estimate_s == found.estimate_s
+    assert second.estimate_s is None
+    assert found.roofline is None
 
 
 def test_several_programs_are_one_list() -> None:
@@ -82,14 +114,27 @@ def test_several_programs_are_one_list() -> None:
 
 def test_document_and_table() -> None:
     times = [1e-6] * len(program().steps)
-    found = explain_model([program()], {"n": 5}, target(), times)
+    memory = Memory(1, 2, 3, 4, 5, 6)
+    found = explain_model([program()], {"n": 5}, target(), times, memory)
     document = json.loads(json.dumps(found.to_document()))
     assert document["extents"] == {"n": 5}
     assert [group["measured_s"] for group in document["groups"]] == times
+    for name in ("estimate_s", "measured_s", "flops", "bytes_moved"):
+        assert document[name] == getattr(found, name)
+    assert document["memory"]["arena_bytes"] == 2
+    assert document["roofline"]["home"] == "L1"
+    for group, shown in zip(found.groups, document["groups"], strict=True):
+        for name, value in shown.items():
+            assert value == getattr(group, name)
     console = Console(width=120, record=True, file=StringIO())
     console.print(model_table(found, "title"))
     shown = console.export_text()
-    for part in ("title", "estimate", "measured", "1 us", "[5, 8] @ [8, 6] -> [5, 6]"):
+    for part in ("title", "estimate", "measured", "ratio", "1 us", "sum",
+                 "[5, 8] @ [8, 6] -> [5, 6]", "1 x 5x8"):  # fmt: skip
+        assert part in shown
+    console.print(work_table(found))
+    shown = console.export_text()
+    for part in ("flop/byte", "480", "472 B", "compute", "sum", "1.04 k"):
         assert part in shown
     console.print(model_table(explain_model([program()], {}), "title"))
     assert "estimate" not in console.export_text()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ftuner.cli import bench_model
-from ftuner.cli.bench_model import geomean
-from ftuner.cli.child import measured_in_child
+from ftuner.cli.contest import contest, measured, ratio_table, ratio_text
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
 from ftuner.cli.routing import ModelFiles
-from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,36 +88,19 @@ def _bench(
     peers: str | None,
     as_json: bool,
 ) -> None:
-    from ftuner import api
-    from ftuner.cli.peers import ENGINES, SUBJECT
+    from ftuner.cli.peers import ENGINES
 
-    known = [name for name in ENGINES if name != SUBJECT]
-    asked = known if peers is None else [p.strip() for p in peers.split(",") if p.strip()]
-    unknown = [name for name in asked if name not in known]
-    if unknown:
-        raise ConfigurationError(
-            f"unknown peers {', '.join(unknown)}; known are {', '.join(known)}"
-        )
-    here = [name for name in asked if ENGINES[name].available()]
+    found = contest(ENGINES, peers, threads)
     cases: list[Case] = [
         {"kind": kind, "batch": batch, "m": m, "n": n, "k": k} for batch, m, n, k in shapes
     ]
-    request: Request = {
-        "cases": cases,
-        "engines": [SUBJECT, *here],
-        "threads": threads or api.get_num_threads(),
-    }
-    document = measured_in_child(MEASURING_MODULE, request, request["threads"])
-    document["not_installed"] = [name for name in asked if name not in here]
-    document["geomean"] = {
-        name: geomean([r["ratios"][name] for r in document["results"] if name in r["ratios"]])
-        for name in here
-    }
+    request: Request = {"cases": cases, "engines": found.engines, "threads": found.threads}
+    document = measured(MEASURING_MODULE, request, found)
     if as_json:
         print_json(document)
         return
     out = console()
-    out.print(_ratio_table(kind, document, here))
+    out.print(_table(kind, document, found.peers))
     for result in document["results"]:
         for name in result["wrong"]:
             out.print(f"{name} is wrong on {_label(result['case'])} and was not timed")
@@ -131,27 +113,15 @@ def _label(case: Case) -> str:
     return f"{batch}{case['m']} x {case['n']} x {case['k']}"
 
 
-def _ratio_table(kind: str, document: dict[str, Any], peers: list[str]) -> Table:
-    from rich.table import Table
-
-    from ftuner.report.units import count
-
-    table = Table(
-        title=f"{kind} on {count(document['threads'], 'thread')}: peer's time / ftuner's time",
-        title_justify="left",
-        caption=", ".join(f"{name} {v}" for name, v in document["versions"].items()),
-        caption_justify="left",
-    )
+def _table(kind: str, document: dict[str, Any], peers: Sequence[str]) -> Table:
+    table = ratio_table(kind, document, "peer's time / ftuner's")
     table.add_column("shape")
     for name in peers:
         table.add_column(name, justify="right")
     for result in document["results"]:
         ratios = [result["ratios"].get(name) for name in peers]
-        table.add_row(_label(result["case"]), *(_shown(ratio) for ratio in ratios))
+        table.add_row(_label(result["case"]), *map(ratio_text, ratios))
     table.add_section()
-    table.add_row("geometric mean", *(_shown(document["geomean"][name]) for name in peers))
+    means = [document["geomean"][name] for name in peers]
+    table.add_row("geometric mean", *map(ratio_text, means))
     return table
-
-
-def _shown(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"

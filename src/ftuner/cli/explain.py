@@ -9,6 +9,7 @@ import typer
 
 from ftuner.cli import explain_model
 from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.cli.roofline import roofline_table
 from ftuner.cli.routing import ModelFiles
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def gemm(
     out.print(_widths_line(found))
     out.print(patch_picture(found))
     out.print(_estimate_table(found))
-    out.print(_roofline_table(found))
+    out.print(roofline_table(found.roofline))
     out.print(_waste_line(found))
     if save is not None:
         out.print(f"drawn to {save}", soft_wrap=True)
@@ -126,32 +127,6 @@ def _estimate_table(found: Explanation) -> Table:
         table.add_row(name.removesuffix("_s"), duration(seconds), f"{seconds / total:.1%}")
     table.add_section()
     table.add_row("total, transfers overlapping", duration(total), "100.0%")
-    return table
-
-
-def _roofline_table(found: Explanation) -> Table:
-    from rich.table import Table
-
-    from ftuner.report.units import rate
-
-    line = found.roofline
-    table = Table(
-        title=f"roofline at {line.flops_per_byte:.3g} flop/byte, bound by {line.bound}",
-        title_justify="left",
-    )
-    table.add_column("roof")
-    for column in ("bandwidth", "attainable", "of peak"):
-        table.add_column(column, justify="right")
-    peak = line.peak_flops_per_s
-    for roof in line.roofs:
-        name = f"{roof.level} (operands fit)" if roof.level == line.home else roof.level
-        attainable = roof.attainable_flops_per_s
-        table.add_row(name, rate(roof.bandwidth_bytes_per_s, "B/s"), rate(attainable, "flop/s"),
-                      f"{attainable / peak:.1%}")  # fmt: skip
-    table.add_section()
-    table.add_row("peak", "", rate(peak, "flop/s"), "100.0%")
-    predicted = rate(line.predicted_flops_per_s, "flop/s")
-    table.add_row("estimate", "", predicted, f"{line.fraction_of_peak:.1%}")
     return table
 
 

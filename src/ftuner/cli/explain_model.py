@@ -18,6 +18,7 @@ from ftuner.cli.inputs import (
 )
 from ftuner.cli.loading import ModelArgument, loaded, sampled
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.roofline import roofline_table
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def model(
         }
         if feeds is not None and measured is not None:
             document["inputs"] = {name: list(x.shape) for name, x in feeds.items()}
-            document["estimate_s"] = found.estimate_s
             document["measured"] = asdict(measured)
         print_json(document)
         return
@@ -78,11 +78,12 @@ def _explained(
     path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None
 ) -> tuple[ModelExplanation, Measured | None]:
     """Without inputs, what the file alone tells: nothing is compiled."""
+    from ftuner.cost.work import Machine
     from ftuner.graph.evaluate import bind
     from ftuner.graph.lowering import lower
     from ftuner.graph.passes.pipeline import optimised
     from ftuner.graph.splitting import split
-    from ftuner.report.model import Target, explain_model
+    from ftuner.report.model import explain_model
     from ftuner.runtime.session import default_session
 
     programs = [lower(part.graph) for part in split(optimised(imported.graph))]
@@ -92,10 +93,12 @@ def _explained(
     samples = sampled(lambda: compiled.run(feeds))
     measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
     session = default_session()
-    machine = session.hardware
-    target = Target(machine, session.backend.isa.name, min(compiled.threads, machine.cores))
+    hardware = session.hardware
+    # The hardware model says nothing of more threads than cores.
+    machine = Machine(hardware, session.backend.isa, min(compiled.threads, hardware.cores))
     extents = bind(imported.graph, [x.shape for x in feeds.values()])
-    return explain_model(programs, extents, target, compiled.step_seconds(feeds)), measured
+    seconds, memory = compiled.step_seconds(feeds), compiled.memory(feeds)
+    return explain_model(programs, extents, machine, seconds, memory), measured
 
 
 def _show(
@@ -105,8 +108,8 @@ def _show(
     feeds: dict[str, Array] | None,
     measured: Measured | None,
 ) -> None:
-    from ftuner.report.model import model_table
-    from ftuner.report.units import capacity, count, duration
+    from ftuner.report.model import model_table, work_table
+    from ftuner.report.units import count, duration
 
     groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
     title = f"{path.name}: {nodes} of ONNX in {groups}"
@@ -114,18 +117,35 @@ def _show(
         title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
     out = console()
     out.print(model_table(found, title))
-    memory = f"weights: {capacity(found.weight_bytes)}"
-    if found.live_bytes is not None:
-        memory += f"; intermediate results alive at once: up to {capacity(found.live_bytes)}"
-    out.print(memory, soft_wrap=True)
+    out.print(_memory_line(found), soft_wrap=True)
     if measured is None:
         return
-    if found.estimate_s:
-        out.print("estimates are of products by weights, without what is fused into them")
+    if found.roofline is not None:
+        out.print(work_table(found))
+        out.print(roofline_table(found.roofline, found.flops / measured.median_s))
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
-        f"{count(measured.threads, 'thread')}; groups were run one by one",
+        f"{count(measured.threads, 'thread')}; groups were run one by one; ratio: measured / "
+        "estimate",
         soft_wrap=True,
+    )
+
+
+def _memory_line(found: ModelExplanation) -> str:
+    from ftuner.report.units import capacity
+
+    line = f"weights: {capacity(found.weight_bytes)}"
+    if found.live_bytes is not None:
+        line += f"; intermediate results alive at once: up to {capacity(found.live_bytes)}"
+    memory = found.memory
+    if memory is None:
+        return line
+    return (
+        f"{line}\nmemory: {capacity(memory.total_bytes)}: weights as they are kept "
+        f"{capacity(memory.weights_bytes)}, arena {capacity(memory.arena_bytes)}, workspace "
+        f"{capacity(memory.workspace_bytes)} (attention: {capacity(memory.attention_worker_bytes)} "
+        f"a worker), outputs {capacity(memory.outputs_bytes)}, records "
+        f"{capacity(memory.records_bytes)}"
     )
 
 

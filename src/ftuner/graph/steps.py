@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from ftuner.core.affine import Kernel
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import INT8
 from ftuner.core.expr import Expr
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
+from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, PANELS
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,20 @@ class ProductStep:
     @property
     def views(self) -> tuple[View, ...]:
         return (self.a, self.b, self.c, *self.operands)
+
+    @property
+    def by_weight(self) -> bool:
+        """Whether B is a constant matrix, to be packed once."""
+        whole = self.b.contiguous and self.b.layout.offset == 0
+        return self.b.buffer.array is not None and len(self.b.shape) == 2 and whole
+
+    @property
+    def serves(self) -> str:
+        """What uKernels read, as in `Library.serves`: contiguous rows of A and panels of B, or
+        anything."""
+        if not self.by_weight or self.a.layout.strides[-1] != 1:
+            return ANY_OPERANDS
+        return INT8_PANELS if self.b.layout.dtype == INT8 else PANELS
 
     @property
     def reads(self) -> tuple[Buffer, ...]:

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.ukernel import PACKED, ROW
 from ftuner.cost.estimate import Estimate
+from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
 from ftuner.planner.price import Option, PricedMachine, split_rows
-from ftuner.ukernels.library import Family, Library
+from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, build_library
 
 MIN_K_PART = 64
 """Steps of k that a part must keep; below, adding parts up costs more than it saves."""
@@ -164,3 +167,15 @@ class Planner:
                     for part, k_range in enumerate(option.k_ranges):
                         shares.append(Share(batch, k_range, part, bands))
         return Plan(problem, choice, tuple(shares), option.block_of_rows(m), chunks)
+
+
+@lru_cache(maxsize=64)
+def planner_of(
+    hardware: CpuHardware,
+    isa: str,
+    dtype: DType,
+    epilogue: Expr = ACCUMULATOR,
+    serves: str = ANY_OPERANDS,
+) -> Planner:
+    """The planner of a library for a machine that need not be at hand, with its tables."""
+    return Planner(build_library(hardware, isa, dtype, epilogue, serves))

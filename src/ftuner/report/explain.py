@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ftuner.core.contraction import Contraction
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.dtype import DTYPES
 from ftuner.core.ukernel import ROW, UKernel
-from ftuner.cost.estimate import CACHE_SHARE, Estimate
+from ftuner.cost.estimate import Estimate
+from ftuner.cost.work import Machine
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
 from ftuner.planner.plan import Plan, Problem, Range
-from ftuner.planner.planner import Planner
-from ftuner.ukernels.library import build_library
-
-COMPUTE = "compute"
-"""What bounds a product that the multiply-add units hold up, and no memory level."""
+from ftuner.planner.planner import planner_of
+from ftuner.report.roofline import Roofline, roofline_of
 
 
 class PatchOfWorker(NamedTuple):
@@ -57,46 +54,6 @@ class PanelWidth:
     vectors: int
     columns: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What one memory level lets through, if the operands lie there."""
-
-    level: str
-    bandwidth_bytes_per_s: float
-    """Of all workers together."""
-    attainable_flops_per_s: float
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The product under the roofline (Williams, Waterman and Patterson, 2009): A, B and C cross
-    each level once, which is the least that any plan moves."""
-
-    flops_per_byte: float
-    peak_flops_per_s: float
-    """Of as many cores as there are workers."""
-    roofs: tuple[Roof, ...]
-    """L1 first, DRAM last."""
-    home: str
-    """The first level that A, B and C fit together, room left for what passes by."""
-    predicted_flops_per_s: float
-    """By the estimate."""
-
-    @property
-    def attainable_flops_per_s(self) -> float:
-        """Under the roof of the home level."""
-        return next(r.attainable_flops_per_s for r in self.roofs if r.level == self.home)
-
-    @property
-    def bound(self) -> str:
-        """`compute`, or the memory level whose bandwidth is the lower roof."""
-        return COMPUTE if self.attainable_flops_per_s >= self.peak_flops_per_s else self.home
-
-    @property
-    def fraction_of_peak(self) -> float:
-        return self.predicted_flops_per_s / self.peak_flops_per_s
 
 
 @dataclass(frozen=True)
@@ -197,23 +154,7 @@ class Explanation:
                 "seconds": self.estimate.seconds,
                 "bound": self.estimate.bound,
             },
-            "roofline": {
-                "flops_per_byte": line.flops_per_byte,
-                "peak_flops_per_s": line.peak_flops_per_s,
-                "roofs": [
-                    {
-                        "level": roof.level,
-                        "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
-                        "attainable_flops_per_s": roof.attainable_flops_per_s,
-                    }
-                    for roof in line.roofs
-                ],
-                "home": line.home,
-                "bound": line.bound,
-                "attainable_flops_per_s": line.attainable_flops_per_s,
-                "predicted_flops_per_s": line.predicted_flops_per_s,
-                "fraction_of_peak": line.fraction_of_peak,
-            },
+            "roofline": line.to_document(),
             "waste": {
                 "rows": self.wasted_rows,
                 "columns": self.wasted_columns,
@@ -263,7 +204,7 @@ def explain(
             "model says nothing of more"
         )
     contraction = Contraction(m, n, k, DTYPES[dtype], batch)
-    planner = _planner(hardware, isa or hardware.widest.name, DTYPES[dtype])
+    planner = planner_of(hardware, isa or hardware.widest.name, DTYPES[dtype])
     library = planner.library
     # A weight is packed once, for the width that its products are cheapest with.
     plans = []
@@ -293,33 +234,11 @@ def explain(
         plan,
         estimate,
         widths,
-        _roofline(contraction, hardware, library.isa, workers, estimate),
-    )
-
-
-@lru_cache(maxsize=16)
-def _planner(hardware: CpuHardware, isa: str, dtype: DType) -> Planner:
-    return Planner(build_library(hardware, isa, dtype))
-
-
-def _roofline(
-    contraction: Contraction, hardware: CpuHardware, isa: Isa, workers: int, estimate: Estimate
-) -> Roofline:
-    flops_per_byte = contraction.flops / contraction.bytes_moved
-    peak = hardware.peak_flops_per_s(isa, contraction.dtype, workers)
-    roofs = []
-    for level in hardware.levels:
-        rate = min(workers * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s)
-        roofs.append(Roof(level.name, rate, min(peak, flops_per_byte * rate)))
-    fitting = (
-        level.name
-        for level in hardware.levels
-        if contraction.bytes_moved <= CACHE_SHARE * level.capacity_bytes
-    )
-    return Roofline(
-        flops_per_byte=flops_per_byte,
-        peak_flops_per_s=peak,
-        roofs=tuple(roofs),
-        home=next(fitting, hardware.levels[-1].name),
-        predicted_flops_per_s=contraction.flops / estimate.seconds,
+        roofline_of(
+            contraction.flops,
+            contraction.bytes_moved,
+            estimate.seconds,
+            contraction.dtype,
+            Machine(hardware, library.isa, workers),
+        ),
     )

@@ -1,46 +1,34 @@
-"""Explaining a model: the groups that its nodes were fused into, their shapes, their memory.
+"""Explaining a model: the groups that its nodes were fused into, plans, estimates, memory.
 
 What it says comes from the lowered graphs alone. Nothing is compiled or run here; the estimates
-are the planner's, for the hardware model that is given.
+are arithmetic on the hardware model that is given, times and memory of a compiled model are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.dim import Dim, Shape, evaluate, product, symbols_of
-from ftuner.graph.buffers import Buffer, View
-from ftuner.graph.steps import (
-    AttentionStep,
-    Lowered,
-    NestStep,
-    ProductStep,
-    Step,
-    TopKStep,
-)
-from ftuner.hardware.model import CpuHardware
-from ftuner.report.explain import explain
-from ftuner.report.units import duration
+from ftuner.core.dim import Dim, Shape, evaluate, symbols_of
+from ftuner.core.dtype import FLOAT32, DType
+from ftuner.cost.work import Machine
+from ftuner.graph.buffers import Buffer
+from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep
+from ftuner.report.roofline import Roofline, roofline_of
+from ftuner.report.steps import StepReport, report_of
+from ftuner.report.units import capacity, duration, rate
+from ftuner.runtime.footprint import Memory
 
 KINDS = {NestStep: "nest", ProductStep: "product", AttentionStep: "attention", TopKStep: "top-k"}
 
 
 @dataclass(frozen=True)
-class Target:
-    """What estimates are for."""
-
-    hardware: CpuHardware
-    isa: str
-    workers: int
-
-
-@dataclass(frozen=True)
 class FusedGroup:
-    """One step of a program: nodes that run as one."""
+    """One step of a program: nodes that run as one. What depends on extents that are not known, or
+    on the machine, is None where they are not given."""
 
     number: int
     """Counted from 1, in the order in which steps run."""
@@ -51,13 +39,30 @@ class FusedGroup:
     shapes: str
     """Of a product `a @ b -> c`, of an attention its operands and result, of a nest its loops:
     axes of the result, and those that are reduced; of a top-k its rows."""
+    plan: str | None
+    """Of a product its tiles and how workers share it, of an attention its blocks, of a nest the
+    axis along vectors; and tasks."""
+    flops: int | None
     reads_bytes: int | None
-    """Of all that it reads, each buffer once; None while extents are not known."""
+    """Of all that it reads, each element once."""
     writes_bytes: int | None
     estimate_s: float | None
-    """The planner's, of the product by its packed weight alone; None of other steps."""
+    bound: str | None
+    """What holds it up by the estimate: `compute`, `l3` or `dram`."""
     measured_s: float | None
     """Of the step run by itself, if it was."""
+
+    @property
+    def bytes_moved(self) -> int | None:
+        if self.reads_bytes is None or self.writes_bytes is None:
+            return None
+        return self.reads_bytes + self.writes_bytes
+
+    @property
+    def measured_over_estimate(self) -> float | None:
+        if self.measured_s is None or not self.estimate_s:
+            return None
+        return self.measured_s / self.estimate_s
 
 
 @dataclass(frozen=True)
@@ -71,53 +76,72 @@ class ModelExplanation:
     """The most bytes of intermediate results alive at one time, which is the least that an arena
     can do with; of several programs, all of theirs. None while extents are not known."""
     weight_bytes: int
+    """Of constants as the model has them."""
+    memory: Memory | None
+    """Of the compiled model, if it was told."""
+    roofline: Roofline | None
+    """Of the whole program, if there is an estimate of it."""
 
     @property
     def estimate_s(self) -> float:
-        """Of all products that have an estimate."""
+        """The sum of all groups that have an estimate."""
         return sum(group.estimate_s or 0.0 for group in self.groups)
+
+    @property
+    def measured_s(self) -> float:
+        """The sum of all groups that were measured."""
+        return sum(group.measured_s or 0.0 for group in self.groups)
+
+    @property
+    def flops(self) -> int:
+        return sum(group.flops or 0 for group in self.groups)
+
+    @property
+    def bytes_moved(self) -> int:
+        return sum(group.bytes_moved or 0 for group in self.groups)
 
     def to_document(self) -> dict[str, Any]:
         """The explanation as nested dicts and lists, which JSON can hold."""
+        memory, line = self.memory, self.roofline
         return {
             "extents": dict(self.extents),
             "live_bytes": self.live_bytes,
             "weight_bytes": self.weight_bytes,
+            "memory": None if memory is None else asdict(memory),
             "groups": [
-                {
-                    "number": group.number,
-                    "kind": group.kind,
-                    "title": group.title,
-                    "shapes": group.shapes,
-                    "reads_bytes": group.reads_bytes,
-                    "writes_bytes": group.writes_bytes,
-                    "estimate_s": group.estimate_s,
-                    "measured_s": group.measured_s,
-                }
-                for group in self.groups
+                {**asdict(g), "measured_over_estimate": g.measured_over_estimate}
+                for g in self.groups
             ],
+            "estimate_s": self.estimate_s,
+            "measured_s": self.measured_s,
+            "flops": self.flops,
+            "bytes_moved": self.bytes_moved,
+            "roofline": None if line is None else line.to_document(),
         }
 
 
 def explain_model(
     programs: Sequence[Lowered],
     extents: Mapping[str, int],
-    target: Target | None = None,
+    machine: Machine | None = None,
     step_seconds: Sequence[float] | None = None,
+    memory: Memory | None = None,
 ) -> ModelExplanation:
     """Describe the steps of lowered graphs.
 
     Args:
         programs: what runs, one after the other.
         extents: values of symbols; those that are missing stay symbols.
-        target: what products are estimated for; none are without it, or where extents are missing.
+        machine: what steps are estimated for; none are without it, or where extents are missing.
         step_seconds: a measured time for each step.
+        memory: of the compiled model.
     """
     steps = [step for program in programs for step in program.steps]
     times = [None] * len(steps) if step_seconds is None else step_seconds
+    reports = _reports(steps, extents, machine)
     groups = tuple(
-        _group(number, step, extents, target, seconds)
-        for number, (step, seconds) in enumerate(zip(steps, times, strict=True), 1)
+        _group(number, step, extents, report, seconds)
+        for number, (step, report, seconds) in enumerate(zip(steps, reports, times, strict=True), 1)
     )
     weights = {b for step in steps for b in step.reads if b.array is not None}
     live = [_live_bytes(program, extents) for program in programs]
@@ -126,36 +150,116 @@ def explain_model(
         extents,
         None if None in live else sum(size for size in live if size is not None),
         sum(b.array.nbytes for b in weights if b.array is not None),
+        memory,
+        _roofline(steps, reports, machine),
     )
 
 
 def model_table(found: ModelExplanation, title: str) -> Table:
-    """One row a group."""
+    """What each group is, and the times that are known; their sums below."""
     table = Table(title=title, title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("kind")
-    table.add_column("operators", overflow="fold")
-    table.add_column("shapes", overflow="fold")
-    rows = [(group.estimate_s, group.measured_s) for group in found.groups]
-    shown = [i for i in range(2) if any(row[i] is not None for row in rows)]
-    for i in shown:
-        table.add_column(("estimate", "measured")[i], justify="right")
-    for group, row in zip(found.groups, rows, strict=True):
-        times = [row[i] for i in shown]
+    for column in ("operators", "shapes, plan"):
+        table.add_column(column, overflow="fold")
+    known = [any(g.estimate_s is not None for g in found.groups),
+             any(g.measured_s is not None for g in found.groups)]  # fmt: skip
+    shown = [column for column, there in zip(("estimate", "measured"), known, strict=True) if there]
+    shown += ["ratio"] if all(known) else []
+    for column in shown:
+        table.add_column(column, justify="right")
+
+    def times(estimate_s: float | None, measured_s: float | None, ratio: float | None) -> list[str]:
+        cells = {
+            "estimate": "" if estimate_s is None else duration(estimate_s),
+            "measured": "" if measured_s is None else duration(measured_s),
+            "ratio": "" if ratio is None else f"{ratio:.2f}",
+        }
+        return [cells[column] for column in shown]
+
+    for group in found.groups:
         # Brackets are markup to rich unless they are escaped.
-        cells = (str(group.number), group.kind, group.title, group.shapes.replace("[", r"\["))
-        table.add_row(*cells, *("" if s is None else duration(s) for s in times))
+        shapes = "\n".join(filter(None, (group.shapes, group.plan))).replace("[", r"\[")
+        numbers = times(group.estimate_s, group.measured_s, group.measured_over_estimate)
+        table.add_row(str(group.number), group.kind, group.title, shapes, *numbers)
+    if shown:
+        ratio = found.measured_s / found.estimate_s if all(known) and found.estimate_s else None
+        table.add_section()
+        table.add_row("", "", "sum", "", *times(found.estimate_s, found.measured_s, ratio))
     return table
+
+
+def work_table(found: ModelExplanation) -> Table:
+    """What each group computes and moves, where that is known; their sums below."""
+    table = Table(title="work, by group", title_justify="left")
+    for column in ("#", "flop", "moved", "flop/byte"):
+        table.add_column(column, justify="right")
+    table.add_column("bound by")
+
+    def cells(flops: int, moved: int) -> tuple[str, str, str]:
+        return rate(flops, ""), capacity(moved), f"{flops / moved:.3g}" if moved else ""
+
+    for group in found.groups:
+        if group.flops is not None and group.bytes_moved is not None:
+            work = cells(group.flops, group.bytes_moved)
+            table.add_row(str(group.number), *work, group.bound)
+    table.add_section()
+    table.add_row("sum", *cells(found.flops, found.bytes_moved))
+    return table
+
+
+def _reports(
+    steps: Sequence[Step], extents: Mapping[str, int], machine: Machine | None
+) -> list[StepReport | None]:
+    """Of each step; None where there is no machine, or an extent is not known."""
+    if machine is None:
+        return [None] * len(steps)
+    known = [_symbols(step) <= extents.keys() for step in steps]
+    # What all steps move passes between two runs of one, and pushes its weights out of the caches.
+    first = [report_of(s, extents, machine, 0) for s, k in zip(steps, known, strict=True) if k]
+    resident = sum(report.work.bytes_moved for report in first)
+    return [
+        report_of(step, extents, machine, resident) if k else None
+        for step, k in zip(steps, known, strict=True)
+    ]
+
+
+def _symbols(step: Step) -> set[str]:
+    """The symbols that the work of a step depends on."""
+    dims = [b.elements for b in (*step.reads, *step.writes)]
+    if isinstance(step, NestStep):
+        dims += step.kernel.parameters()
+    elif isinstance(step, TopKStep):
+        dims += step.parameters()
+    else:
+        dims += [d for view in step.views for d in (*view.shape, *view.layout.strides)]
+    return set(symbols_of(dims))
+
+
+def _roofline(
+    steps: Sequence[Step], reports: Sequence[StepReport | None], machine: Machine | None
+) -> Roofline | None:
+    works = [report.work for report in reports if report is not None]
+    flops, moved = sum(w.flops for w in works), sum(w.bytes_moved for w in works)
+    if machine is None or len(works) < len(steps) or not (flops and moved):
+        return None
+    seconds = sum(w.estimate.seconds for w in works)
+    return roofline_of(flops, moved, seconds, _product_dtype(steps), machine)
+
+
+def _product_dtype(steps: Sequence[Step]) -> DType:
+    """What the multiply-adds of a program are of: the widest that its products are made for."""
+    products = [s.c.layout.dtype for s in steps if isinstance(s, ProductStep)]
+    return max(products, key=lambda dtype: dtype.itemsize, default=FLOAT32)
 
 
 def _group(
     number: int,
     step: Step,
     extents: Mapping[str, int],
-    target: Target | None,
+    report: StepReport | None,
     measured_s: float | None,
 ) -> FusedGroup:
-    shapes, estimate_s = "", None
     if isinstance(step, NestStep):
         shapes = _shape(step.kernel.kept, extents)
         if step.kernel.reduced:
@@ -163,7 +267,6 @@ def _group(
     elif isinstance(step, ProductStep):
         a, b, c = (_shape(v.shape, extents) for v in (step.a, step.b, step.c))
         shapes = f"{a} @ {b} -> {c}"
-        estimate_s = _estimate_s(step, extents, target)
     elif isinstance(step, AttentionStep):
         named = [("q", step.q), ("k", step.k), ("v", step.v)]
         named += [("mask", step.mask)] if step.mask is not None else []
@@ -172,29 +275,20 @@ def _group(
     else:
         rows, best = _shape((step.rows, step.count), extents), (step.rows, step.wanted)
         shapes = f"{rows} -> {_shape(best, extents)}"
+    work = None if report is None else report.work
     return FusedGroup(
-        number, KINDS[type(step)], step.title, shapes,
-        _bytes(step.reads, extents), _bytes(step.writes, extents), estimate_s, measured_s,
-    )  # fmt: skip
-
-
-def _estimate_s(
-    step: ProductStep, extents: Mapping[str, int], target: Target | None
-) -> float | None:
-    if target is None or not _is_weight(step.b):
-        return None
-    k, n = (_known(d, extents) for d in step.b.shape)
-    m = _known(product(step.c.shape[:-1]), extents)
-    if not (m and n and k):
-        return None
-    dtype = step.c.layout.dtype.name
-    found = explain(m, n, k, 1, dtype, target.workers, target.hardware, target.isa)
-    return found.estimate.seconds
-
-
-def _is_weight(view: View) -> bool:
-    """Whether a model packs it once, as `Dense` does."""
-    return view.buffer.array is not None and len(view.shape) == 2 and view.contiguous
+        number,
+        KINDS[type(step)],
+        step.title,
+        shapes,
+        None if report is None else report.plan,
+        None if work is None else work.flops,
+        None if work is None else work.reads_bytes,
+        None if work is None else work.writes_bytes,
+        None if work is None else work.estimate.seconds,
+        None if work is None else work.estimate.bound,
+        measured_s,
+    )
 
 
 def _live_bytes(lowered: Lowered, extents: Mapping[str, int]) -> int | None:

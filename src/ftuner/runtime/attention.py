@@ -8,17 +8,10 @@ from typing import NamedTuple
 
 from ftuner.codegen.llvm.abi import Attention, Segment
 from ftuner.core.ukernel import MAX_SEGMENTS
+from ftuner.planner.attention import AttentionProblem, attention_blocks
 from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.products import Products
 from ftuner.runtime.strided import StridedArray
-
-SCORES_SHARE_OF_L2 = 0.25
-"""A block of scores fills at most this part of L2: the packed k and v go through it as well."""
-MAX_BLOCK_TILES = 8
-"""Row tiles of a block at most: more rows do not make better use of a panel that is in L2."""
-TASKS_A_WORKER = 3
-"""Where batch elements do not divide evenly by workers they are split, so that each worker has at
-least so many tasks: the last one then costs a third of a share at worst."""
 
 
 class AttentionRecord(NamedTuple):
@@ -26,6 +19,8 @@ class AttentionRecord(NamedTuple):
 
     dims: list[int]
     tasks: int
+    worker_bytes: int
+    """Of the workspace: what each worker has."""
     workspace_bytes: int
 
 
@@ -46,19 +41,10 @@ def attention_record(
     padded_steps = steps - steps % nr + tail_k * lanes
     padded_columns = columns - columns % nr + tail_v * lanes
 
-    main = products.planner.cover(width, False, depth)[1].main
     score_row = padded_steps * size
-    levels = library.hardware.levels
-    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    tiles = int(SCORES_SHARE_OF_L2 * l2_bytes / (score_row * main))
-    tiles = min(max(tiles, 1), MAX_BLOCK_TILES)
     elements = math.prod(batch)
-    splits = 1
-    if elements % workers and elements < TASKS_A_WORKER * workers:
-        all_tiles = -(-rows // main)
-        splits = min(-(-TASKS_A_WORKER * workers // elements), all_tiles)
-        tiles = min(tiles, all_tiles // splits)
-    block = min(main * tiles, rows)
+    problem = AttentionProblem(elements, rows, depth, steps, columns, workers)
+    block, splits = attention_blocks(products.planner, problem)
 
     dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
@@ -104,4 +90,4 @@ def attention_record(
     for axis, extent in enumerate(batch):
         base = Attention.AXES + axis * Attention.AXIS_SIZE
         dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
-    return AttentionRecord(dims, elements * splits, workers * worker_bytes)
+    return AttentionRecord(dims, elements * splits, worker_bytes, workers * worker_bytes)

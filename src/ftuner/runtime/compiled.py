@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
 from ftuner.core.dim import symbols_of
-from ftuner.core.dtype import INT8, DType
+from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
@@ -36,6 +36,7 @@ from ftuner.graph.steps import (
 from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
+from ftuner.runtime.footprint import Memory
 from ftuner.runtime.memory import Arena
 from ftuner.runtime.panels import pack, pack_int8
 from ftuner.runtime.products import forget_oldest
@@ -48,7 +49,7 @@ from ftuner.runtime.program import (
     ProgramWriter,
 )
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, PANELS
+from ftuner.ukernels.library import ANY_OPERANDS, PANELS
 
 MAX_PROGRAMS = 256
 """Programs kept by a graph. One is some kilobytes of records."""
@@ -81,6 +82,7 @@ class CompiledGraph:
             graph=self.graph,
             steps=tuple(_without_weight(s, c) for s, c in zip(lowered.steps, made, strict=True)),
         )
+        self._weights_bytes = _weights_bytes(self.lowered, made)
         page_bytes = session.hardware.page_bytes
         self._writer = ProgramWriter(self.lowered, made, self._symbols, page_bytes)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
@@ -113,8 +115,8 @@ class CompiledGraph:
         made: list[Compiled] = []
         for step in steps:
             if isinstance(step, ProductStep):
-                anything = (step.a.layout.dtype, step.epilogue, ANY_OPERANDS)
-                products = session.products(*(_library(step) or anything))
+                dtype = step.a.layout.dtype
+                products = session.products(dtype, step.epilogue, step.serves)
                 made.append(self._product(step, products, packed))
                 continue
             address = self._loaded.addresses[bundles[step].symbol]
@@ -134,7 +136,7 @@ class CompiledGraph:
         self, step: ProductStep, products: Any, packed: dict[tuple[int, object], CompiledProduct]
     ) -> CompiledProduct:
         array = step.b.buffer.array
-        if array is None or not _is_weight(step):
+        if array is None or not step.by_weight:
             return CompiledProduct(products, None)
         key = (id(array), step.epilogue)
         if key not in packed:
@@ -154,20 +156,47 @@ class CompiledGraph:
             return self._locked(arrays)
 
     def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
-        """The time of each step, the shortest of some rounds. Steps are launched one by one, which
-        makes each of them some microseconds longer than within a run."""
-        with self._lock:
-            shortest = [math.inf] * len(self.lowered.steps)
-            self._locked(arrays)
-            for _ in range(rounds):
-                for i in range(len(shortest)):
-                    began = time.perf_counter()
-                    self._locked(arrays, i)
-                    shortest[i] = min(shortest[i], time.perf_counter() - began)
-            return shortest
+        """The time of each step, the shortest of some rounds. Steps are launched one by one: where
+        they have several workers, each takes the start of a job longer than within a run."""
+        shortest = [math.inf] * len(self.lowered.steps)
 
-    def _locked(self, arrays: Sequence[Array], only: int | None = None) -> list[Array]:
-        """All steps, or only one."""
+        def launch(program: BoundProgram, words: int) -> None:
+            # Workers that fell asleep between two rounds wake up for none.
+            self._launch_steps(program, 0, 0, words)
+            for i in range(len(shortest)):
+                began = time.perf_counter()
+                self._launch_steps(program, i, 1, words)
+                shortest[i] = min(shortest[i], time.perf_counter() - began)
+
+        with self._lock:
+            for _ in range(rounds + 1):
+                self._locked(arrays, launch)
+        return shortest
+
+    def memory(self, arrays: Sequence[Array]) -> Memory:
+        """What a run on such arrays takes; see `run`.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+        """
+        with self._lock:
+            program = self._program(arrays, self.threads)
+        return Memory(
+            self._weights_bytes,
+            program.arena_bytes,
+            program.workspace_bytes,
+            program.attention_worker_bytes,
+            program.outputs_bytes,
+            program.records_bytes,
+        )
+
+    def _launch(self, program: BoundProgram, words: int) -> None:
+        self._run(program.address, words)
+
+    def _locked(
+        self, arrays: Sequence[Array], launch: Callable[[BoundProgram, int], None] | None = None
+    ) -> list[Array]:
+        """A run, by `launch` if that is given, which is told where the words of arrays are."""
         pool = self._session.backend.runtime.pool
         workers = self.threads
         alone = workers == 1 or not pool.lock.acquire(blocking=False)
@@ -178,10 +207,7 @@ class CompiledGraph:
             program = self._program(arrays, 1 if alone else workers)
             outputs = [np.empty(shape, dtype) for shape, dtype in program.outputs]
             words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
-            if only is None:
-                self._run(program.address, words.ctypes.data)
-            else:
-                self._run_step(program, only, words.ctypes.data)
+            (launch or self._launch)(program, words.ctypes.data)
         finally:
             if not alone:
                 pool.lock.release()
@@ -193,13 +219,14 @@ class CompiledGraph:
             raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
         return outputs
 
-    def _run_step(self, program: BoundProgram, number: int, words: int) -> None:
+    def _launch_steps(self, program: BoundProgram, number: int, count: int, words: int) -> None:
+        """Run `count` steps from the one of a number on."""
         records = program.records
-        first, count = records[Program.STEPS], records[Program.STEP_COUNT]
+        first, all_ = records[Program.STEPS], records[Program.STEP_COUNT]
         records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
-        records[Program.STEP_COUNT] = 1
+        records[Program.STEP_COUNT] = count
         self._run(program.address, words)
-        records[Program.STEPS], records[Program.STEP_COUNT] = first, count
+        records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
 
     def _program(self, arrays: Sequence[Array], workers: int) -> BoundProgram:
         shapes = tuple([x.shape for x in arrays])
@@ -217,20 +244,13 @@ class CompiledGraph:
         return found
 
 
-def _is_weight(step: ProductStep) -> bool:
-    """Whether B is a constant matrix, to be packed once."""
-    whole = step.b.contiguous and step.b.layout.offset == 0
-    return step.b.buffer.array is not None and len(step.b.shape) == 2 and whole
-
-
 def _library(step: Step) -> tuple[DType, Expr, str] | None:
     """The library of a step whose uKernels read contiguous rows and panels: dtype, epilogue, what
     it serves."""
     if isinstance(step, AttentionStep):
         return step.q.layout.dtype, ACCUMULATOR, PANELS
-    if isinstance(step, ProductStep) and _is_weight(step) and step.a.layout.strides[-1] == 1:
-        serves = INT8_PANELS if step.b.layout.dtype == INT8 else PANELS
-        return step.a.layout.dtype, step.epilogue, serves
+    if isinstance(step, ProductStep) and step.serves != ANY_OPERANDS:
+        return step.a.layout.dtype, step.epilogue, step.serves
     return None
 
 
@@ -241,6 +261,15 @@ def _without_weight(step: Step, made: Compiled) -> Step:
         buffer = replace(step.b.buffer, array=None)
         return replace(step, b=replace(step.b, buffer=buffer))
     return step
+
+
+def _weights_bytes(lowered: Lowered, made: Sequence[Compiled]) -> int:
+    """Of panels, and of what is read as it came."""
+    panels = (code.panels for code in made if isinstance(code, CompiledProduct))
+    packed = {id(p): int(p.packed.nbytes) for p in panels if p is not None}
+    constants = {b: b.array for step in lowered.steps for b in step.reads}
+    others = (array.nbytes for array in constants.values() if array is not None)
+    return sum(packed.values()) + sum(others)
 
 
 def _bundle(step: Step, isa: Isa) -> GraphBundle | None:

@@ -12,12 +12,11 @@ from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.splitting import split
-from ftuner.graph.steps import (
-    Step,
-)
+from ftuner.graph.steps import Step
 from ftuner.runtime.arrays import Array, as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.compiled import CompiledGraph
+from ftuner.runtime.footprint import Memory, together
 from ftuner.runtime.session import Session
 
 
@@ -101,6 +100,24 @@ class Model:
         self._through(feeds, run)
         return times
 
+    def memory(self, feeds: Mapping[str, object]) -> Memory:
+        """The bytes that a run on such arrays takes; see `run`. Where an extent depends on data,
+        all parts of the model but the last are run to know it.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes.
+            ShapeError: extents that contradict the model.
+            IndexRangeError: an index in the data that is out of range.
+        """
+        found: list[Memory] = []
+
+        def run(part: CompiledGraph, arrays: list[Array]) -> list[Array]:
+            found.append(part.memory(arrays))
+            return part.run(arrays) if part is not self.parts[-1] else []
+
+        self._through(feeds, run)
+        return together(found)
+
     def _through(
         self,
         feeds: Mapping[str, object],
@@ -115,8 +132,8 @@ class Model:
         for part, node in zip(self.parts, self._nodes, strict=True):
             results = run(part, [known[v] for v in part.graph.inputs])
             outputs.append(results)
-            known.update(zip((v for _, v in part.graph.outputs), results, strict=True))
             if node is not None:
+                known.update(zip((v for _, v in part.graph.outputs), results, strict=True))
                 # Between two programs, NumPy finds what decides the extents of the second.
                 found = OPERATORS[node.op].reference(results[0], **node.attributes)
                 known[node.output] = np.ascontiguousarray(found)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.errors import ShapeError
+from ftuner.planner.plan import Problem
+from ftuner.planner.widths import panel_problem
 from ftuner.runtime.arrays import Array
+from ftuner.runtime.encode import Strides
 from ftuner.runtime.strided import StridedArray
 
 COLUMNS_WORTH_PACKING = 64
@@ -89,6 +94,45 @@ def b_source(b: Array | StridedArray) -> str:
     if along_k and (b.shape[-1] == 1 or not unit_columns(b)):
         return "columns"
     return "rows" if unit_columns(b) else "other"
+
+
+def step_problem(
+    a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
+    width: int, workers: int, page_bytes: int,
+) -> tuple[Problem, Strides]:  # fmt: skip
+    """What a step of a program asks the planner, and how its arrays lie.
+
+    `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
+    """
+    k, n = b.shape[-2:]
+    if len(b.shape) == 2:
+        # All rows at once.
+        rows = math.prod(c.shape[:-1])
+        a = StridedArray((rows, k), a.strides[-2:], a.itemsize)
+        c = StridedArray((rows, n), c.strides[-2:], c.itemsize)
+    layout = a_layout(a, n, page_bytes)
+    axes = batch_axes(c.shape[:-2], a, b, c)
+    b_k = b_column = 0
+    if width:
+        source = "int8_panels" if b.itemsize == 1 else "panels"
+        problem = panel_problem(
+            n, k, width, c.shape[0], workers, layout.layout, layout.must_pack, source
+        )
+    else:
+        b_k = b.strides[-2]
+        b_column = b.itemsize if unit_columns(b) else b.strides[-1]
+        problem = Problem(
+            m=c.shape[-2], n=n, k=k, batch=math.prod(axis[0] for axis in axes),
+            a_layout=layout.layout, a_must_pack=layout.must_pack, b_source=b_source(b),
+            width=0, b_k_bytes=abs(b_k), workers=workers,
+        )  # fmt: skip
+    a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
+    steps = tuple(
+        x.strides[-2] if len(x.shape) > 1 and any(e != 1 for e in x.shape[:-1]) else 0
+        for x in operands
+    )
+    strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
+    return problem, strides
 
 
 def product_shape(a: Array, b: Array) -> tuple[int, ...]:

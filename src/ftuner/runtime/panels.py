@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from ftuner.core.ukernel import ROW
 from ftuner.planner.plan import Problem
+from ftuner.planner.widths import best_width, panel_problem
 from ftuner.runtime.arrays import Array, readable
 from ftuner.runtime.encode import SLACK_BYTES
 from ftuner.runtime.memory import long_lived
 from ftuner.runtime.products import Products
-
-REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
-"""Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one
-to some hundreds, each as likely as the next."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +36,6 @@ class Panels:
         )
 
 
-def panel_problem(
-    n: int, k: int, width: int, rows: int, workers: int, layout: str, must_pack: bool,
-    source: str = "panels",
-) -> Problem:  # fmt: skip
-    """What the planner is asked for a weight in panels and an A that lies as told."""
-    return Problem(rows, n, k, 1, layout, must_pack, source, width, 0, workers)
-
-
 def pack(products: Products, weight: Array, workers: int, width: int | None = None) -> Panels:
     """Pack a weight of (n, k), any strides.
 
@@ -55,7 +43,7 @@ def pack(products: Products, weight: Array, workers: int, width: int | None = No
     """
     n, k = weight.shape
     if width is None:
-        width = _best_width(products, n, k, workers, "panels")
+        width = best_width(products.planner, n, k, workers)
     weight = readable(weight)
     library = products.compiled.library
     lanes, size = library.lanes, weight.itemsize
@@ -79,7 +67,7 @@ def pack_int8(products: Products, weight: Array, workers: int) -> Panels:
     """Pack a weight of (n, k) 8-bit integers, any strides, in the width that is best for products
     with `workers`."""
     n, k = weight.shape
-    width = _best_width(products, n, k, workers, "int8_panels")
+    width = best_width(products.planner, n, k, workers, "int8_panels")
     lanes = products.compiled.library.lanes
     padded = -(-n // lanes) * lanes
     packed = long_lived(padded * k + SLACK_BYTES)[: padded * k].view(np.int8)
@@ -90,19 +78,3 @@ def pack_int8(products: Products, weight: Array, workers: int) -> Panels:
         panel[:, : len(columns)] = columns.T
         panel[:, len(columns) :] = 0
     return Panels(packed, width, n, k, "int8_panels")
-
-
-def _best_width(products: Products, n: int, k: int, workers: int, source: str) -> int:
-    planner = products.planner
-    widths = products.compiled.library.widths
-    if len(widths) == 1:
-        return widths[0]
-
-    def total(width: int) -> float:
-        """Sum of logarithms: each count of rows weighs the same, however long it takes."""
-        problems = (
-            panel_problem(n, k, width, rows, workers, ROW, False, source) for rows in REFERENCE_ROWS
-        )
-        return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
-
-    return min(widths, key=total)

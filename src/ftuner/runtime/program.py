@@ -26,7 +26,7 @@ from ftuner.codegen.llvm.abi import (
 )
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.core.dim import Dim
-from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
+from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import (
@@ -37,13 +37,12 @@ from ftuner.graph.steps import (
     TopKStep,
 )
 from ftuner.graph.steps import Step as AnyStep
-from ftuner.planner.plan import Problem
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord, attention_record
-from ftuner.runtime.encode import SLACK_BYTES, Strides, aligned
+from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.extents import Dims, Layouts
-from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
-from ftuner.runtime.panels import Panels, panel_problem
+from ftuner.runtime.operands import step_problem
+from ftuner.runtime.panels import Panels
 from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.strided import StridedArray
 
@@ -98,8 +97,6 @@ class _Task(NamedTuple):
     """Of attention; None for products."""
     width: int
     """Of the panels of a product's weight; 0 if it has none."""
-    source: str
-    """Of B, if it is in panels."""
     layouts: tuple[int, ...]
     """Of the step's views, in their order."""
 
@@ -119,6 +116,20 @@ class BoundProgram:
     """Where the arena and the thread pool were when the records were written."""
     kept: tuple[Ready, ...]
     """Plans that the records point to."""
+    arena_bytes: int
+    """Of intermediate results; the workspace lies behind them."""
+    workspace_bytes: int
+    attention_worker_bytes: int
+    """Of the workspace, what each worker has in the largest attention."""
+
+    @property
+    def outputs_bytes(self) -> int:
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
+
+    @property
+    def records_bytes(self) -> int:
+        plans = {id(r.encoded): len(r.encoded.records) for r in self.kept}
+        return int(self.records.nbytes) + SLOT_BYTES * sum(plans.values())
 
 
 class ProgramWriter:
@@ -221,8 +232,8 @@ class ProgramWriter:
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
         scale = step.scale if isinstance(step, AttentionStep) else None
-        width, source = (panels.width, panels.source) if panels is not None else (0, "")
-        task = _Task(step.title, code.products, scale, width, source, layouts)
+        width = panels.width if panels is not None else 0
+        task = _Task(step.title, code.products, scale, width, layouts)
         number = self._tasks.setdefault(task, len(self._tasks))
         argument = len(image)
         if isinstance(step, AttentionStep):
@@ -280,7 +291,8 @@ class ProgramWriter:
         strided = self._layouts.strided(values)
         planned = [self._planned(task, strided, workers) for task in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
-        base = arena(arena_bytes + max(map(_workspace_bytes, planned), default=0))
+        workspace_bytes = max(map(_workspace_bytes, planned), default=0)
+        base = arena(arena_bytes + workspace_bytes)
         workspace = base + arena_bytes
 
         records = self._image.copy()
@@ -323,7 +335,11 @@ class ProgramWriter:
         self._deal(records, workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple(r for r in planned if isinstance(r, Ready))
-        return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)
+        attentions = (r.worker_bytes for r in planned if isinstance(r, AttentionRecord))
+        return BoundProgram(
+            records, here, outputs, tuple(self._checked), base, pool, kept, arena_bytes,
+            workspace_bytes, max(attentions, default=0),
+        )  # fmt: skip
 
     def _deal(self, records: npt.NDArray[np.int64], workers: int) -> None:
         """Cut what is left into chunks, and tell each step how many come before it."""
@@ -373,39 +389,7 @@ class ProgramWriter:
             return None
         if a.shape[-1] == 0:
             raise ShapeError(f"{task.title}: a product over an axis of no elements")
-        return self._product(task, a, b, c, operands, workers)
-
-    def _product(
-        self, task: _Task, a: StridedArray, b: StridedArray, c: StridedArray,
-        operands: Sequence[StridedArray], workers: int,
-    ) -> Ready:  # fmt: skip
-        k, n = b.shape[-2:]
-        if len(b.shape) == 2:
-            # All rows at once.
-            rows = math.prod(c.shape[:-1])
-            a = StridedArray((rows, k), a.strides[-2:], a.itemsize)
-            c = StridedArray((rows, n), c.strides[-2:], c.itemsize)
-        layout = a_layout(a, n, self._page_bytes)
-        axes = batch_axes(c.shape[:-2], a, b, c)
-        b_k = b_column = 0
-        if task.width:
-            problem = panel_problem(
-                n, k, task.width, c.shape[0], workers, layout.layout, layout.must_pack, task.source
-            )
-        else:
-            b_k = b.strides[-2]
-            b_column = b.itemsize if unit_columns(b) else b.strides[-1]
-            problem = Problem(
-                m=c.shape[-2], n=n, k=k, batch=math.prod(axis[0] for axis in axes),
-                a_layout=layout.layout, a_must_pack=layout.must_pack, b_source=b_source(b),
-                width=0, b_k_bytes=abs(b_k), workers=workers,
-            )  # fmt: skip
-        a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
-        steps = tuple(
-            x.strides[-2] if len(x.shape) > 1 and any(e != 1 for e in x.shape[:-1]) else 0
-            for x in operands
-        )
-        strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
+        problem, strides = step_problem(a, b, c, operands, task.width, workers, self._page_bytes)
         return task.products.ready(problem, strides)
 
 

@@ -241,6 +241,20 @@ def combine(builder: ir.IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: D
     return apply(builder, name, [x, y], dtype, fused=False)
 
 
+def precedes(
+    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool,
+    nan_first: bool,
+) -> ir.Value:  # fmt: skip
+    """Whether x comes before y, the largest (or smallest) first; all NaN are equal, and before or
+    behind every number."""
+    if dtype.kind != "float":
+        return apply(builder, "less", (y, x) if largest else (x, y), dtype, fused=False)
+    # True where either is NaN: then the one that must not be decides.
+    either = builder.fcmp_unordered(">" if largest else "<", x, y)
+    number_ = y if nan_first else x
+    return builder.and_(either, builder.fcmp_ordered("ord", number_, number_))
+
+
 def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
     """What a reduction of nothing gives."""
     if kind == "sum":

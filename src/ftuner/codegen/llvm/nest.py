@@ -209,9 +209,10 @@ class _Emission(Frame):
                 value = value if elements.lanes_of(value) else splat(builder, value, lanes)
                 at = splat(builder, at, lanes)
             before = builder.load(best, typ=type_)
-            name = "less_equal" if stage.last else "less"
-            sides = (before, value) if kind == "maximum" else (value, before)
-            better = elements.apply(builder, name, sides, dtype, self.fused)
+            # The first NaN is the largest and the smallest, as NumPy has it.
+            sides = (before, value) if stage.last else (value, before)
+            better = elements.precedes(builder, *sides, dtype, kind == "maximum", nan_first=True)
+            better = builder.not_(better) if stage.last else better
             builder.store(builder.select(better, value, before), best)
             old = builder.load(position, typ=where)
             builder.store(builder.select(better, at, old), position)

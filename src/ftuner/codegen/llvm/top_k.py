@@ -32,8 +32,8 @@ def emit_top_k(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> i
         return builder.gep(base, [index], source_etype=kind)
 
     def better(x: ir.Value, y: ir.Value) -> ir.Value:
-        sides = (y, x) if largest else (x, y)
-        return elements.apply(builder, "less", sides, dtype, fused=False)
+        # NaN counts as larger than all numbers, as in NumPy's order.
+        return elements.precedes(builder, x, y, dtype, largest, nan_first=largest)
 
     with counted_loop(builder, begin, end) as task:
         outer, inner = builder.udiv(task, step), builder.urem(task, step)

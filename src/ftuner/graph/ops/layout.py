@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.definition import Index, Nest, Writer
-from ftuner.core.dim import Dim, ceil_quotient, maximum, product
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
@@ -58,7 +58,20 @@ def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    return (TensorType(types[0].dtype, attributes["shape"]),)
+    """All that is read lies within the operand: extents that only run time tells are demanded."""
+    x, starts, steps, shape = types[0], *(attributes[a] for a in ("starts", "steps", "shape"))
+    if not len(starts) == len(steps) == len(shape) == x.rank or 0 in steps:
+        raise ShapeError(f"slice {x} from {list(starts)} by {list(steps)} to {list(shape)}")
+    for extent, start, step, count in zip(x.shape, starts, steps, shape, strict=True):
+        last = start + (count - 1) * step
+        low, high = (start, last) if step > 0 else (last, start)
+        what = f"slice {x}: {count} of {extent} from {start} by {step}"
+        require(maximum(-count, 0), 0, what)
+        # What no element is read from lies nowhere.
+        some = minimum(count, 1)
+        require(some * maximum(-low, 0), 0, what)
+        require(some * maximum(high + 1 - extent, 0), 0, what)
+    return (TensorType(x.dtype, shape),)
 
 
 def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:

@@ -98,6 +98,8 @@ ORDERING = (
     Operator("non_zero", _infer_non_zero, _reference_non_zero, None),
 )
 """`top_k` gives the `k` largest (or smallest) elements along `axis`, in order, of equal ones the
-first, and where they were. `non_zero` gives the index of each element that is not zero, one a
-column, in the order of the elements; its attribute `count` names the symbol that their number,
-which only its data tells, is bound to when it has run."""
+first, and where they were. NaN counts as larger than every number, and as equal to NaN: the order
+of NumPy's sort, of torch.topk and of ONNX's reference implementation (ONNX Runtime has none).
+`non_zero` gives the index of each element that is not zero, one a column, in the order of the
+elements; its attribute `count` names the symbol that their number, which only its data tells, is
+bound to when it has run."""

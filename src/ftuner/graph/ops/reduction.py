@@ -187,3 +187,6 @@ REDUCTIONS = (
     Operator("softmax", _infer_softmax, _reference_softmax, _define_softmax),
     Operator("norm", _infer_norm, _reference_norm, _define_norm),
 )
+"""As in NumPy, the `maximum` and `minimum` of elements among which one is NaN are NaN, and
+`arg_reduce` finds the first NaN (with `last`, the last one) whether it looks for the largest or the
+smallest."""

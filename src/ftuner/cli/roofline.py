@@ -1,0 +1,38 @@
+"""The roofline, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.report.roofline import Roofline
+
+
+def roofline_table(line: Roofline, measured_flops_per_s: float | None = None) -> Table:
+    """A row a level, then the peak and what the estimate reaches, and what was measured."""
+    from rich.table import Table
+
+    from ftuner.report.units import rate
+
+    table = Table(
+        title=f"roofline at {line.flops_per_byte:.3g} flop/byte, bound by {line.bound}",
+        title_justify="left",
+    )
+    table.add_column("roof")
+    for column in ("bandwidth", "attainable", "of peak"):
+        table.add_column(column, justify="right")
+    peak = line.peak_flops_per_s
+    for roof in line.roofs:
+        name = f"{roof.level} (operands fit)" if roof.level == line.home else roof.level
+        attainable = roof.attainable_flops_per_s
+        table.add_row(name, rate(roof.bandwidth_bytes_per_s, "B/s"), rate(attainable, "flop/s"),
+                      f"{attainable / peak:.1%}")  # fmt: skip
+    table.add_section()
+    reached = [("peak", peak), ("estimate", line.predicted_flops_per_s)]
+    if measured_flops_per_s is not None:
+        reached.append(("measured", measured_flops_per_s))
+    for name, flops_per_s in reached:
+        table.add_row(name, "", rate(flops_per_s, "flop/s"), f"{flops_per_s / peak:.1%}")
+    return table

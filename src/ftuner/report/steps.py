@@ -1,0 +1,173 @@
+"""What one step of a program is at known extents: its plan in words, its work, its estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ftuner.core.dim import evaluate
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.cost.elementary import expression_cycles, expression_operations
+from ftuner.cost.nest import NestCost, Operand
+from ftuner.cost.top_k import TopKProblem, top_k_work
+from ftuner.cost.work import Machine, Stream, Work, estimate_of
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, Step, TopKStep
+from ftuner.planner.attention import (
+    AttentionLayout,
+    AttentionProblem,
+    attention_blocks,
+    attention_estimate,
+)
+from ftuner.planner.plan import Plan
+from ftuner.planner.planner import planner_of
+from ftuner.planner.widths import best_width
+from ftuner.report.units import count
+from ftuner.runtime.operands import step_problem
+from ftuner.runtime.strided import StridedArray
+from ftuner.ukernels.library import INT8_PANELS, PANELS
+
+Extents = Mapping[str, int]
+SOFTMAX_OPERATIONS = 5
+"""On a score: its scale, the maximum, the difference, the power, the sum."""
+GRID = ("batch", "m", "n", "k")
+
+
+class StepReport(NamedTuple):
+    """A step at known extents."""
+
+    plan: str
+    work: Work
+
+
+def report_of(step: Step, extents: Extents, machine: Machine, resident_bytes: int) -> StepReport:
+    """`resident_bytes`: what passes between two runs of the step, which decides where its constants
+    come from."""
+    if isinstance(step, NestStep):
+        return _nest(step, extents, machine, resident_bytes)
+    if isinstance(step, ProductStep):
+        return _product(step, extents, machine, resident_bytes)
+    if isinstance(step, AttentionStep):
+        return _attention(step, extents, machine)
+    return _top_k(step, extents, machine)
+
+
+def _nest(step: NestStep, extents: Extents, machine: Machine, resident_bytes: int) -> StepReport:
+    def operand(buffer: Buffer) -> Operand:
+        size = evaluate(buffer.elements, extents) * buffer.dtype.itemsize
+        return Operand(size, 0 if buffer.array is None else resident_bytes)
+
+    cost = NestCost(step.kernel, extents, machine)
+    work = cost.work([operand(b) for b in step.reads], [operand(b) for b in step.writes])
+    schedule = cost.schedule
+    walk = "scalars"
+    if schedule.vector is not None:
+        walk = f"{schedule.lanes} lanes along axis {schedule.vector}"
+    return StepReport(f"{walk}, {count(cost.tasks, 'task')}", work)
+
+
+def _top_k(step: TopKStep, extents: Extents, machine: Machine) -> StepReport:
+    rows, extent, wanted = (evaluate(d, extents) for d in (step.rows, step.count, step.wanted))
+    problem = TopKProblem(rows, extent, wanted, step.x.layout.dtype.itemsize)
+    return StepReport(count(rows, "task"), top_k_work(problem, machine))
+
+
+def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepReport:
+    q, k, v = (_strided(x, extents) for x in (step.q, step.k, step.v))
+    *batch, rows, depth = q.shape
+    steps, columns = v.shape[-2:]
+    elements = math.prod(batch)
+    reads = sum(_touched(x, extents) for x in step.views[:-1])
+    writes = _touched(step.out, extents)
+    if 0 in (*q.shape, *v.shape):
+        return StepReport("nothing", _nothing(machine))
+    planner = planner_of(
+        machine.hardware, machine.isa.name, step.q.layout.dtype, ACCUMULATOR, PANELS
+    )
+    problem = AttentionProblem(elements, rows, depth, steps, columns, machine.workers)
+    masked = step.mask is not None
+    layout = AttentionLayout(masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize)
+    estimate = attention_estimate(planner, problem, layout, reads + writes)
+    scores = elements * rows * steps
+    flops = 2 * scores * (depth + columns) + (SOFTMAX_OPERATIONS + masked) * scores
+    flops += elements * rows * columns
+    block, splits = attention_blocks(planner, problem)
+    plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
+    return StepReport(plan, Work(flops, reads, writes, estimate))
+
+
+def _product(
+    step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
+) -> StepReport:
+    hardware, isa, workers = machine.hardware, machine.isa, machine.workers
+    a, b, c, *operands = (_strided(view, extents) for view in step.views)
+    reads = sum(_touched(view, extents) for view in (step.a, step.b, *step.operands))
+    writes = _touched(step.c, extents)
+    if 0 in (*a.shape, *c.shape):
+        return StepReport("nothing", _nothing(machine))
+    dtype = step.c.layout.dtype
+    planner = planner_of(hardware, isa.name, dtype, step.epilogue, step.serves)
+    k, n = b.shape[-2:]
+    source = "int8_panels" if step.serves == INT8_PANELS else "panels"
+    width = best_width(planner, n, k, workers, source) if step.by_weight else 0
+    problem, _ = step_problem(a, b, c, operands, width, workers, hardware.page_bytes)
+    plan = planner.plan(problem)
+    estimate = planner.estimate(plan)
+    used = plan.workers
+    # What the planner leaves out: the epilogue, and weights that the rest of the program has pushed
+    # out of the caches.
+    elements = math.prod(c.shape)
+    vectors = elements / isa.lanes(dtype) / used
+    streams = []
+    if step.b.buffer.array is not None:
+        streams = [Stream(_touched(step.b, extents) / used, resident_bytes)]
+    rest = estimate_of(
+        machine, used, 0.0, 0.0, vectors * expression_cycles(step.epilogue, dtype, isa), streams
+    )
+    estimate = replace(
+        estimate,
+        l3_s=max(estimate.l3_s, rest.l3_s),
+        dram_s=max(estimate.dram_s, rest.dram_s),
+        tile_s=estimate.tile_s + rest.tile_s,
+        synchronise_s=max(estimate.synchronise_s, rest.synchronise_s),
+    )
+    flops = elements * (2 * k + expression_operations(step.epilogue))
+    return StepReport(_in_words(plan), Work(flops, reads, writes, estimate))
+
+
+def _in_words(plan: Plan) -> str:
+    """The tiles of the first worker, and how workers share the axes."""
+    tiles = [
+        f"{segments} x {band.family.kernels[mr - 1]}"
+        for band in plan.shares[0].bands[:1]
+        for mr, segments in band.segments
+    ]
+    cuts = [
+        f"{axis} in {parts}"
+        for axis, parts in zip(GRID, plan.choice.grid, strict=True)
+        if parts > 1
+    ]
+    chunks = [count(plan.chunks, "chunk")] if plan.chunks else []
+    return ", ".join((*tiles, *cuts, *chunks))
+
+
+def _nothing(machine: Machine) -> Work:
+    return Work(0, 0, 0, estimate_of(machine, 1, 0.0, 0.0, 0.0, ()))
+
+
+def _strided(view: View, extents: Extents) -> StridedArray:
+    layout = view.layout
+    size = layout.dtype.itemsize
+    shape = tuple(evaluate(d, extents) for d in layout.shape)
+    strides = tuple(size * evaluate(d, extents) for d in layout.strides)
+    return StridedArray(shape, strides, size)
+
+
+def _touched(view: View, extents: Extents) -> int:
+    """Bytes of a view, those that are read again and again once."""
+    array = _strided(view, extents)
+    axes = zip(array.shape, array.strides, strict=True)
+    elements = math.prod(n if stride or not n else 1 for n, stride in axes)
+    return elements * array.itemsize

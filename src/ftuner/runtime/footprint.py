@@ -1,0 +1,35 @@
+"""The memory that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a model takes at one shape of its inputs, beside compiled code."""
+
+    weights_bytes: int
+    """Constants: packed as products read them, others as they came."""
+    arena_bytes: int
+    """Intermediate results, those that do not live at the same time in one place."""
+    workspace_bytes: int
+    """What steps need while they run, of all workers: k, v and scores of attention, operands of
+    products that are packed in each run, partial sums."""
+    attention_worker_bytes: int
+    """The part of the workspace that each worker has in the largest attention."""
+    outputs_bytes: int
+    """New arrays, one for each output."""
+    records_bytes: int
+    """The program of this shape, with the plans that it points to; each shape has its own."""
+
+    @property
+    def total_bytes(self) -> int:
+        parts = (self.weights_bytes, self.arena_bytes, self.workspace_bytes)
+        return sum(parts) + self.outputs_bytes + self.records_bytes
+
+
+def together(parts: Sequence[Memory]) -> Memory:
+    """Of programs that run one after the other, and keep what they have."""
+    return Memory(*map(sum, zip(*map(astuple, parts), strict=True)))

@@ -1,0 +1,142 @@
+"""Nests cost what their loops and their bytes take, on recorded machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from tests.codegen.nest_cases import CASES
+from tests.codegen.nest_running import A, B, C, Case
+from tests.conftest import recorded_cpus
+
+from ftuner.core.dim import evaluate, product
+from ftuner.core.schedule import operand_numbers
+from ftuner.cost.elementary import CALL_CYCLES
+from ftuner.cost.nest import GATHER_CYCLES, LOOP_CYCLES, NestCost, Operand
+from ftuner.cost.work import Machine, Work
+from ftuner.hardware.model import CpuHardware
+
+CLOCK = 3.22e9
+"""Of the recorded AMD Zen 3: two loads, two vector operations and one store a cycle."""
+
+
+def milan(workers: int = 1) -> Machine:
+    machine = next(m for m in recorded_cpus() if m.name == "epyc-milan-2")
+    return Machine(machine, machine.isa("avx2"), workers)
+
+
+def work_of(
+    case: Case, extents: Mapping[str, int], machine: Machine, resident_bytes: int = 0
+) -> Work:
+    """With operands that lie in one piece each."""
+    kernel = case.kernel()
+    types = [case.types[n] for n in operand_numbers(kernel)]
+    reads, writes = (
+        [Operand(t.dtype.itemsize * evaluate(product(t.shape), extents), resident) for t in found]
+        for found, resident in ((types, resident_bytes), (case.results(), 0))
+    )
+    return NestCost(kernel, extents, machine).work(reads, writes)
+
+
+def floats(op: str, *shapes: tuple[object, ...], **attributes: object) -> Case:
+    return Case(op, tuple(("float32", shape) for shape in shapes), attributes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("case", "extents", "cycles", "flops", "moved"),
+    [
+        # 128 vectors: two loads, an addition, a store. Two blocks are tasks.
+        (floats("add", (A, C), (A, C)), (2, 1, 512), 128 * 2.5 + 2 * LOOP_CYCLES, 1024,
+         12 * 1024),
+        # The row is read for each of three, but once from memory.
+        (floats("add", (A, C), (C,)), (3, 1, 80), 3 * (10 * 2.5 + LOOP_CYCLES), 240,
+         4 * (240 + 80 + 240)),
+        (floats("exp", (C,)), (1, 1, 8), 1.5 + 12.5 + CALL_CYCLES + LOOP_CYCLES, 8, 64),
+        # A vector that is not full costs as much as one that is.
+        (floats("exp", (C,)), (1, 1, 1), 1.5 + 12.5 + CALL_CYCLES + LOOP_CYCLES, 1, 8),
+        # A column of eight for each vector.
+        (floats("transpose", (A, C), perm=(1, 0)), (8, 1, 16),
+         16 * (1 + 8 * GATHER_CYCLES + LOOP_CYCLES), 0, 2 * 4 * 128),
+        # Additions wait for each other, four cycles each; three halvings and a store for each row.
+        (floats("reduce", (B, C), kind="sum", axes=(1,)), (1, 5, 800),
+         5 * (100 * 4 + 3 * 5 + LOOP_CYCLES + 1), 4000, 4 * 4005),
+    ],
+)  # fmt: skip
+def test_known_nests(
+    case: Case, extents: tuple[int, int, int], cycles: float, flops: int, moved: int
+) -> None:
+    work = work_of(case, dict(zip("ABC", extents, strict=True)), milan())
+    assert work.estimate.seconds * CLOCK == pytest.approx(cycles, rel=1e-6)
+    assert work.estimate.bound == "compute"
+    assert (work.flops, work.bytes_moved) == (flops, moved)
+
+
+@pytest.mark.parametrize(
+    ("elements", "bound", "seconds"),
+    [
+        # Three streams from L3, then from DRAM, at what one core gets of them.
+        (1 << 20, "l3", 12 * (1 << 20) / 7.4e10),
+        (1 << 26, "dram", 12 * (1 << 26) / 2.3e10),
+    ],
+)
+def test_levels(elements: int, bound: str, seconds: float) -> None:
+    work = work_of(floats("add", (C,), (C,)), {"C": elements}, milan())
+    assert work.estimate.bound == bound
+    assert work.estimate.seconds == pytest.approx(seconds)
+
+
+def test_both_cores_share_memory_and_wait_for_each_other() -> None:
+    case, extents = floats("add", (C,), (C,)), {"C": 1 << 26}
+    work = work_of(case, extents, milan(workers=2))
+    assert work.estimate.dram_s == pytest.approx(12 * (1 << 26) / 3.8e10)
+    assert work.estimate.synchronise_s == 5e-6
+    alone = work_of(case, {"C": 512}, milan(workers=2)).estimate
+    assert alone.issue_s == work_of(case, {"C": 512}, milan()).estimate.issue_s
+
+
+def test_constants_come_from_where_the_program_leaves_them() -> None:
+    """What a table is read from depends on all that passes by between two runs."""
+    case = Case("gather", (("float32", (A, C)), ("int64", (B,))), {"axis": 0})
+    extents = {"A": 30_000, "B": 64, "C": 768}
+    small, large = (work_of(case, extents, milan(), size) for size in (0, 100 << 20))
+    assert small.estimate.dram_s == 0 < large.estimate.dram_s
+    assert small.reads_bytes == 64 * 768 * 4 + 64 * 8, "not the whole table"
+    few = work_of(case, {**extents, "A": 2}, milan())
+    assert few.reads_bytes == 2 * 768 * 4 + 64 * 8, "nothing but the table"
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_terms(op: str, recorded: CpuHardware) -> None:
+    """All cases of all operators have estimates, of terms that are not negative."""
+    machine = Machine(recorded, recorded.widest, min(2, recorded.cores))
+    for case in CASES[op][::4]:
+        for extents in case.extents:
+            work = work_of(case, extents, machine)
+            assert all(seconds >= 0 for seconds in work.estimate.terms().values())
+            assert min(work.flops, work.reads_bytes, work.writes_bytes) >= 0
+
+
+ROWS = (
+    floats("add", (A, B, C), (C,)),
+    floats("gelu", (A, C)),
+    floats("softmax", (A, C), axis=1, log=False),
+    floats("norm", (A, C), (C,), axis=1, epsilon=1e-5, rms=False),
+    floats("reduce", (A, C), kind="sum", axes=(1,)),
+    floats("reduce", (A, C), kind="maximum", axes=(0,)),
+    floats("transpose", (A, B, C), perm=(2, 0, 1)),
+    floats("cumulative_sum", (A, C), axis=1, exclusive=False, reverse=False),
+    floats("arg_reduce", (A, C), kind="argmax", axis=1, last=False),
+    Case("gather", (("float32", (B, C)), ("int64", (A,))), {"axis": 0}),
+)
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_more_rows_are_never_cheaper(number: int, recorded: CpuHardware) -> None:
+    for workers in {1, min(4, recorded.cores)}:
+        machine = Machine(recorded, recorded.widest, workers)
+        before = 0.0
+        for rows in (*range(1, 70), *range(70, 5000, 311), 10_000, 100_000, 1_000_000):
+            extents = {"A": rows, "B": 3, "C": 77}
+            seconds = work_of(ROWS[number], extents, machine).estimate.seconds
+            assert seconds >= before * (1 - 1e-12), f"{rows} rows, {workers} workers"
+            before = seconds

@@ -1,0 +1,39 @@
+"""The largest elements of rows: most elements cost a comparison, the best ones a place."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.conftest import recorded_cpus
+
+from ftuner.cost.nest import LOOP_CYCLES
+from ftuner.cost.top_k import ELEMENT_CYCLES, MOVE_CYCLES, TopKProblem, top_k_work
+from ftuner.cost.work import Machine
+from ftuner.hardware.model import CpuHardware
+
+
+def milan(workers: int = 1) -> Machine:
+    machine = next(m for m in recorded_cpus() if m.name == "epyc-milan-2")
+    return Machine(machine, machine.isa("avx2"), workers)
+
+
+def test_known_rows() -> None:
+    work = top_k_work(TopKProblem(3, 1000, 10, 4), milan())
+    row = 1000 * ELEMENT_CYCLES + 10 * (1 + math.log(100)) * (LOOP_CYCLES + 5 * MOVE_CYCLES)
+    assert work.estimate.seconds == pytest.approx(3 * row / 3.22e9)
+    assert (work.reads_bytes, work.writes_bytes) == (12_000, 3 * 10 * (4 + 8))
+    assert top_k_work(TopKProblem(3, 1000, 0, 4), milan()).estimate.seconds == 0
+    assert top_k_work(TopKProblem(0, 1000, 10, 4), milan(2)).estimate.issue_s == 0
+
+
+def test_more_is_never_cheaper(recorded: CpuHardware) -> None:
+    for workers in {1, min(3, recorded.cores)}:
+        machine = Machine(recorded, recorded.widest, workers)
+        for grow in (
+            lambda n: TopKProblem(n, 50, 5, 4),
+            lambda n: TopKProblem(7, 50 + n, 5, 4),
+            lambda n: TopKProblem(7, 1000, n, 4),
+        ):
+            seconds = [top_k_work(grow(n), machine).estimate.seconds for n in range(1, 1000)]
+            assert seconds == sorted(seconds)

@@ -1,0 +1,80 @@
+"""Blocks and estimates of attention, on recorded machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.core.dtype import FLOAT32
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.attention import (
+    AttentionBlocks,
+    AttentionLayout,
+    AttentionProblem,
+    attention_blocks,
+    attention_estimate,
+)
+from ftuner.planner.planner import Planner, planner_of
+from ftuner.ukernels.library import PANELS
+
+PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
+
+
+def planner(name: str) -> Planner:
+    machine = load_recorded(name)
+    assert isinstance(machine, CpuHardware)
+    return planner_of(machine, machine.widest.name, FLOAT32, serves=PANELS)
+
+
+@pytest.mark.parametrize(
+    ("machine", "problem", "rows", "splits"),
+    [
+        # Heads divide evenly by workers: a block is eight tiles of six rows.
+        ("epyc-milan-2", (12, 77, 64, 77, 64, 2), 48, 1),
+        ("epyc-milan-2", (12, 5, 64, 77, 64, 2), 5, 1),
+        # One head for two workers is cut, into whole tiles.
+        ("epyc-milan-2", (1, 77, 64, 77, 64, 2), 12, 6),
+        ("epyc-milan-2", (3, 512, 64, 512, 64, 2), 48, 2),
+        # Scores of a block fill a quarter of L2 at most.
+        ("epyc-milan-2", (12, 4096, 64, 4096, 64, 2), 6, 1),
+    ],
+)
+def test_blocks(machine: str, problem: tuple[int, ...], rows: int, splits: int) -> None:
+    found = attention_blocks(planner(machine), AttentionProblem(*problem))
+    assert found == AttentionBlocks(rows, splits)
+
+
+def seconds(name: str, problem: AttentionProblem, layout: AttentionLayout = PLAIN) -> float:
+    moved = (
+        4 * problem.elements * (problem.rows + problem.steps) * (problem.depth + problem.columns)
+    )
+    return attention_estimate(planner(name), problem, layout, moved).seconds
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_more_rows_are_not_cheaper(recorded: CpuHardware, workers: int) -> None:
+    """To within a few percent: tiles fit some heights better than others."""
+    before = 0.0
+    for rows in range(1, 300):
+        problem = AttentionProblem(12, rows, 64, 77, 64, workers)
+        now = seconds(recorded.name, problem)
+        assert now >= 0.97 * before, rows
+        before = max(before, now)
+    longer = AttentionProblem(12, 299, 64, 154, 64, workers)
+    assert seconds(recorded.name, longer) > 1.5 * before
+
+
+def test_terms(recorded: CpuHardware) -> None:
+    """No worker is faster than its multiply-adds, and each thing that is asked for costs."""
+    found = planner(recorded.name)
+    problem = AttentionProblem(12, 77, 64, 77, 64, 1)
+    estimate = attention_estimate(found, problem, PLAIN, 4 * 12 * 77 * 64 * 4)
+    assert all(s >= 0 for s in estimate.terms().values())
+    assert estimate.synchronise_s == 0 < min(estimate.pack_s, estimate.tile_s)
+    peak = recorded.peak_flops_per_s(found.library.isa, FLOAT32)
+    assert estimate.seconds > 2 * 12 * 77 * 77 * (64 + 64) / peak
+    plain = seconds(recorded.name, problem)
+    assert seconds(recorded.name, problem, PLAIN._replace(masked=True)) > plain
+    assert seconds(recorded.name, problem, PLAIN._replace(k_copies=True)) < plain
+    if recorded.cores > 1:
+        assert seconds(recorded.name, problem._replace(workers=2)) < plain

@@ -1,0 +1,46 @@
+"""Which width a weight is packed in, on recorded machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.ukernel import ROW
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.planner import Planner, planner_of
+from ftuner.planner.widths import REFERENCE_ROWS, best_width, panel_problem
+
+
+def planner(name: str) -> Planner:
+    machine = load_recorded(name)
+    assert isinstance(machine, CpuHardware)
+    return planner_of(machine, machine.widest.name, FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("machine", "n", "k", "columns"),
+    [
+        ("epyc-milan-2", 768, 768, 24),
+        ("epyc-milan-2", 16, 768, 16),
+        ("xeon-8375c", 768, 768, 80),
+    ],
+)
+def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:
+    found = planner(machine)
+    assert best_width(found, n, k, 1) * found.library.lanes == columns
+
+
+def test_no_other_width_is_cheaper_for_all_rows(recorded: CpuHardware) -> None:
+    found = planner_of(recorded, recorded.widest.name, FLOAT32)
+    for n, k in ((768, 768), (33, 64), (3072, 768)):
+        chosen = best_width(found, n, k, 1)
+        for other in set(found.library.widths) - {chosen}:
+            seconds = [
+                [
+                    found.estimate(found.plan(panel_problem(n, k, width, m, 1, ROW, False))).seconds
+                    for m in REFERENCE_ROWS
+                ]
+                for width in (chosen, other)
+            ]
+            assert any(mine <= theirs for mine, theirs in zip(*seconds, strict=True))

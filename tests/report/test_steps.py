@@ -1,0 +1,149 @@
+"""What is said of single steps: their plans in words, their work, by kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.graph.graphs import B, Maker, S, graph_of, layer
+
+from ftuner.core.dtype import INT64
+from ftuner.cost.work import Machine
+from ftuner.graph.ir import Value
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import Step
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.report.steps import StepReport, report_of
+
+
+def milan(workers: int) -> Machine:
+    machine = load_recorded("epyc-milan-2")
+    assert isinstance(machine, CpuHardware)
+    return Machine(machine, machine.isa("avx2"), workers)
+
+
+def linear(g: Maker) -> Value:
+    return g.linear(g.given("x", S, 768), 768)
+
+
+def gelu(g: Maker) -> Value:
+    return g.gelu(linear(g))
+
+
+def batched(g: Maker) -> Value:
+    return g.add("matmul", g.given("x", B, S, 64), g.given("y", B, 64, S))
+
+
+def attention(g: Maker) -> Value:
+    q, v = (g.given(n, B, S, 64) for n in "qv")
+    return g.attention(q, g.given("k", B, 64, S), v, 0.125, None)
+
+
+def norm(g: Maker) -> Value:
+    return g.add("norm", g.given("x", S, 768), axis=1, epsilon=1e-5, rms=True)
+
+
+def copy(g: Maker) -> Value:
+    return g.add("concat", g.given("x", S, 8), g.given("y", S, 8), axis=1)
+
+
+def best(g: Maker) -> Value:
+    return g.add_many("top_k", g.given("x", S, 1000), axis=1, k=5, largest=True)[0]
+
+
+EXTENTS = {"B": 12, "S": 77}
+
+
+def steps_of(body: object) -> tuple[Step, ...]:
+    assert callable(body)
+    return lower(optimised(graph_of(body))).steps
+
+
+def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepReport:
+    """Of the first step."""
+    return report_of(steps_of(body)[0], EXTENTS, milan(workers), resident_bytes)
+
+
+@pytest.mark.parametrize(
+    ("body", "workers", "plan", "flops", "moved"),
+    [
+        (linear, 1, "17 x 4x24, 3 x 3x24", 77 * 768 * (2 * 768 + 1),
+         4 * (77 * 768 + 768 * 769 + 77 * 768)),
+        (linear, 2, "17 x 4x24, 3 x 3x24, n in 2, 16 chunks", 77 * 768 * (2 * 768 + 1),
+         4 * (77 * 768 + 768 * 769 + 77 * 768)),
+        (batched, 2, "12 x 6x16, 1 x 5x16, batch in 2, 11 chunks", 12 * 77 * 77 * 128,
+         4 * 12 * (2 * 77 * 64 + 77 * 77)),
+        (attention, 2, "blocks of 48 rows, 12 tasks", 12 * 77 * (77 * (4 * 64 + 5) + 64),
+         4 * 12 * 4 * 77 * 64),
+        (norm, 1, "8 lanes along axis 1, 77 tasks", 77 * (3 * 768 + 4), 8 * 77 * 768),
+        (copy, 1, "8 lanes along axis 1, 77 tasks", 0, 8 * 77 * 8),
+        (best, 1, "77 tasks", 0, 77 * (4000 + 5 * 12)),
+    ],
+)  # fmt: skip
+def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: int) -> None:
+    found = reported(body, workers)
+    assert (found.plan, found.work.flops, found.work.bytes_moved) == (plan, flops, moved)
+    assert (found.work.estimate.synchronise_s > 0) == (workers > 1)
+
+
+@pytest.mark.parametrize("body", [linear, gelu, batched, attention, norm, copy, best])
+def test_more_rows_are_not_cheaper(body: object, recorded: CpuHardware) -> None:
+    """Products to within a few percent: tiles fit some heights better than others."""
+    (step, *_) = steps_of(body)
+    for workers in {1, min(2, recorded.cores)}:
+        machine = Machine(recorded, recorded.widest, workers)
+        before = 0.0
+        for rows in (*range(1, 40), 77, 128, 200, 512, 1000):
+            work = report_of(step, {"B": 3, "S": rows}, machine, 0).work
+            assert work.estimate.seconds >= 0.97 * before, rows
+            before = max(before, work.estimate.seconds)
+
+
+def test_an_epilogue_costs_what_it_computes() -> None:
+    plain, activated = (reported(body).work for body in (linear, gelu))
+    assert activated.estimate.tile_s > plain.estimate.tile_s
+    assert activated.flops == plain.flops + 4 * 77 * 768
+    assert activated.bytes_moved == plain.bytes_moved
+
+
+def test_weights_come_from_where_the_program_leaves_them() -> None:
+    near, far = (reported(linear, 1, size).work.estimate for size in (0, 1 << 30))
+    assert near.dram_s == 0
+    assert far.dram_s == pytest.approx(4 * 768 * 768 / 2.3e10)
+    # What is no constant was made a moment ago.
+    assert reported(batched, 1, 1 << 30).work == reported(batched, 1, 0).work
+
+
+def test_no_elements_are_no_work(recorded: CpuHardware) -> None:
+    machine = Machine(recorded, recorded.widest, 1)
+    for body in (linear, batched, attention, norm, copy, best):
+        (step, *_) = steps_of(body)
+        found = report_of(step, {"B": 2, "S": 0}, machine, 0)
+        assert (found.work.flops, found.work.estimate.seconds) == (0, 0.0), body
+
+
+def test_a_layer_is_a_sum_of_all_kinds() -> None:
+    works = [
+        report_of(step, {"B": 2, "S": 31}, milan(2), 0).work
+        for step in lower(optimised(layer(96, 4, 384))).steps
+    ]
+    assert len(works) > 5
+    assert np.isfinite([w.estimate.seconds for w in works]).all()
+    assert min(w.estimate.seconds for w in works) > 0
+
+
+def test_scattering_walks_element_by_element() -> None:
+    """The copy that it begins with, then one task."""
+    copied, scattered = steps_of(
+        lambda g: g.add(
+            "scatter_elements", g.given("x", S, 8), g.given("i", S, 8, dtype=INT64),
+            g.given("y", S, 8), axis=0, kind="add",
+        )
+    )  # fmt: skip
+    assert report_of(copied, EXTENTS, milan(2), 0).plan == "8 lanes along axis 0, 2 tasks"
+    found = report_of(scattered, EXTENTS, milan(2), 0)
+    assert found.plan == "scalars, 1 task"
+    assert found.work.bytes_moved == 77 * 8 * (4 + 8 + 4)
+    # At least two loads, a load and a store of the element, none of them of vectors.
+    assert found.work.estimate.issue_s * 3.22e9 > 77 * 8 * 2.5
