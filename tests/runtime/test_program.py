@@ -32,13 +32,25 @@ def fork() -> Graph:
     return graph_of(body)
 
 
+def beside() -> Graph:
+    """A product too small for several workers, beside a sum that all take part in."""
+
+    def body(g: Maker) -> list[Value]:
+        x, y = g.given("x", B, 6), g.given("y", S, B)
+        product = g.add("matmul", x, g.weight(6, 5))
+        return [product, g.add("reduce", y, kind="sum", axes=(1,))]
+
+    return graph_of(body)
+
+
 def test_independent_steps_share_a_stage() -> None:
     steps = lower(fork()).steps
     assert [step.title for step in steps[:2]] == ["reduce", "reduce"]
     assert stages(steps) == [0, 0, 2]
+    assert stages(lower(beside()).steps) == [0, 0]
 
 
-@pytest.mark.parametrize("graph", [layer(), optimised(layer()), fork()])
+@pytest.mark.parametrize("graph", [layer(), optimised(layer()), fork(), beside()])
 def test_steps_of_a_stage_do_not_depend_on_each_other(graph: Graph) -> None:
     steps = lower(graph).steps
     found = stages(steps)
@@ -51,7 +63,7 @@ def test_steps_of_a_stage_do_not_depend_on_each_other(graph: Graph) -> None:
         assert isinstance(first, NestStep) or not isinstance(second, (ProductStep, AttentionStep))
 
 
-@pytest.mark.parametrize("graph", [optimised(layer()), fork()])
+@pytest.mark.parametrize("graph", [optimised(layer()), fork(), beside()])
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_workers_that_come_late(widest: Session, graph: Graph, threads: int) -> None:
     """With more workers than cores most of them miss most runs."""

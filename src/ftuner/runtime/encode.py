@@ -135,12 +135,12 @@ class PlanWriter:
             )
         header = _header(plan, strides, reduce_address, axes_at)
         if self._chunked:
-            # Every worker has a private workspace of the one record's size.
+            # Every worker has a private workspace of the one record's size; in a program all may come.
             header[PlanSlot.CHUNK_BY_PANELS] = int(plan.chunk_by_panels)
             panels = sum(band.panels for band in shares[0].bands)
             header[PlanSlot.CHUNK_EXTENT] = panels if plan.chunk_by_panels else problem.batch
             header[PlanSlot.PRIVATE_STRIDE] = workspace
-            workspace *= plan.workers
+            workspace *= problem.workers
         self._workspace = workspace
         self._image = header + workers + body
         self._workers = range(PlanSlot.WORKER_RECORDS, axes_at, WorkerSlot.SIZE)

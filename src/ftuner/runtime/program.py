@@ -318,7 +318,7 @@ class ProgramWriter:
             assert isinstance(ready, Ready)
             encoded = ready.encoded
             records[at + Step.KIND] = self._kinds[number]
-            records[at + Step.WORKERS] = encoded.workers
+            records[at + Step.WORKERS] = encoded.workers if encoded.together else workers
             records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS] or encoded.workers
             records[at + Step.TOGETHER] = int(encoded.together)
             records[call + Call.PLAN] = encoded.address

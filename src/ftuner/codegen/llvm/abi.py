@@ -173,7 +173,8 @@ class Step:
     TASKS = 4
     """Of a nest."""
     WORKERS = 5
-    """Workers that take part."""
+    """Workers that take part: all of them, unless they wait for each other. Who goes on to another
+    step deals that one's chunks, and has to have seen that none of this one's are left."""
     CHUNKS = 6
     """Pieces of the step, each done by whoever takes it first. 0 if there is nothing to do."""
     TOGETHER = 7
