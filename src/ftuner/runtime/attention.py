@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from ftuner.codegen.llvm.abi import Attention, Segment
 from ftuner.core.ukernel import MAX_SEGMENTS
+from ftuner.core.weighting import Weighting
 from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.products import Products
 from ftuner.runtime.strided import StridedArray
@@ -16,9 +20,13 @@ SCORES_SHARE_OF_L2 = 0.25
 """A block of scores fills at most this part of L2: the packed k and v go through it as well."""
 MAX_BLOCK_TILES = 8
 """Row tiles of a block at most: more rows do not make better use of a panel that is in L2."""
+CAUSAL_BLOCKS = 8
+"""Blocks of a causal attention at least, if a row tile is not more than one already. Derived: half
+the square on the diagonal of each block is computed in vain, together an eighth of the triangle."""
 TASKS_A_WORKER = 3
 """Where batch elements do not divide evenly by workers they are split, so that each worker has at
-least so many tasks: the last one then costs a third of a share at worst."""
+least so many tasks: the last one then costs a third of a share at worst. Heads that share k and v
+stay with one worker where their groups divide evenly, or are as many as that."""
 
 
 class AttentionRecord(NamedTuple):
@@ -26,20 +34,33 @@ class AttentionRecord(NamedTuple):
 
     dims: list[int]
     tasks: int
+    runs: int
+    """Runs of tasks to be dealt to workers: those of a run share k and v, where there are enough
+    of such runs."""
     workspace_bytes: int
 
 
 def attention_record(
     products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
-    mask: StridedArray | None, out: StridedArray, scale: float, workers: int,
+    mask: StridedArray | None, out: StridedArray, weighting: Weighting, offset: int | None,
+    workers: int,
 ) -> AttentionRecord:  # fmt: skip
-    """The record of one attention; all arrays have the same batch axes."""
+    """The record of one attention; all arrays have the same batch axes. `offset` is the value of
+    `Weighting.causal`."""
+    steps, columns = v.shape[-2:]
+    if offset is not None:
+        # Keys that no row sees are not there.
+        steps = max(min(steps, q.shape[-2] + offset), 0)
+    if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
+        # Heads of one position that share k and v are rows: all of them see the same keys.
+        q, out = _heads_as_rows(q), _heads_as_rows(out)
+        mask = None if mask is None else _heads_as_rows(mask)
+        offset = steps
     library = products.compiled.library
     size, lanes = library.dtype.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
     *batch, rows, depth = q.shape
-    steps, columns = v.shape[-2:]
     dims = [0] * (Attention.AXES + len(batch) * Attention.AXIS_SIZE)
     tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
@@ -50,11 +71,16 @@ def attention_record(
     score_row = padded_steps * size
     levels = library.hardware.levels
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    tiles = int(SCORES_SHARE_OF_L2 * l2_bytes / (score_row * main))
-    tiles = min(max(tiles, 1), MAX_BLOCK_TILES)
+    tiles = int(SCORES_SHARE_OF_L2 * l2_bytes / (max(score_row, size) * main))
+    tiles = min(tiles, MAX_BLOCK_TILES)
+    if offset is not None:
+        tiles = min(tiles, rows // (main * CAUSAL_BLOCKS))
+    tiles = max(tiles, 1)
     elements = math.prod(batch)
+    groups = elements // _sharing(batch, k, v)
+    even = groups % workers == 0 or groups >= TASKS_A_WORKER * workers
     splits = 1
-    if elements % workers and elements < TASKS_A_WORKER * workers:
+    if not even and elements < TASKS_A_WORKER * workers:
         all_tiles = -(-rows // main)
         splits = min(-(-TASKS_A_WORKER * workers // elements), all_tiles)
         tiles = min(tiles, all_tiles // splits)
@@ -64,7 +90,11 @@ def attention_record(
     dims[Attention.DEPTH] = depth
     dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
-    dims[Attention.SCALE] = struct.unpack("<q", struct.pack("<d", scale))[0]
+    floor = float(np.finfo(library.dtype.name).min) if weighting.safe else -math.inf
+    dims[Attention.SCALE] = _bits(weighting.scale)
+    dims[Attention.HIDDEN] = _bits(weighting.hidden)
+    dims[Attention.FLOOR] = _bits(floor)
+    dims[Attention.CAUSAL] = 0 if offset is None else offset
     dims[Attention.Q_ROW] = q.strides[-2]
     dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
     dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
@@ -104,4 +134,30 @@ def attention_record(
     for axis, extent in enumerate(batch):
         base = Attention.AXES + axis * Attention.AXIS_SIZE
         dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
-    return AttentionRecord(dims, elements * splits, workers * worker_bytes)
+    tasks = elements * splits
+    return AttentionRecord(dims, tasks, groups if even else tasks, workers * worker_bytes)
+
+
+def _heads_as_rows(x: StridedArray) -> StridedArray:
+    """The axis of rows, of which there is one, and the last batch axis exchanged."""
+    *batch, heads, row, element = range(len(x.shape))
+    order = (*batch, row, heads, element)
+    shape, strides = (tuple(values[i] for i in order) for values in (x.shape, x.strides))
+    return StridedArray(shape, strides, x.itemsize)
+
+
+def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
+    """Batch elements that follow each other and have the same k and v."""
+    count = 1
+    axes = zip(batch, k.strides[:-2], v.strides[:-2], strict=True)
+    for extent, *strides in reversed(tuple(axes)):
+        if extent > 1 and any(strides):
+            break
+        count *= extent
+    return count
+
+
+def _bits(number: float) -> int:
+    """Of a float64, as an integer."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits

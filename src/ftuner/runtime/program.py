@@ -27,6 +27,7 @@ from ftuner.codegen.llvm.abi import (
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.core.dim import Dim
 from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
+from ftuner.core.weighting import Weighting
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import (
@@ -93,8 +94,10 @@ class _Task(NamedTuple):
 
     title: str
     products: Products
-    scale: float | None
+    weighting: Weighting | None
     """Of attention; None for products."""
+    offset: int
+    """The number of the dim that says which keys a row of causal attention sees, or -1."""
     width: int
     """Of the panels of a product's weight; 0 if it has none."""
     layouts: tuple[int, ...]
@@ -166,7 +169,7 @@ class ProgramWriter:
                 self._add_nest(image, at, step, code, dims)
             else:
                 assert not isinstance(code, CompiledNest)
-                self._add_planned(image, at, step, code)
+                self._add_planned(image, at, step, code, dims)
         image[Program.STEPS] = Program.SIZE
         image[Program.STEP_COUNT] = len(lowered.steps)
         image[Program.PATCHES] = len(image)
@@ -212,13 +215,15 @@ class ProgramWriter:
 
     def _add_planned(
         self, image: list[int], at: int, step: ProductStep | AttentionStep,
-        code: CompiledProduct | CompiledAttention,
+        code: CompiledProduct | CompiledAttention, dims: Dims,
     ) -> None:  # fmt: skip
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
-        scale = step.scale if isinstance(step, AttentionStep) else None
+        weighting = step.weighting if isinstance(step, AttentionStep) else None
+        causal = None if weighting is None else weighting.causal
+        offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        task = _Task(step.title, code.products, scale, width, layouts)
+        task = _Task(step.title, code.products, weighting, offset, width, layouts)
         number = self._tasks.setdefault(task, len(self._tasks))
         argument = len(image)
         if isinstance(step, AttentionStep):
@@ -274,7 +279,7 @@ class ProgramWriter:
         if any(values[number] < 0 for number in self._extents):
             raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
         strided = self._layouts.strided(values)
-        planned = [self._planned(task, strided, workers) for task in self._tasks]
+        planned = [self._planned(task, values, strided, workers) for task in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
         base = arena(arena_bytes + max(map(_workspace_bytes, planned), default=0))
         workspace = base + arena_bytes
@@ -316,9 +321,9 @@ class ProgramWriter:
             records[place : place + len(record.dims)] = record.dims
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
-            if record.tasks > workers > 1:
+            if record.runs > workers > 1:
                 # Who is held up by others on the machine leaves heads to the rest.
-                records[at + Step.CHUNKS] = min(record.tasks, CHUNKS_A_WORKER * workers)
+                records[at + Step.CHUNKS] = min(record.runs, CHUNKS_A_WORKER * workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple(r for r in planned if isinstance(r, Ready))
         return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)
@@ -343,19 +348,21 @@ class ProgramWriter:
         return offsets, total
 
     def _planned(
-        self, task: _Task, strided: Sequence[StridedArray], workers: int
+        self, task: _Task, values: Sequence[int], strided: Sequence[StridedArray], workers: int
     ) -> Ready | AttentionRecord | None:
         """What a step needs to know of its extents; None if there is nothing to do."""
         arrays = [strided[n] for n in task.layouts]
-        if task.scale is not None:
+        if task.weighting is not None:
             q, k, v, *mask, out = arrays
             if 0 in out.shape:
                 return None
             if 0 in v.shape or 0 in q.shape:
                 raise ShapeError(f"{task.title}: attention over an axis of no elements")
+            offset = None if task.offset < 0 else values[task.offset]
             return attention_record(
-                task.products, q, k, v, mask[0] if mask else None, out, task.scale, workers
-            )
+                task.products, q, k, v, mask[0] if mask else None, out, task.weighting, offset,
+                workers,
+            )  # fmt: skip
         a, b, c, *operands = arrays
         if 0 in c.shape:
             return None
