@@ -250,7 +250,7 @@ def test_masks_that_stay(widest: Session, number: int) -> None:
         assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
 
 
-def test_a_window_that_nothing_fills() -> None:
+def test_windows() -> None:
     graph = applied(graph_of(lambda g: chosen(g, window(g), -math.inf)))
     assert attention_of(graph).attributes["causal"] == 0
     assert attention_of(graph).inputs[3].dtype == BOOL

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.graph.graphs import B, Maker, S, T
+from tests.graph.graphs import B, Maker, S, T, assert_runs
 from tests.runtime.attention_cases import (
     SCALE,
     assert_attention,
@@ -266,3 +266,27 @@ def test_any_number_of_batch_axes(widest: Session, axes: int) -> None:
     }  # fmt: skip
     for found in threads_of(widest, model, inputs):
         assert_attention(found, *masked_operands(inputs))
+
+
+RESHAPED: tuple[tuple[tuple[Dim, ...], tuple[int, ...], list[str]], ...] = (
+    # A shape of the result, how it is transposed, steps: only heads that go apart are copied.
+    ((B, 6, S, 4), (0, 2, 1, 3), ["attention"]), ((B * 6, S, 4), (1, 0, 2), ["attention"]),
+    ((B, 6 * S, 4), (1, 0, 2), ["attention"]), ((B, 6 * S * 4), (0, 1), ["attention"]),
+    ((B, 2, 3, S, 4), (0, 2, 1, 3, 4), ["attention", "copy"]),
+    ((B, 6, S, 2, 2), (0, 3, 1, 2, 4), ["attention", "copy"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(RESHAPED)))
+def test_results_in_other_shapes(widest: Session, number: int) -> None:
+    shape, perm, titles = RESHAPED[number]
+    maker = Maker()
+    q, k, v = (
+        maker.given("q", B, 6, S, 3), maker.given("k", B, 6, 3, T), maker.given("v", B, 6, T, 4),
+    )  # fmt: skip
+    found = maker.add("attention", q, k, v, scale=SCALE)
+    found = maker.add("transpose", maker.add("reshape", found, shape=shape), perm=perm)
+    model = assert_runs(
+        maker.made(found), widest, {"B": 2, "S": 7, "T": 9}, {"B": 1, "S": 1, "T": 2}
+    )
+    assert [step.title for step in model.steps] == titles
