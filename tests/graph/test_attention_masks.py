@@ -114,7 +114,8 @@ def addend(g: Maker) -> Value:
 def addend_with_axes(g: Maker) -> Value:
     hidden = g.add("logical_not", triangle(g))
     mask = g.add("where", hidden, g.number(LOWEST), g.number(0))
-    return with_addend(g, g.add("reshape", mask, shape=(1, 1, S, T)))
+    mask = g.add("reshape", g.add("reshape", mask, shape=(1, S, T)), shape=(1, 1, S, T))
+    return with_addend(g, g.add("broadcast", mask, shape=(B, 1, S, T)))
 
 
 def of_numbers(g: Maker) -> Value:
@@ -256,13 +257,34 @@ def test_windows() -> None:
     assert attention_of(graph).inputs[3].dtype == BOOL
 
 
-def test_what_a_mask_hides() -> None:
+@pytest.mark.parametrize("negated", [False, True])
+def test_what_a_mask_hides(negated: bool) -> None:
+    """The contrary of a mask is made, unless the mask is a contrary itself."""
+
     def body(g: Maker) -> Value:
         hidden = g.given("mask", B, 1, S, T, dtype=BOOL)
+        if negated:
+            hidden = g.add("logical_not", hidden)
         return values(g, g.add("where", hidden, g.number(-math.inf), scores(g)))
 
     graph = applied(graph_of(body))
-    assert ops(graph) == ["logical_not", "attention"]
+    assert ops(graph) == (["attention"] if negated else ["logical_not", "attention"])
+
+
+def test_masks_of_masks_of_masks() -> None:
+    """However often a mask or a position is put together with itself, it is looked at once."""
+
+    def body(g: Maker) -> Value:
+        row = positions(g, S, 0)
+        for _ in range(60):
+            row = g.add("add", row, g.add("subtract", row, row))
+        mask = g.add("less_equal", positions(g, T, 1), row)
+        for _ in range(60):
+            mask = g.add("logical_and", mask, g.add("logical_or", mask, mask))
+        return chosen(g, mask)
+
+    node = attention_of(recognise_attention(graph_of(body)))
+    assert node.attributes["causal"] is None
 
 
 def two_masks(g: Maker) -> Value:

@@ -52,10 +52,10 @@ def attention_record(
         # Keys that no row sees are not there.
         steps = max(min(steps, q.shape[-2] + offset), 0)
     if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
-        # Heads of one position that share k and v are rows: all of them see the same keys.
+        # Heads of one position that share k and v are rows: all of them see all that is left.
         q, out = _heads_as_rows(q), _heads_as_rows(out)
         mask = None if mask is None else _heads_as_rows(mask)
-        offset = steps
+        offset = None
     library = products.compiled.library
     size, lanes = library.dtype.itemsize, library.lanes
     width = library.widths[0]
@@ -94,7 +94,7 @@ def attention_record(
     dims[Attention.SCALE] = _bits(weighting.scale)
     dims[Attention.HIDDEN] = _bits(weighting.hidden)
     dims[Attention.FLOOR] = _bits(floor)
-    dims[Attention.CAUSAL] = 0 if offset is None else offset
+    dims[Attention.CAUSAL] = steps if offset is None else offset
     dims[Attention.Q_ROW] = q.strides[-2]
     dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
     dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
