@@ -47,6 +47,10 @@ class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 
 
+class ObjectFileError(FTunerError, ValueError):
+    """Machine code that cannot be loaded: damaged, for another machine, or of an unknown kind."""
+
+
 class ConfigurationError(FTunerError, ValueError):
     """A setting (thread count, environment variable, option) outside its range."""
 

@@ -12,7 +12,8 @@ import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.core.affine import Kernel, kernel_of
 from ftuner.core.dim import Dim, Symbolic, evaluate, minimum, symbol
@@ -231,6 +232,8 @@ DOMAINS: Mapping[str, tuple[Make, ...]] = {
     "cos": (values,),
     "gelu": (values,),
     "gelu_tanh": (values,),
+    "silu": (values,),
+    "hard_swish": (values,),
     "divide": (extreme,),
 }
 """Elsewhere `extreme` goes for all operands. Gelu of minus infinity is NaN as written, and what a
@@ -459,6 +462,24 @@ def _index_cases() -> list[Case]:
     return found
 
 
+def _rotary_cases() -> list[Case]:
+    """Pairs along either of the last two axes, angles for each element and for each pair."""
+    found = []
+    for axis, shape, of_pairs in ((2, (A, B, 2, C), (B, 1, C)), (3, (A, B, C, 2), (B, C, 1))):
+        for table in (of_pairs, shape):
+            for dtype in ("float32", "float64"):
+                operands = tuple((dtype, s) for s in (shape, table, table))
+                found.append(
+                    Case("rotary", operands, {"axis": axis}, (values,), 8.0, _size_of_turn)
+                )
+    return found
+
+
+def _size_of_turn(x: Array, cosine: Array, sine: Array, axis: int) -> Array:
+    size: Array = np.abs(x * cosine) + np.abs(np.flip(x, axis) * sine)
+    return size
+
+
 def values_of(bindings: Bindings) -> Make:
     return values
 
@@ -468,7 +489,7 @@ def _cases() -> dict[str, list[Case]]:
     found = {name: _scalar_cases(name) for name in SCALAR_FUNCTIONS}
     every = [
         *_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(), *_norm_cases(),
-        *_matmul_cases(), *_layout_cases(), *_index_cases(),
+        *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)

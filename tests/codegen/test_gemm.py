@@ -18,12 +18,12 @@ from ftuner.codegen.llvm.gemm import LOW_TILE_ROWS, emit_ukernel
 from ftuner.codegen.llvm.jit import (
     ISA_FEATURES,
     SCHEDULING_MODELS,
-    LoadedObject,
     Target,
     compile_assembly,
     compile_object,
     host_target,
 )
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
 from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.hardware.model import CpuHardware, Isa

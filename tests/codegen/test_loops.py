@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.loops import I64, counted_loop, lower, partition_bounds
 from ftuner.core.mapping import TaskMapping, bounds, grid, repeat, spatial, split
 

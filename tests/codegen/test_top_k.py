@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.top_k import emit_top_k
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.graph.operators import OPERATORS

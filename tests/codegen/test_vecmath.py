@@ -18,12 +18,12 @@ from ftuner.codegen.llvm import vecmath
 from ftuner.codegen.llvm.emit import emit
 from ftuner.codegen.llvm.jit import (
     ISA_FEATURES,
-    LoadedObject,
     Target,
     compile_assembly,
     compile_object,
     host_target,
 )
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.expr import (
     ACCUMULATOR,
     ACTIVATIONS,
@@ -289,6 +289,7 @@ ROUNDOFFS = {
     "gelu": lambda x: 2.0 * (x * x + 2.0) + 8.0 + 2.0,
     "gelu_tanh": lambda x: 8.0 * np.abs(1.6 * x * (1.0 + 0.045 * x * x)) + 8.0 + 1.0,
     "silu": lambda x: 8.0 + 1.0,
+    "hard_swish": lambda x: 4.0,
     "sigmoid": lambda x: 8.0,
     "tanh": lambda x: 8.0,
 }

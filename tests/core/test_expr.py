@@ -23,6 +23,7 @@ from ftuner.core.expr import (
     flatten,
     gelu,
     gelu_tanh,
+    hard_swish,
     key,
     operands,
     relu,
@@ -66,6 +67,7 @@ FORMULAS = {
         0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
     ),
     "silu": lambda x: x / (1.0 + np.exp(-x)),
+    "hard_swish": lambda x: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "tanh": np.tanh,
 }
@@ -84,6 +86,7 @@ def test_activation_table_names_the_constructors():
         "gelu": gelu(x),
         "gelu_tanh": gelu_tanh(x),
         "silu": silu(x),
+        "hard_swish": hard_swish(x),
         "sigmoid": sigmoid(x),
         "tanh": tanh(x),
     }.items():

@@ -24,6 +24,7 @@ from ftuner.errors import (
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.reading import MAX_ATTRIBUTE_ELEMENTS, MAX_NESTING
 from ftuner.graph.evaluate import run_reference
+from ftuner.graph.passes.pipeline import optimised
 
 NODE = helper.make_node
 X: dict[str, Any] = {"x": ("float32", ["n", 4])}
@@ -347,3 +348,28 @@ def test_constraints_wait_for_extents_that_data_decides() -> None:
     x[1, 1] = 1
     with pytest.raises(ShapeError, match="4"):
         run_reference(graph, [x, z])
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=1),
+         helper.make_node("MatMul", ["x", "f"], ["y"])],
+        [helper.make_node("Cast", ["w"], ["c"], to=1),
+         helper.make_node("Mul", ["c", "s"], ["f"]),
+         helper.make_node("MatMul", ["x", "f"], ["y"])],
+        [helper.make_node("Transpose", ["w"], ["t"]),
+         helper.make_node("DequantizeLinear", ["t", "s"], ["f"], axis=0),
+         helper.make_node("Gemm", ["x", "f"], ["y"], transB=1)],
+    ],
+    ids=["DequantizeLinear", "Cast and Mul", "transposed, Gemm"],
+)  # fmt: skip
+def test_weights_of_int8_stay_int8(nodes: list[Any]) -> None:
+    rng = np.random.default_rng(1)
+    weight = rng.integers(-128, 128, (200, 120)).astype(np.int8)
+    scale = rng.uniform(0.01, 0.02, 120).astype(np.float32)
+    model = model_of(nodes, {"x": ("float32", ["m", 200])}, ["y"], {"w": weight, "s": scale}, 21)
+    graph = optimised(import_model(model).graph)
+    assert [n.op for n in graph.nodes] == ["int8_matmul", "multiply"]
+    x = rng.standard_normal((3, 200)).astype(np.float32)
+    assert np.allclose(run_reference(graph, [x])[0], x @ (weight * scale), rtol=1e-4, atol=1e-3)

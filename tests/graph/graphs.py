@@ -146,6 +146,29 @@ def assert_close(found: Sequence[Array], expected: Sequence[Array], message: str
         np.testing.assert_allclose(x, y, 1e-4, 1e-4, err_msg=message)
 
 
+Pass = Callable[[Graph], Graph]
+Body = Callable[[Maker], Value]
+PASS_BINDINGS = ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 1})
+
+
+def applied(apply: Pass, graph: Graph) -> Graph:
+    """The graph after a pass: valid, with the same names and results."""
+    found = apply(graph)
+    verify(found)
+    assert [name for name, _ in found.outputs] == [name for name, _ in graph.outputs]
+    assert [v.type for _, v in found.outputs] == [v.type for _, v in graph.outputs]
+    assert found.inputs == graph.inputs
+    assert found.constraints == graph.constraints
+    for bindings in PASS_BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        assert_close(reference(found, inputs), reference(graph, inputs))
+    return found
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
 def assert_steps_are_sound(lowered: Lowered) -> None:
     """What native code takes for granted: a product with a weight of two axes walks the rows of all
     axes as one, in each array that it touches."""

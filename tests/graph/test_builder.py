@@ -14,8 +14,9 @@ from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, reference
 from ftuner.core.dim import Dim, evaluate, maximum, quotient, remainder, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT32, INT64, TENSOR_DTYPES
 from ftuner.errors import FTunerError, GraphError, IndexRangeError, ShapeError
-from ftuner.graph.builder import MAX_FOLDED_BYTES, MAX_FOLLOWED, Builder
+from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.evaluate import run_reference
+from ftuner.graph.folding import MAX_FOLDED_BYTES
 from ftuner.graph.ir import Value
 
 

@@ -159,6 +159,15 @@ def output_that_is_read_too(g: Maker) -> list[Value]:
     return [y, g.add("reduce", y, kind="sum", axes=(1,)), g.add("transpose", y, perm=(1, 0))]
 
 
+def output_in_another_shape(g: Maker) -> Value:
+    return g.add("reshape", g.add("exp", g.given("x", B, S, 6)), shape=(B, S * 2, 3))
+
+
+def output_in_two_shapes(g: Maker) -> list[Value]:
+    y = g.add("exp", g.given("x", B, S, 6))
+    return [g.add("reshape", y, shape=(B, S * 2, 3)), y]
+
+
 def best(g: Maker) -> list[Value]:
     x = g.add("negative", g.given("x", B, 9))
     values, positions = g.add_many("top_k", x, axis=1, k=4, largest=True)
@@ -190,6 +199,8 @@ NESTS: tuple[tuple[Body, list[str]], ...] = (
     (concat_in_the_middle, ["exp", "copy", "reduce"]),
     (outputs_that_are_no_results, ["copy", "copy", "exp", "copy", "copy"]),
     (output_that_is_read_too, ["exp", "reduce", "copy"]),
+    (output_in_another_shape, ["exp"]),
+    (output_in_two_shapes, ["exp", "copy"]),
     (best, ["negative", "top_k", "exp"]),
 )
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from tests.graph.graphs import (
     B,
+    Body,
     Maker,
+    Pass,
     S,
     T,
-    assert_close,
+    applied,
     graph_of,
-    inputs_of,
     layer,
-    reference,
+    ops,
 )
 
 from ftuner.graph.ir import Graph, Value
@@ -24,29 +23,6 @@ from ftuner.graph.passes.gelu import recognise_gelu
 from ftuner.graph.passes.pipeline import PASSES, optimised
 from ftuner.graph.passes.products import merge_products
 from ftuner.graph.verify import verify
-
-Pass = Callable[[Graph], Graph]
-Body = Callable[[Maker], Value]
-BINDINGS = ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 1})
-
-
-def applied(apply: Pass, graph: Graph) -> Graph:
-    """The graph after a pass: valid, with the same names and results."""
-    found = apply(graph)
-    verify(found)
-    assert [name for name, _ in found.outputs] == [name for name, _ in graph.outputs]
-    assert [v.type for _, v in found.outputs] == [v.type for _, v in graph.outputs]
-    assert found.inputs == graph.inputs
-    assert found.constraints == graph.constraints
-    for bindings in BINDINGS:
-        inputs = inputs_of(graph, bindings)
-        assert_close(reference(found, inputs), reference(graph, inputs))
-    return found
-
-
-def ops(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
-
 
 # Gelu.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
-from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import MIN_K_PART, Planner, grids
 from ftuner.planner.price import most_rows, split_rows
-from ftuner.ukernels.library import build_library
+from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, build_library
 
 MACHINES = {
     (machine.name, isa.name): machine for machine in recorded_cpus() for isa in machine.isas
@@ -38,19 +39,22 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
     planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
     extent = st.integers(1, 40) | st.integers(1, largest)
     m, n, k = draw(extent), draw(extent), draw(extent | st.integers(1, 5000))
-    source = draw(st.sampled_from(["panels", "rows", "columns", "other"]))
-    width = draw(st.sampled_from(planner.library.widths)) if source == "panels" else 0
-    must_pack = draw(st.booleans())
+    source = draw(st.sampled_from(["panels", "int8_panels", "rows", "columns", "other"]))
+    in_panels = source.endswith("panels")
+    width = draw(st.sampled_from(planner.library.widths)) if in_panels else 0
+    # Weights of 8-bit integers are read by products of contiguous rows alone.
+    layouts = [ROW] if source == "int8_panels" else [ROW, COLUMN]
+    must_pack = source != "int8_panels" and draw(st.booleans())
     problem = Problem(
         m=m,
         n=n,
         k=k,
         batch=draw(st.integers(1, 5)),
-        a_layout=COLUMN if must_pack else draw(st.sampled_from([ROW, COLUMN])),
+        a_layout=COLUMN if must_pack else draw(st.sampled_from(layouts)),
         a_must_pack=must_pack,
         b_source=source,
         width=width,
-        b_k_bytes=0 if source == "panels" else draw(st.sampled_from([4, 4 * n, 4096, 65536])),
+        b_k_bytes=0 if in_panels else draw(st.sampled_from([4, 4 * n, 4096, 65536])),
         workers=draw(st.integers(1, 64)),
     )
     return planner, problem
@@ -111,7 +115,7 @@ def test_plans_are_exact(case: tuple[Planner, Problem]) -> None:
     assert plan.mc >= 1
     assert plan.choice.kc >= 1
     assert plan.choice.pack_a == problem.a_must_pack
-    if problem.b_source == "panels":
+    if problem.in_panels:
         assert plan.choice.vectors == problem.width
         assert not plan.choice.pack_b
     if problem.b_source == "other":
@@ -136,13 +140,16 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
     plan = planner.plan(problem)
     for share in plan.shares:
         for band in share.bands:
-            in_panels = band.packed or problem.b_source == "panels"
+            in_panels = band.packed or problem.in_panels
             in_place = DOT if plan.choice.dot else STRIDED
-            assert band.family.b_layout == (PACKED if in_panels else in_place)
+            narrow = problem.b_source == "int8_panels" and not plan.choice.widen
+            panels = PACKED_INT8 if narrow else PACKED
+            assert band.family.b_layout == (panels if in_panels else in_place)
             assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)
-            assert not (band.packed and problem.b_source == "panels")
+            assert not (band.packed and problem.in_panels)
             assert not band.family.tail or in_panels
-            assert band.family in planner.library.families()
+            serves = INT8_PANELS if narrow else ANY_OPERANDS
+            assert band.family in replace(planner.library, serves=serves).families()
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,7 +22,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache, default_cache
-from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.compiling import OBJECTS, compile_missing
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.session import HARDWARE, Session, known_hardware
 
@@ -190,7 +190,7 @@ def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> No
     hardware, isa = widest.hardware, HOST_ISAS[0]
     cache = Cache(tmp_path)
     CpuBackend(hardware, isa, cache).runtime.pool.shut_down()
-    (entry,) = cache.entries()
+    (entry,) = (e for e in cache.entries() if e.kind == OBJECTS)
     path = entry_path(cache, entry.kind, entry.key)
     path.write_bytes(flip(path.read_bytes()))
     backend = CpuBackend(hardware, isa, cache)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -11,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ftuner.runtime.memory import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, long_lived
+from ftuner.runtime import memory
+from ftuner.runtime.memory import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, Arena, long_lived
 
 
 def ends(pieces: list[np.ndarray]) -> list[tuple[int, int]]:
@@ -68,3 +71,30 @@ def test_after_a_fork() -> None:
 def test_more_than_there_is() -> None:
     with pytest.raises(MemoryError, match="cannot allocate"):
         long_lived(1 << 62)
+
+
+def test_an_arena_grows_without_moving() -> None:
+    arena = Arena()
+    address = arena.grown(1000)
+    assert address % HUGE_PAGE_BYTES == 0
+    np.ctypeslib.as_array((ctypes.c_uint8 * 1000).from_address(address))[:] = 7
+    if sys.platform == "linux":
+        assert arena.grown(100 << 20) == address == arena.address
+    assert arena.grown(10) == arena.address
+
+
+def test_an_arena_beyond_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "RESERVED_BYTES", 1 << 20)
+    arena = Arena()
+    arena.grown(1000)
+    address = arena.grown(5 << 20)
+    np.ctypeslib.as_array((ctypes.c_uint8 * (5 << 20)).from_address(address))[:] = 7
+    assert arena.grown(1 << 20) == address
+
+
+def test_an_arena_that_nobody_can_have() -> None:
+    arena = Arena()
+    address = arena.grown(1000)
+    with pytest.raises(MemoryError, match="cannot allocate"):
+        arena.grown(1 << 62)
+    assert arena.grown(1000) == address

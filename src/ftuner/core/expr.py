@@ -179,12 +179,19 @@ def clip(x: Expr, lo: float, hi: float) -> Expr:
     return Binary("minimum", Binary("maximum", x, Constant(lo)), Constant(hi))
 
 
+def hard_swish(x: Expr) -> Expr:
+    """x clip(x + 3, 0, 6) / 6 (Howard and others, arXiv 1905.02244). The clipped sum is what is
+    divided, so that the product overflows nowhere."""
+    return x * (clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
+
+
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "identity": identity,
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "silu": silu,
+    "hard_swish": hard_swish,
     "sigmoid": sigmoid,
     "tanh": tanh,
 }

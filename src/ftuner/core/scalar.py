@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.expr import Operand, evaluate, gelu, gelu_tanh
+from ftuner.core.expr import Expr, Operand, evaluate, gelu, gelu_tanh, hard_swish, silu
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,16 @@ def _fmod(x: Any, y: Any) -> Any:
     return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
 
 
-def _expression(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+COMPOSED: Mapping[str, Callable[[Expr], Expr]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "hard_swish": hard_swish,
+}
+"""Functions that are expressions of others, for code generators too."""
+
+
+def _expression(function: Callable[[Expr], Expr]) -> Callable[[Any], Any]:
     body = function(Operand("x", "matrix"))
     return lambda x: evaluate(body, {"x": np.asarray(x)})
 
@@ -115,8 +124,7 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "tanh": _same(1, FLOATS, np.tanh),
     "erf": _same(1, FLOATS, _float_function(math.erf)),
     "sigmoid": _same(1, FLOATS, _sigmoid),
-    "gelu": _same(1, FLOATS, _expression(gelu)),
-    "gelu_tanh": _same(1, FLOATS, _expression(gelu_tanh)),
+    **{name: _same(1, FLOATS, _expression(function)) for name, function in COMPOSED.items()},
     "floor": _same(1, FLOATS, np.floor),
     "ceil": _same(1, FLOATS, np.ceil),
     "rint": _same(1, FLOATS, np.rint),

@@ -22,6 +22,9 @@ COLUMN = "column"
 """A is contiguous along m; steps of k are a run-time stride apart. Packed A is of this layout."""
 PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other."""
+PACKED_INT8 = "packed_int8"
+"""Panels of 8-bit integers, which are widened as they are loaded. What scales them is left to the
+epilogue."""
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
 MAX_OPERANDS = 4
@@ -79,6 +82,11 @@ class UKernel:
     @property
     def nr(self) -> int:
         return self.tile.vectors * (1 if self.b_layout == DOT else self.lanes)
+
+    @property
+    def b_itemsize(self) -> int:
+        """Bytes of an element of B."""
+        return 1 if self.b_layout == PACKED_INT8 else self.dtype.itemsize
 
     @property
     def symbol(self) -> str:

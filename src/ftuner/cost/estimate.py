@@ -27,6 +27,12 @@ PACK_CYCLES_PER_VECTOR_COPY = 1.8
 """Cycles to copy one vector into a panel; fitted on AMD Zen 3."""
 PACK_CYCLES_PER_VECTOR_TRANSPOSE = 4.5
 """Cycles to transpose one vector into a panel; fitted on AMD Zen 3."""
+WIDEN_CYCLES_PER_VECTOR = 4.0
+"""Cycles to widen one vector of 8-bit integers into a panel; fitted on Intel Emerald Rapids
+(AVX-512, panels of 480 KiB, where widening pays from 20 rows on)."""
+WIDEN_OPERATIONS = 2
+"""What a uKernel does to a vector of 8-bit integers besides loading it, on the ports of
+multiply-adds: extend, convert."""
 FAR_ROW_BYTES_PER_CYCLE = 5.0
 """Bytes of B that arrive per cycle where every k step lies on another page, which no prefetcher
 crosses; fitted on AMD Zen 3."""
@@ -95,6 +101,11 @@ def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
         latency=isa.fma_latency_cycles / tile.chains,
         load=(tile.mr + tile.vectors) / isa.load_per_cycle,
     )
+
+
+def widen_cycles(tile: RegisterTile, isa: Isa) -> float:
+    """Cycles of a k step that a tile takes longer where its B is of 8-bit integers."""
+    return WIDEN_OPERATIONS * tile.vectors / isa.fma_per_cycle
 
 
 def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:

@@ -8,7 +8,6 @@ known only because of that, which is why folding cannot wait for a pass.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,15 +17,15 @@ from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, least_value, product
 from ftuner.core.dtype import BOOL, INT32, INT64, TENSOR_DTYPES, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
+from ftuner.graph.folding import folded
 from ftuner.graph.ir import Array, Constraint, Graph, Node, TensorType, Value, live_nodes
-from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLLOWED = 64
 """Elements of the largest tensor that is followed as dims: no shape has more axes."""
-MAX_FOLDED_BYTES = 64 << 20
-"""Constants that folding would make larger than this (a model can ask for any) are left to run
-time."""
+MIN_NARROW_BYTES = 16 << 10
+"""Matrices of 8-bit integers from this size on are not widened while the graph is built: they may
+be weights. Derived: smaller ones stay in L1 as floats, too."""
 
 
 class Builder:
@@ -136,18 +135,10 @@ class Builder:
         attributes: Mapping[str, Any],
         types: Sequence[TensorType],
     ) -> tuple[Value, ...] | None:
-        static = all(isinstance(n, int) for type_ in types for n in type_.shape) and all(
-            isinstance(d, int) for v in attributes.values() if isinstance(v, tuple) for d in v
-        )
-        constants = [v.constant for v in inputs]
-        if static and all(c is not None for c in constants) and op != "dims":
-            sizes = [_bytes_of(type_) for type_ in types]
-            if max(sizes) <= MAX_FOLDED_BYTES:
-                with np.errstate(all="ignore"):
-                    results = OPERATORS[op].reference(*constants, **attributes)
-                results = results if len(types) > 1 else (results,)
-                pairs = zip(results, types, strict=True)
-                return tuple(self.constant(reference_result(r, type_)) for r, type_ in pairs)
+        if not _may_stay_narrow(op, inputs, types):
+            results = folded(op, [v.constant for v in inputs], attributes, types)
+            if results is not None:
+                return tuple(self.constant(r) for r in results)
         type_ = types[0]
         followed = _follow(op, inputs, attributes, type_)
         if followed is None:
@@ -169,8 +160,12 @@ def _static(shape: Shape) -> tuple[int, ...]:
     return tuple(n for n in shape if isinstance(n, int))
 
 
-def _bytes_of(type_: TensorType) -> int:
-    return math.prod(_static(type_.shape)) * type_.dtype.itemsize
+def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorType]) -> bool:
+    """Whether a node widens a matrix that products may read as it is."""
+    if op != "cast" or types[0].dtype.kind != "float" or inputs[0].constant is None:
+        return False
+    array = inputs[0].constant
+    return array.ndim == 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
 
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftuner.core.expr import (
-    Binary,
-    Constant,
-    Expr,
-    Operand,
-    OperandKind,
-    Unary,
-    gelu,
-    gelu_tanh,
-)
+from ftuner.core.expr import Binary, Constant, Expr, Operand, OperandKind, Unary
+from ftuner.core.scalar import COMPOSED
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
@@ -38,8 +30,7 @@ _UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "tanh": lambda x: Unary("tanh", x),
     "erf": lambda x: Unary("erf", x),
     "sigmoid": lambda x: Unary("sigmoid", x),
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
+    **COMPOSED,
 }
 _BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda x, y: Binary("add", x, y),

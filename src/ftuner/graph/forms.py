@@ -12,7 +12,7 @@ from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import TensorType, Value
 
 EXPENSIVE = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "power"}
+    {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "power"}
 )
 """Not worth computing twice."""
 MAX_INLINED_STEPS = 160

@@ -190,10 +190,11 @@ class _Lowering(Placement):
             return None
         left, right = self.view(a), self.view(b)
         flat = b.rank == 2
-        if flat and not collapses(left):
+        in_rows = left.layout.strides[-1] == 1 or node.op == "matmul"
+        if flat and not (collapses(left) and in_rows):
             # All rows are one product, so that they have to lie evenly apart.
             left = self.contiguous(a)
-        return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), "matmul")
+        return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), node.op)
 
     def attention(self, node: Node) -> Form | None:
         q, k, v, *masks = node.inputs
@@ -229,6 +230,11 @@ class _Lowering(Placement):
             and without_ones(value.shape) == (without_ones(shape))
         ):
             return ones_reshaped(form, value.shape, shape)
+        if not isinstance(form, View) and self.uses.get(value) == 1:
+            # Nobody reads it in its own shape: it is computed to where it is wanted.
+            place = self.place(node.output)
+            self.store(form, View(place.buffer, row_major(value.type)))
+            return place
         view = self.view(value)
         strides = reshaped_strides(view, shape)
         if strides is None:
@@ -332,6 +338,7 @@ class _Lowering(Placement):
 
 _SPECIAL = {
     "matmul": _Lowering.matmul,
+    "int8_matmul": _Lowering.matmul,
     "attention": _Lowering.attention,
     "reshape": _Lowering.reshape,
     "transpose": _Lowering.transpose,

@@ -12,6 +12,7 @@ from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE
 from ftuner.graph.ops.reduction import REDUCTIONS
+from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 
 OPERATORS: Mapping[str, Operator] = {
@@ -25,5 +26,6 @@ OPERATORS: Mapping[str, Operator] = {
         *REDUCTIONS,
         *CONTRACTIONS,
         *ATTENTION,
+        *ROTARY,
     )
 }

@@ -6,8 +6,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ftuner.core.dim import Shape
-from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers, live_nodes, producers
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import (
+    Array,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    consumers,
+    live_nodes,
+    producers,
+)
 
 
 class Surroundings:
@@ -24,8 +36,15 @@ class Surroundings:
         node = self._producers.get(value)
         return node if node is not None and node.op == op else None
 
+    def producer_of(self, value: Value) -> Node | None:
+        return self._producers.get(value)
+
     def consumers(self, value: Value) -> Sequence[Node]:
         return self._consumers.get(value, ())
+
+    def read(self, value: Value) -> int:
+        """How often a value is read, by nodes or as an output."""
+        return len(self.consumers(value)) + (value in self._outputs)
 
     def only_consumer(self, value: Value) -> Node | None:
         """The one node that reads a value, once, if nobody else wants it."""
@@ -66,6 +85,24 @@ def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
             ):
                 return x, number if op == "multiply" else 1.0 / number
     return value, 1.0
+
+
+def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple[int, ...]] | None:
+    """What a value is a reduction of, and over which axes, if it broadcasts with that as it does
+    with these axes of one element."""
+    reshape = around.producer(value, "reshape")
+    reduce = around.producer(value if reshape is None else reshape.inputs[0], "reduce")
+    if reduce is None or reduce.attributes["kind"] != kind:
+        return None
+    x, axes = reduce.inputs[0], reduce.attributes["axes"]
+    kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    return (x, axes) if (1,) * (x.rank - value.rank) + value.shape == kept else None
+
+
+def constant(name: str, dtype: DType, array: Array) -> Value:
+    """A value whose elements are known, kept in row-major order."""
+    array = np.asarray(array, dtype.name, order="C")
+    return Value(name, TensorType(dtype, array.shape), array)
 
 
 def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attributes: Any) -> Node:

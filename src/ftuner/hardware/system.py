@@ -7,6 +7,7 @@ other systems have neither. Whatever is missing is replaced by a conservative de
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 import os
@@ -74,6 +75,18 @@ class SystemFacts:
     memory_bytes: int
     """Memory of the machine, or the cgroup's limit where that is lower."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of what tells one machine from another."""
+        told = (
+            self.architecture,
+            self.model_name,
+            self.cores,
+            sorted(self.features),
+            [(c.name, c.capacity_bytes, c.line_bytes, c.associativity) for c in self.caches],
+        )
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 
 
 _ASSUMED_CACHES = (

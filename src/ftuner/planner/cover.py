@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.ukernel import DOT, MAX_SEGMENTS
-from ftuner.cost.estimate import dot_step_cycles, dot_tile_cycles, step_cycles, tile_cycles
+from ftuner.core.ukernel import DOT, MAX_SEGMENTS, PACKED_INT8
+from ftuner.cost.estimate import (
+    dot_step_cycles,
+    dot_tile_cycles,
+    step_cycles,
+    tile_cycles,
+    widen_cycles,
+)
 from ftuner.hardware.model import Isa
 from ftuner.ukernels.library import Family
 
@@ -49,7 +55,9 @@ class CoverTable:
             else:
                 terms = step_cycles(kernel.tile, isa)
                 fixed = tile_cycles(kernel.tile, scratch)
-            self._tiles[kernel.mr] = (max(terms.cycles, row_of_b_cycles), terms.issue, fixed)
+            widen = widen_cycles(kernel.tile, isa) if family.b_layout == PACKED_INT8 else 0.0
+            cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
+            self._tiles[kernel.mr] = (cycles, terms.issue, fixed)
         cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         limit = PERIODS * family.max_mr

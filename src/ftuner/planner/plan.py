@@ -24,13 +24,18 @@ class Problem(NamedTuple):
     """`row` or `column`; an A that is neither is packed and counts as `column`."""
     a_must_pack: bool
     b_source: str
-    """`panels`: packed before, in panels of `width`; `rows`: contiguous along n; `columns`:
-    contiguous along k; `other`: to be packed."""
+    """`panels`: packed before, in panels of `width`; `int8_panels`: likewise, as 8-bit integers;
+    `rows`: contiguous along n; `columns`: contiguous along k; `other`: to be packed."""
     width: int
-    """Vectors of a packed panel; 0 unless `b_source` is `panels`."""
+    """Vectors of a packed panel; 0 if B is not in panels."""
     b_k_bytes: int
     """Bytes between two k steps of a B that is not in panels; 0 if it is."""
     workers: int
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether B has been packed before."""
+        return self.width > 0
 
 
 class Patch(NamedTuple):
@@ -85,6 +90,9 @@ class Choice(NamedTuple):
     """Workers pack B together, then wait for each other."""
     dot: bool = False
     """Dot tiles read A and B in place; `vectors` then counts columns."""
+    widen: bool = False
+    """Panels of 8-bit integers are widened one by one before they are used; otherwise every row
+    tile widens what it reads."""
 
 
 class Plan(NamedTuple):

@@ -108,9 +108,12 @@ class Planner:
 
     def _make_options(self, problem: Problem) -> Iterator[Option]:
         n, k = problem.n, problem.k
-        if problem.b_source == "panels":
+        widens: tuple[bool, ...] = (False,)
+        if problem.in_panels:
             widths: tuple[int, ...] = (problem.width,)
             packs: tuple[bool, ...] = (False,)
+            if problem.b_source == "int8_panels":
+                widens = (False, True)
         else:
             widths = self.library.widths
             packs = (True, False) if problem.b_source == "rows" else (True,)
@@ -118,9 +121,10 @@ class Planner:
             nr = vectors * self._lanes
             lengths = self._machine.blocks_of_k(k, nr)
             for grid in grids(problem.workers, problem.batch, -(-n // nr), k // MIN_K_PART):
-                for pack_b, kc in product(packs, lengths):
+                for pack_b, kc, widen in product(packs, lengths, widens):
                     shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
-                    choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared)
+                    choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared,
+                                    widen=widen)  # fmt: skip
                     yield Option(self._machine, problem, choice)
         if problem.b_source == "columns" and problem.a_layout == ROW:
             for columns in self.library.dot_columns:
@@ -139,7 +143,7 @@ class Planner:
         nr, full, left, pack_b = option.nr, option.full, option.left, choice.pack_b
         table, family = option.table, option.family
         # A tail is always read from a packed panel: nothing behind the last column may be touched.
-        pack_tail = problem.b_source != "panels" and not choice.dot
+        pack_tail = not problem.in_panels and not choice.dot
         shares = []
         for batch in option.batch_ranges:
             for rows in split_rows(m, table.main, choice.grid[1]):

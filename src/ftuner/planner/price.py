@@ -8,12 +8,13 @@ alone, the common case, costs a few microseconds a candidate. The terms are thos
 from __future__ import annotations
 
 from ftuner.core.mapping import bounds
-from ftuner.core.ukernel import COLUMN, DOT, PACKED, STRIDED
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, STRIDED
 from ftuner.cost.estimate import (
     CACHE_SHARE,
     FAR_ROW_BYTES_PER_CYCLE,
     PACK_CYCLES_PER_VECTOR_COPY,
     PACK_CYCLES_PER_VECTOR_TRANSPOSE,
+    WIDEN_CYCLES_PER_VECTOR,
 )
 from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Choice, Problem
@@ -93,7 +94,8 @@ class PricedMachine:
         key = (family.name, magnitude, in_l1)
         found = self._covers.get(key)
         if found is None:
-            row_of_b = 0.0 if in_l1 else family.nr * self.size / self.l2_bytes_per_cycle
+            row_of_b_bytes = family.nr * family.kernels[0].b_itemsize
+            row_of_b = 0.0 if in_l1 else row_of_b_bytes / self.l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
             found = CoverTable(family, self.library.isa, typical, row_of_b)
             self._covers[key] = found
@@ -135,14 +137,17 @@ class Option:
         self._parts_m = parts_m
         # The uKernels, and the ranges of workers along the axes other than m.
         a_layout = COLUMN if choice.pack_a else problem.a_layout
-        in_panels = choice.pack_b or problem.b_source == "panels"
-        b_layout = DOT if dot else PACKED if in_panels else STRIDED
+        in_panels = choice.pack_b or problem.in_panels
+        narrow = problem.b_source == "int8_panels"
+        panels = PACKED_INT8 if narrow and not choice.widen else PACKED
+        b_layout = DOT if dot else panels if in_panels else STRIDED
+        b_itemsize = 1 if narrow else size
         self.family = machine.family(choice.vectors, False, a_layout, b_layout)
         self.tail_family = None
         if self.left and dot:
             self.tail_family = machine.family(self.left, False, a_layout, DOT)
         elif self.left:
-            self.tail_family = machine.family(tail_vectors, True, a_layout, PACKED)
+            self.tail_family = machine.family(tail_vectors, True, a_layout, panels)
         units = self.full + (1 if self.left else 0)
         self.batch_ranges = [bounds(batch, parts_b, i) for i in range(parts_b)]
         self.unit_ranges = [bounds(units, parts_n, i) for i in range(parts_n)]
@@ -162,7 +167,7 @@ class Option:
         in_l1 = choice.kc * nr * size <= machine.l1_bytes
         # Heights and cycles do not depend on how operands lie, so layouts share their tables.
         priced, priced_tail = self.family, self.tail_family
-        if not dot:
+        if not dot and panels == PACKED:
             priced = machine.family(choice.vectors, False, COLUMN, PACKED)
             ragged = self.left < tail_columns
             priced_tail = (
@@ -187,12 +192,12 @@ class Option:
         # Transfers: B passes once for each block of rows, A once for each panel unless its block
         # stays in L2, C twice for each block of k.
         row_bytes = size * k_part
-        self._b_bytes = elements * columns * row_bytes
+        self._b_bytes = elements * columns * k_part * b_itemsize
         self._a_bytes_per_row = elements * row_bytes
         self._a_passes = max(self._panels, 1)
         self._c_bytes_per_row = 2 * elements * columns * size * blocks_k
         self._rate_l3, self._rate_dram = machine.rates(workers)
-        self._footprint_fixed = batch * k * n * size
+        self._footprint_fixed = batch * k * n * b_itemsize
         self._footprint_per_row = batch * (k + n) * size
         self._resident_rows = int(BLOCK_SHARE_OF_L2 * machine.l2_bytes / (size * choice.kc))
         unblocked_bytes = A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes
@@ -213,6 +218,12 @@ class Option:
         if workers == 1 and problem.workers > 1 and batch * (n // nr) >= problem.workers:
             row_s = self._step_s * self._panels * self.table.issue_per_row
             self.last_row = min(self.last_row, int(ALONE_WAITS * machine.synchronise_s / row_s))
+
+        # What each block of rows widens again.
+        self._widen_s = 0.0
+        if choice.widen:
+            vectors = elements * columns * k_part / lanes
+            self._widen_s = vectors * WIDEN_CYCLES_PER_VECTOR * period
 
         # Packing and reading far apart rows in place.
         self._pack_s = self._pack_s_per_row = 0.0
@@ -279,17 +290,20 @@ class Option:
         tile_s = self._tile_s * fixed + self._partial_s_per_row * rows
 
         b_bytes, a_bytes = self._b_bytes, self._a_bytes_per_row * rows
+        widen_s = self._widen_s
         c_bytes = self._c_bytes_per_row * rows
         l3_s = dram_s = 0.0
         footprint = self._footprint_fixed + self._footprint_per_row * m
         if m > self._cached_rows:
-            b_bytes *= -(-rows // max(self._resident_rows, 1))
+            row_blocks = -(-rows // max(self._resident_rows, 1))
+            b_bytes *= row_blocks
+            widen_s *= row_blocks
         if footprint > self._machine.l2_bytes:
             passes = self._a_passes if self._resident_rows < rows <= self._cached_rows else 1
             l3_s = (a_bytes * passes + b_bytes + c_bytes) / self._rate_l3
             if footprint > self._machine.last_cache_bytes:
                 dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
-        pack_s = self._pack_s + self._pack_s_per_row * rows
+        pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         return issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s
 
 

@@ -18,7 +18,7 @@ from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
 from ftuner.core.dim import symbols_of
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import INT8, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
@@ -36,7 +36,8 @@ from ftuner.graph.steps import (
 from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.panels import pack
+from ftuner.runtime.memory import Arena
+from ftuner.runtime.panels import pack, pack_int8
 from ftuner.runtime.products import forget_oldest
 from ftuner.runtime.program import (
     BoundProgram,
@@ -47,6 +48,7 @@ from ftuner.runtime.program import (
     ProgramWriter,
 )
 from ftuner.runtime.session import Session
+from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, PANELS
 
 MAX_PROGRAMS = 256
 """Programs kept by a graph. One is some kilobytes of records."""
@@ -85,7 +87,7 @@ class CompiledGraph:
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
         )
         self._programs: dict[tuple[object, ...], BoundProgram] = {}
-        self._arena = np.empty(0, np.uint8)
+        self._arena = Arena()
         self.renew_lock()
         _GRAPHS.add(self)
 
@@ -103,7 +105,7 @@ class CompiledGraph:
         steps = lowered.steps
         bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
         wanted = list(dict.fromkeys(bundles.values()))
-        libraries = [library for step in steps if (library := _rows_library(step))]
+        libraries = [library for step in steps if (library := _library(step))]
         backend.prepare(dict.fromkeys(libraries), wanted, progress)
         self._loaded = backend.loaded(wanted, progress)
         # One weight may have several products.
@@ -111,13 +113,13 @@ class CompiledGraph:
         made: list[Compiled] = []
         for step in steps:
             if isinstance(step, ProductStep):
-                rows_only = _rows_library(step) is not None
-                products = session.products(step.a.layout.dtype, step.epilogue, rows_only)
+                anything = (step.a.layout.dtype, step.epilogue, ANY_OPERANDS)
+                products = session.products(*(_library(step) or anything))
                 made.append(self._product(step, products, packed))
                 continue
             address = self._loaded.addresses[bundles[step].symbol]
             if isinstance(step, AttentionStep):
-                products = session.products(step.q.layout.dtype, rows_only=True)
+                products = session.products(step.q.layout.dtype, serves=PANELS)
                 made.append(CompiledAttention(address, products))
             elif isinstance(step, TopKStep):
                 made.append(CompiledNest(address, step.parameters(), step.rows, ()))
@@ -136,7 +138,8 @@ class CompiledGraph:
             return CompiledProduct(products, None)
         key = (id(array), step.epilogue)
         if key not in packed:
-            panels = pack(products, array.T, self.threads)
+            packs = pack_int8 if array.dtype == np.int8 else pack
+            panels = packs(products, array.T, self.threads)
             packed[key] = CompiledProduct(products, panels)
         return packed[key]
 
@@ -204,22 +207,14 @@ class CompiledGraph:
         found = self._programs.get(key)
         pool = self._session.backend.runtime.pool.address
         # The arena has grown, or this is another process.
-        moved = found is not None and (found.arena, found.pool) != (self._arena_address(), pool)
+        moved = found is not None and (found.arena, found.pool) != (self._arena.address, pool)
         if found is None or moved:
             values = bind(self.graph, shapes)
             symbols = [values[name] for name in self._symbols]
-            found = self._writer.bind(symbols, workers, pool, self._grown_arena)
+            found = self._writer.bind(symbols, workers, pool, self._arena.grown)
             forget_oldest(self._programs, MAX_PROGRAMS)
             self._programs[key] = found
         return found
-
-    def _arena_address(self) -> int:
-        return -(-int(self._arena.ctypes.data) // 64) * 64
-
-    def _grown_arena(self, size: int) -> int:
-        if self._arena.nbytes < size + 64:
-            self._arena = np.empty(size + 64, np.uint8)
-        return self._arena_address()
 
 
 def _is_weight(step: ProductStep) -> bool:
@@ -228,12 +223,14 @@ def _is_weight(step: ProductStep) -> bool:
     return step.b.buffer.array is not None and len(step.b.shape) == 2 and whole
 
 
-def _rows_library(step: Step) -> tuple[DType, Expr] | None:
-    """The library of a step whose uKernels read contiguous rows and panels."""
+def _library(step: Step) -> tuple[DType, Expr, str] | None:
+    """The library of a step whose uKernels read contiguous rows and panels: dtype, epilogue, what
+    it serves."""
     if isinstance(step, AttentionStep):
-        return step.q.layout.dtype, ACCUMULATOR
+        return step.q.layout.dtype, ACCUMULATOR, PANELS
     if isinstance(step, ProductStep) and _is_weight(step) and step.a.layout.strides[-1] == 1:
-        return step.a.layout.dtype, step.epilogue
+        serves = INT8_PANELS if step.b.layout.dtype == INT8 else PANELS
+        return step.a.layout.dtype, step.epilogue, serves
     return None
 
 

@@ -20,15 +20,17 @@ from ftuner.codegen.llvm.bundle import (
     KernelBundle,
     RuntimeBundle,
 )
-from ftuner.codegen.llvm.jit import LoadedObject, host_target, llvm_version
+from ftuner.codegen.llvm.jit import compiler_version
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.targets import known_target
 from ftuner.runtime.threads import ThreadPool
-from ftuner.ukernels.library import Library, build_library
+from ftuner.ukernels.library import ANY_OPERANDS, Library, build_library
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class CpuBackend(Backend):
         self._hardware = hardware
         self.isa = hardware.isa(isa)
         self.cache = cache
-        self.target = host_target(isa)
+        self.target = known_target(isa, cache)
         self._lock = threading.RLock()
         self._compiled: dict[Library, CompiledLibrary] = {}
         self._objects: dict[Bundle, bytes] = {}
@@ -98,7 +100,7 @@ class CpuBackend(Backend):
 
     @property
     def fingerprint(self) -> str:
-        return f"{self._hardware.fingerprint}-{self.isa.name}-{llvm_version()}"
+        return f"{self._hardware.fingerprint}-{self.isa.name}-{compiler_version()}"
 
     def supports(self, dtype: DType) -> bool:
         return dtype in DTYPES.values()
@@ -111,10 +113,10 @@ class CpuBackend(Backend):
 
     def compiled(
         self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
-        rows_only: bool = False,
+        serves: str = ANY_OPERANDS,
     ) -> CompiledLibrary:  # fmt: skip
         """The library of a dtype and epilogue, compiled if need be and loaded."""
-        library = build_library(self._hardware, self.isa.name, dtype, epilogue, rows_only)
+        library = build_library(self._hardware, self.isa.name, dtype, epilogue, serves)
         found = self._compiled.get(library)
         if found is not None:
             return found
@@ -126,15 +128,15 @@ class CpuBackend(Backend):
             return found
 
     def prepare(
-        self, epilogues: Iterable[tuple[DType, Expr]], bundles: Iterable[GraphBundle],
+        self, libraries: Iterable[tuple[DType, Expr, str]], bundles: Iterable[GraphBundle],
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        """Compile all that a graph needs side by side: libraries for contiguous rows, and its own
-        kernels. They are loaded when they are asked for."""
+        """Compile all that a graph needs side by side: libraries (dtype, epilogue, what they
+        serve), and its own kernels. They are loaded when they are asked for."""
         wanted: list[Bundle] = list(bundles)
         with self._lock:
-            for dtype, epilogue in epilogues:
-                library = build_library(self._hardware, self.isa.name, dtype, epilogue, True)
+            for wants in libraries:
+                library = build_library(self._hardware, self.isa.name, *wants)
                 if library not in self._compiled:
                     wanted += self._bundles(library)
             if self._runtime is None:

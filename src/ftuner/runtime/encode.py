@@ -50,6 +50,8 @@ class Encoded(NamedTuple):
     address: int
     workspace_bytes: int
     workers: int
+    together: bool
+    """Whether the workers wait for each other, so that all of them have to take part at once."""
 
 
 class PlanWriter:
@@ -79,6 +81,7 @@ class PlanWriter:
         self._parts = parts
         self._kc = choice.kc
         self._packs_a = choice.pack_a
+        self._together = choice.shared_pack or parts > 1
         self._next_element = _fetches_next(plan, strides, itemsize)
         self._bands: list[tuple[int, Sequence[int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
@@ -87,6 +90,10 @@ class PlanWriter:
 
         # The workspace: B packed by all workers, each worker's own B, then what depends on m.
         workspace = 0
+        widened_bytes = 0
+        if choice.widen:
+            widest = max((b.family.nr for s in shares for b in s.bands), default=0)
+            widened_bytes = aligned(widest * choice.kc * itemsize + SLACK_BYTES)
         if choice.shared_pack:
             sizes = {b.column: _panel_bytes(b, k, itemsize) for s in shares for b in s.bands}
             workspace = aligned(sum(sizes.values()) + SLACK_BYTES)
@@ -108,6 +115,7 @@ class PlanWriter:
                         used += _panel_bytes(band, k, itemsize)
                 if used:
                     workspace = aligned(workspace + used + SLACK_BYTES)
+                workspace += widened_bytes
             bands_at = axes_at + len(body)
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
@@ -170,7 +178,7 @@ class PlanWriter:
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
             workspace = self._place_by_rows(plan, records)
-        return Encoded(records, address, workspace, plan.workers)
+        return Encoded(records, address, workspace, plan.workers, self._together)
 
     def _place_by_rows(self, plan: Plan, records: array[int]) -> int:
         """What of the workspace depends on m: partial products and packed blocks of A."""
@@ -291,6 +299,7 @@ def _band_record(
     """A band without its rows; `number`: of its first panel among the share's."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
+    b_itemsize = 1 if problem.b_source == "int8_panels" else itemsize
     record = [0] * BandSlot.SIZE
     record[BandSlot.COLUMN] = column
     record[BandSlot.PANELS] = band.panels
@@ -299,16 +308,18 @@ def _band_record(
     if band.packed:
         record[BandSlot.B_IN_WORKSPACE] = 1
         record[BandSlot.B_OFFSET] = offsets[column]
-    elif problem.b_source == "panels":
-        record[BandSlot.B_OFFSET] = column * k * itemsize
+    elif problem.in_panels:
+        record[BandSlot.B_OFFSET] = column * k * b_itemsize
     else:
         record[BandSlot.B_OFFSET] = column * strides.b_column
-    if band.packed or problem.b_source == "panels":
-        record[BandSlot.B_PANEL_STRIDE] = nr * k * itemsize
-        record[BandSlot.B_K_STRIDE] = nr * itemsize
+    if band.packed or problem.in_panels:
+        record[BandSlot.B_PANEL_STRIDE] = nr * k * b_itemsize
+        record[BandSlot.B_K_STRIDE] = nr * b_itemsize
     else:
         record[BandSlot.B_PANEL_STRIDE] = nr * strides.b_column
         record[BandSlot.B_K_STRIDE] = strides.b_column if choice.dot else strides.b_k
+    record[BandSlot.B_ITEMSIZE] = b_itemsize
+    record[BandSlot.WIDENS] = int(choice.widen)
     record[BandSlot.K_BEGIN], record[BandSlot.K_END] = share.k
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ HUGE_PAGE_BYTES = 2 << 20
 BLOCK_BYTES = 16 << 20
 """Pieces up to a quarter of this share a block; larger ones have their own."""
 ALIGNMENT_BYTES = 64
+RESERVED_BYTES = 4 << 30
+"""Of addresses, for each arena. Derived: more than the activations of any model that we know take
+on a CPU, and little of the 128 TiB that a process has."""
+_NO_RESERVE = 0x4000
+"""`MAP_NORESERVE` of Linux, on all of its architectures but a few that we have no code for."""
 
 
 @dataclass
@@ -51,11 +57,51 @@ _shared: _Block | None = None
 _lock = threading.Lock()
 
 
-def _new_block(size: int) -> _Block:
+class Arena:
+    """Memory in one piece that grows, as far as the system lets it, without moving.
+
+    Addresses are reserved far beyond what is used; pages come when they are first written to.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where it begins, on a huge page."""
+        return int(self._memory.ctypes.data)
+
+    def grown(self, size: int) -> int:
+        """The address, with at least `size` bytes from there on.
+
+        Raises:
+            MemoryError: the system has not that much.
+        """
+        if self._memory.nbytes < size:
+            reserved = _reserved_bytes()
+            try:
+                if size > reserved:
+                    raise MemoryError
+                self._memory = _new_block(reserved, _NO_RESERVE).memory
+            except MemoryError:
+                # More than there should be, or the system counts what is reserved.
+                self._memory = _new_block(size).memory
+        return self.address
+
+
+def _reserved_bytes() -> int:
+    """What an arena reserves: within what the machine has, so that a size that it can never have is
+    refused by the system, and nobody is killed for it later."""
+    if sys.platform != "linux":
+        return 0
+    return min(RESERVED_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
+def _new_block(size: int, flags: int = 0) -> _Block:
     """A block that begins with a huge page. It lives as long as any array that points into it."""
     try:
         # Private, because a forked child must not write to its parent's pages.
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
         pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(f"cannot allocate {size} bytes: {error}") from error

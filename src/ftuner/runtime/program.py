@@ -7,7 +7,6 @@ the arena out and fills in the records. Nothing is compiled or measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,8 +25,7 @@ from ftuner.codegen.llvm.abi import (
 )
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.core.dim import Dim
-from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
-from ftuner.core.weighting import Weighting
+from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import (
@@ -37,15 +35,14 @@ from ftuner.graph.steps import (
     ProductStep,
     TopKStep,
 )
-from ftuner.planner.plan import Problem
+from ftuner.graph.steps import Step as AnyStep
 from ftuner.planner.price import CHUNKS_A_WORKER
-from ftuner.runtime.attention import AttentionRecord, attention_record
-from ftuner.runtime.encode import SLACK_BYTES, Strides, aligned
+from ftuner.runtime.attention import AttentionRecord
+from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.extents import Dims, Layouts
-from ftuner.runtime.operands import a_layout, b_source, batch_axes, unit_columns
-from ftuner.runtime.panels import Panels, panel_problem
+from ftuner.runtime.panels import Panels
+from ftuner.runtime.planned import Task, planned, workspace_bytes
 from ftuner.runtime.products import Products, Ready
-from ftuner.runtime.strided import StridedArray
 
 
 class CompiledNest(NamedTuple):
@@ -89,21 +86,6 @@ class _Place(NamedTuple):
     itemsize: int
 
 
-class _Task(NamedTuple):
-    """A product or attention to be planned."""
-
-    title: str
-    products: Products
-    weighting: Weighting | None
-    """Of attention; None for products."""
-    offset: int
-    """The number of the dim that says which keys a row of causal attention sees, or -1."""
-    width: int
-    """Of the panels of a product's weight; 0 if it has none."""
-    layouts: tuple[int, ...]
-    """Of the step's views, in their order."""
-
-
 @dataclass(frozen=True)
 class BoundProgram:
     """Records ready to run, and what keeps them valid."""
@@ -141,7 +123,8 @@ class ProgramWriter:
         self._inputs = len(lowered.inputs)
         dims = Dims()
         self._layouts = Layouts(dims)
-        arena = _arena_buffers(lowered)
+        self._stages = stages(lowered.steps)
+        arena = _arena_buffers(lowered, self._stages)
         self._arena = [
             (dims.number(b.elements), b.dtype.itemsize, first, last) for b, first, last in arena
         ]
@@ -155,7 +138,7 @@ class ProgramWriter:
         self._relative: list[int] = [Program.STEPS, Program.PATCHES]
         """Slots that hold slots, to become addresses."""
         self._checked: list[tuple[int, tuple[str, ...]]] = []
-        self._tasks: dict[_Task, int] = {}
+        self._tasks: dict[Task, int] = {}
         """What is to be planned; equal tasks once."""
         self._products: list[tuple[int, int, int]] = []
         """Step and call record, and the number of the task."""
@@ -204,7 +187,8 @@ class ProgramWriter:
         for number in dims.numbers(code.parameters):
             self._fills.append((len(image), number))
             image.append(0)
-        self._fills.append((at + Step.TASKS, dims.number(code.tasks)))
+        tasks = dims.number(code.tasks)
+        self._fills += ((at + Step.TASKS, tasks), (at + Step.CHUNKS, tasks))
         if code.checks:
             self._checked.append((at + Step.STATUS, code.checks))
 
@@ -222,8 +206,8 @@ class ProgramWriter:
         weighting = step.weighting if isinstance(step, AttentionStep) else None
         causal = None if weighting is None else weighting.causal
         offset = -1 if causal is None else dims.number(causal)
-        width = panels.width if panels is not None else 0
-        task = _Task(step.title, code.products, weighting, offset, width, layouts)
+        width, source = (panels.width, panels.source) if panels is not None else (0, "")
+        task = Task(step.title, code.products, weighting, offset, width, source, layouts)
         number = self._tasks.setdefault(task, len(self._tasks))
         argument = len(image)
         if isinstance(step, AttentionStep):
@@ -279,9 +263,9 @@ class ProgramWriter:
         if any(values[number] < 0 for number in self._extents):
             raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
         strided = self._layouts.strided(values)
-        planned = [self._planned(task, values, strided, workers) for task in self._tasks]
+        found = [planned(t, values, strided, workers, self._page_bytes) for t in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
-        base = arena(arena_bytes + max(map(_workspace_bytes, planned), default=0))
+        base = arena(arena_bytes + max(map(workspace_bytes, found), default=0))
         workspace = base + arena_bytes
 
         records = self._image.copy()
@@ -301,32 +285,41 @@ class ProgramWriter:
         begins = np.where(arena_numbers < 0, fixed, begins)
         records[slots] = begins + bound[numbers] * itemsizes
         for at, call, number in self._products:
-            ready = planned[number]
+            ready = found[number]
             if ready is None:
-                records[at + Step.KIND] = records[at + Step.TASKS] = 0
                 continue
             assert isinstance(ready, Ready)
             encoded = ready.encoded
             records[at + Step.KIND] = self._kinds[number]
-            records[at + Step.TASKS] = encoded.workers
-            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS]
+            records[at + Step.WORKERS] = encoded.workers
+            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS] or encoded.workers
+            records[at + Step.TOGETHER] = int(encoded.together)
             records[call + Call.PLAN] = encoded.address
             records[call + Call.WORKSPACE] = workspace
             records[call + Call.POOL] = pool
         for at, place, number in self._attentions:
-            record = planned[number]
+            record = found[number]
             if record is None:
                 continue
             assert isinstance(record, AttentionRecord)
             records[place : place + len(record.dims)] = record.dims
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
-            if record.runs > workers > 1:
-                # Who is held up by others on the machine leaves heads to the rest.
-                records[at + Step.CHUNKS] = min(record.runs, CHUNKS_A_WORKER * workers)
+            records[at + Step.CHUNKS] = record.runs
+        self._deal(records, workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
-        kept = tuple(r for r in planned if isinstance(r, Ready))
+        kept = tuple(r for r in found if isinstance(r, Ready))
         return BoundProgram(records, here, outputs, tuple(self._checked), base, pool, kept)
+
+    def _deal(self, records: npt.NDArray[np.int64], workers: int) -> None:
+        """Cut what is left into chunks, and tell each step how many come before it."""
+        steps = records[Program.SIZE :][: len(self._stages) * Step.SIZE].reshape(-1, Step.SIZE)
+        nests = steps[:, Step.KIND] == 0
+        most = CHUNKS_A_WORKER * workers if workers > 1 else 1
+        steps[nests, Step.CHUNKS] = np.minimum(steps[nests, Step.CHUNKS], most)
+        steps[nests, Step.WORKERS] = workers
+        done = np.concatenate(([0], np.cumsum(steps[:, Step.CHUNKS])))
+        steps[:, Step.BEFORE] = done[self._stages]
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
         """An offset for each arena buffer, such that those that live together are apart."""
@@ -347,81 +340,38 @@ class ProgramWriter:
             total = max(total, offset + size)
         return offsets, total
 
-    def _planned(
-        self, task: _Task, values: Sequence[int], strided: Sequence[StridedArray], workers: int
-    ) -> Ready | AttentionRecord | None:
-        """What a step needs to know of its extents; None if there is nothing to do."""
-        arrays = [strided[n] for n in task.layouts]
-        if task.weighting is not None:
-            q, k, v, *mask, out = arrays
-            if 0 in out.shape:
-                return None
-            if 0 in v.shape or 0 in q.shape:
-                raise ShapeError(f"{task.title}: attention over an axis of no elements")
-            offset = None if task.offset < 0 else values[task.offset]
-            return attention_record(
-                task.products, q, k, v, mask[0] if mask else None, out, task.weighting, offset,
-                workers,
-            )  # fmt: skip
-        a, b, c, *operands = arrays
-        if 0 in c.shape:
-            return None
-        if a.shape[-1] == 0:
-            raise ShapeError(f"{task.title}: a product over an axis of no elements")
-        return self._product(task, a, b, c, operands, workers)
-
-    def _product(
-        self, task: _Task, a: StridedArray, b: StridedArray, c: StridedArray,
-        operands: Sequence[StridedArray], workers: int,
-    ) -> Ready:  # fmt: skip
-        k, n = b.shape[-2:]
-        if len(b.shape) == 2:
-            # All rows at once.
-            rows = math.prod(c.shape[:-1])
-            a = StridedArray((rows, k), a.strides[-2:], a.itemsize)
-            c = StridedArray((rows, n), c.strides[-2:], c.itemsize)
-        layout = a_layout(a, n, self._page_bytes)
-        axes = batch_axes(c.shape[:-2], a, b, c)
-        b_k = b_column = 0
-        if task.width:
-            problem = panel_problem(
-                n, k, task.width, c.shape[0], workers, layout.layout, layout.must_pack
-            )
-        else:
-            b_k = b.strides[-2]
-            b_column = b.itemsize if unit_columns(b) else b.strides[-1]
-            problem = Problem(
-                m=c.shape[-2], n=n, k=k, batch=math.prod(axis[0] for axis in axes),
-                a_layout=layout.layout, a_must_pack=layout.must_pack, b_source=b_source(b),
-                width=0, b_k_bytes=abs(b_k), workers=workers,
-            )  # fmt: skip
-        a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
-        steps = tuple(
-            x.strides[-2] if len(x.shape) > 1 and any(e != 1 for e in x.shape[:-1]) else 0
-            for x in operands
-        )
-        strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
-        return task.products.ready(problem, strides)
-
 
 def _columns(rows: Sequence[Sequence[int]], width: int) -> npt.NDArray[np.int64]:
     columns: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(-1, width).T.copy()
     return columns
 
 
-def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
-    if planned is None:
-        return 0
-    if isinstance(planned, AttentionRecord):
-        return planned.workspace_bytes
-    return planned.encoded.workspace_bytes
+def stages(steps: Sequence[AnyStep]) -> list[int]:
+    """The stage of each step, named by its first step. Steps of one stage do not depend on each
+    other and run side by side; those of the next begin when all of them have ended."""
+    found: list[int] = []
+    first, works = 0, False
+    read: set[Buffer] = set()
+    written: set[Buffer] = set()
+    for i, step in enumerate(steps):
+        reads, writes = set(step.reads), set(step.writes)
+        # There is one workspace.
+        has_workspace = isinstance(step, (ProductStep, AttentionStep))
+        if writes & (read | written) or reads & written or (works and has_workspace):
+            first, works = i, False
+            read, written = set(), set()
+        read |= reads
+        written |= writes
+        works = works or has_workspace
+        found.append(first)
+    return found
 
 
-def _arena_buffers(lowered: Lowered) -> list[tuple[Buffer, int, int]]:
-    """Each arena buffer with the first and the last step that touches it."""
+def _arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
+    """Each arena buffer with the first and the last stage that touches it."""
     spans: dict[Buffer, list[int]] = {}
-    for i, step in enumerate(lowered.steps):
+    for stage, step in zip(stages, lowered.steps, strict=True):
         for buffer in (*step.writes, *step.reads):
             if buffer.kind == "arena":
-                spans.setdefault(buffer, [i, i])[1] = i
+                spans.setdefault(buffer, [stage, stage])[1] = stage
     return [(buffer, first, last) for buffer, (first, last) in spans.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.products import Products
 from ftuner.runtime.threads import usable_threads
+from ftuner.ukernels.library import ANY_OPERANDS
 
 log = logging.getLogger(__name__)
 ISA_VARIABLE = "FTUNER_ISA"
@@ -39,7 +39,7 @@ class Session:
         self._lock = threading.RLock()
         self._hardware: CpuHardware | None = None
         self._backend: CpuBackend | None = None
-        self._products: dict[tuple[DType, Expr, bool], Products] = {}
+        self._products: dict[tuple[DType, Expr, str], Products] = {}
         self.threads = usable_threads(read_system().cores)
         """Threads that a call may use, the caller's own included; set it with `checked_threads`."""
 
@@ -71,16 +71,16 @@ class Session:
         return chosen
 
     def products(
-        self, dtype: DType, epilogue: Expr = ACCUMULATOR, rows_only: bool = False
+        self, dtype: DType, epilogue: Expr = ACCUMULATOR, serves: str = ANY_OPERANDS
     ) -> Products:
-        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.rows_only`."""
-        key = (dtype, epilogue, rows_only)
+        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.serves`."""
+        key = (dtype, epilogue, serves)
         found = self._products.get(key)
         if found is None:
             with self._lock:
                 found = self._products.get(key)
                 if found is None:
-                    compiled = self.backend.compiled(dtype, epilogue, rows_only=rows_only)
+                    compiled = self.backend.compiled(dtype, epilogue, serves=serves)
                     found = Products(self.backend, compiled)
                     self._products[key] = found
         return found
@@ -95,7 +95,7 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture that ftuner has no code generator for.
     """
     facts = read_system()
-    key = f"{_fingerprint(facts)}.json"
+    key = f"{facts.fingerprint}.json"
     data = None if again else cache.read(HARDWARE, key)
     if data is not None:
         try:
@@ -122,15 +122,3 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
 def default_session() -> Session:
     """The session of this process."""
     return Session()
-
-
-def _fingerprint(facts: SystemFacts) -> str:
-    """A short hash of what the operating system tells."""
-    told = (
-        facts.architecture,
-        facts.model_name,
-        facts.cores,
-        sorted(facts.features),
-        [(c.name, c.capacity_bytes, c.line_bytes, c.associativity) for c in facts.caches],
-    )
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]

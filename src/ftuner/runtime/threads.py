@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL, SLOT_BYTES, PoolSlot
-from ftuner.codegen.llvm.jit import LoadedObject
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
@@ -89,7 +89,7 @@ def _stop(
     with lock:
         if workers:
             run = _RUN_TYPE(code.addresses[POOL_RUN_SYMBOL])
-            run(address, None, None, len(workers) + 1)
+            run(address, None, None, len(workers) + 1, 0, 0)
             for worker in workers:
                 worker.join()
             workers.clear()
@@ -98,7 +98,7 @@ def _stop(
 
 
 _WORKER_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-_RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+_RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
 _POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 

@@ -12,11 +12,19 @@ from functools import cached_property, lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED, UKernel
+from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED, UKernel
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.filters import Funnel, run_filters
+
+ANY_OPERANDS = "any operands"
+"""A and B lie as they like."""
+PANELS = "panels"
+"""A always has contiguous rows and B comes in panels, as in the products of a graph with weights: a
+third of the uKernels."""
+INT8_PANELS = "int8 panels"
+"""The same with panels of 8-bit integers, read as they are or widened before."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,8 @@ class Library:
     dtype: DType
     epilogue: Expr
     funnel: Funnel
-    rows_only: bool = False
-    """Whether A always has contiguous rows and B comes in panels, as in the products of a graph
-    with weights: a third of the uKernels."""
+    serves: str = ANY_OPERANDS
+    """Which operands there are uKernels for: one of the names above."""
 
     @property
     def lanes(self) -> int:
@@ -68,13 +75,13 @@ class Library:
     @property
     def dot_columns(self) -> tuple[int, ...]:
         """Widths of dot tiles, in columns; none with an epilogue, whose layer packs its weight."""
-        if self.rows_only or self.epilogue != ACCUMULATOR:
+        if self.serves != ANY_OPERANDS or self.epilogue != ACCUMULATOR:
             return ()
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
 
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
         """The family of a width; tails are always read from packed panels."""
-        assert not tail or b_layout == PACKED
+        assert not tail or b_layout in (PACKED, PACKED_INT8)
         known = dot_tiles(self.isa) if b_layout == DOT else self.funnel.kept
         tiles = sorted((t for t in known if t.vectors == vectors), key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
@@ -88,14 +95,16 @@ class Library:
     def families(self) -> tuple[Family, ...]:
         """Every family that some plan may use. In-place B serves matrix products only: a layer
         packs its weight, so libraries with an epilogue have none."""
-        in_place = self.epilogue == ACCUMULATOR and not self.rows_only
-        b_layouts = (PACKED, STRIDED) if in_place else (PACKED,)
+        anything = self.serves == ANY_OPERANDS
+        panels = (PACKED, PACKED_INT8) if self.serves == INT8_PANELS else (PACKED,)
+        in_place = (STRIDED,) if anything and self.epilogue == ACCUMULATOR else ()
+        tails = range(1, max(self.widths) + 1)
         found = []
-        for a_layout in (ROW,) if self.rows_only else (ROW, COLUMN):
-            for b_layout in b_layouts:
+        for a_layout in (ROW, COLUMN) if anything else (ROW,):
+            for b_layout in (*panels, *in_place):
                 found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
-            tails = range(1, max(self.widths) + 1)
-            found += [self.family(v, True, a_layout, PACKED) for v in tails]
+            for b_layout in panels:
+                found += [self.family(v, True, a_layout, b_layout) for v in tails]
         found += [self.family(c, False, ROW, DOT) for c in self.dot_columns]
         return tuple(found)
 
@@ -106,7 +115,7 @@ def build_library(
     isa_name: str,
     dtype: DType,
     epilogue: Expr = ACCUMULATOR,
-    rows_only: bool = False,
+    serves: str = ANY_OPERANDS,
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
@@ -119,4 +128,4 @@ def build_library(
         known = ", ".join(i.name for i in hardware.isas)
         raise HardwareError(f"{hardware.name} has no ISA {isa_name!r}; it has {known}") from None
     funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
-    return Library(hardware, isa, dtype, epilogue, funnel, rows_only)
+    return Library(hardware, isa, dtype, epilogue, funnel, serves)

@@ -128,8 +128,13 @@ class Band:
     """The number of the first panel among those that chunks are cut from."""
     OTHER_TILES = 16
     """Row tiles of all segments but the first."""
-    SEGMENTS = 17
-    FIRST_SEGMENT = 18
+    B_ITEMSIZE = 17
+    """Bytes of an element of B; of panels that are widened, before they are."""
+    WIDENS = 18
+    """1: each panel of 8-bit integers is widened before its uKernels, to where packed panels of B
+    begin otherwise."""
+    SEGMENTS = 19
+    FIRST_SEGMENT = 20
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 
@@ -166,12 +171,19 @@ class Step:
     """Of a nest, the addresses of its buffers; of a product, its `Call`."""
     DIMS = 3
     TASKS = 4
-    """Of a nest. Of a product, the workers that it is planned for."""
-    CHUNKS = 5
-    """Chunks to be dealt before the step, if its work is not spread evenly."""
-    STATUS = 6
+    """Of a nest."""
+    WORKERS = 5
+    """Workers that take part."""
+    CHUNKS = 6
+    """Pieces of the step, each done by whoever takes it first. 0 if there is nothing to do."""
+    TOGETHER = 7
+    """1 if the workers of a product wait for each other in it: each of them then does its own
+    chunk."""
+    BEFORE = 8
+    """Chunks of the program that have to be done before the step begins."""
+    STATUS = 9
     """0, or the number of a check of the step that has failed."""
-    SIZE = 7
+    SIZE = 10
 
 
 class Patch:
@@ -278,15 +290,21 @@ class PoolSlot:
 
     JOB = 0
     ARGUMENT = 1
-    DONE = 16
-    """Workers that have finished the job."""
-    DONE_SLEEPERS = 17
-    """1 while the caller sleeps until `DONE` changes."""
+    WORKERS = 2
+    """Workers of the job, the caller included."""
+    TAG = 3
+    """The greatest tag of chunks so far: those of the job come next."""
+    GATE = 16
+    """Who takes part in the job: its number in the high half, then whether it is closed to those
+    who come late (1 bit), how many have come (15 bits), how many are still there (16 bits)."""
+    GATE_SLEEPERS = 17
+    """1 while the caller sleeps until `GATE` changes."""
     BARRIER = 32
     """Where workers of one product wait for each other: a `Barrier`."""
-    STEP_BARRIER = 64
-    """Where workers of one program do: not all of them take part in every product."""
-    MAILBOXES = 96
+    COMPLETED = 64
+    """Chunks of the program that are done."""
+    COMPLETED_SLEEPERS = 65
+    MAILBOXES = 80
     """One for each worker: `MAIL_*`."""
     MAIL_JOBS = 0
     """Jobs posted so far."""
@@ -303,7 +321,7 @@ class PoolSlot:
     CPU_MASK_WORDS = 16
     """1024 CPUs, as in the C library's `cpu_set_t`."""
     MAIL_CHUNKS = 32
-    """The worker's range of chunks, both bounds in one word."""
+    """The worker's range of chunks, in one word: see `chunks`."""
     MAILBOX_SIZE = 48
 
 
@@ -323,6 +341,11 @@ def call_symbol(dtype: DType) -> str:
 def job_symbol(dtype: DType) -> str:
     """What every worker of a matrix product runs."""
     return f"ftuner_gemm_{dtype}"
+
+
+def chunk_symbol(dtype: DType) -> str:
+    """A chunk of a matrix product."""
+    return f"ftuner_chunk_{dtype}"
 
 
 def pack_symbol(dtype: DType) -> str:

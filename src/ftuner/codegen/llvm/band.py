@@ -43,6 +43,14 @@ class Operands:
 
 
 @dataclass(frozen=True)
+class Helpers:
+    """Functions that bands call besides uKernels."""
+
+    pack: ir.Function
+    widen: ir.Function
+
+
+@dataclass(frozen=True)
 class Panels:
     """The panels of a record that belong to a chunk: `begin` to `end` of its own."""
 
@@ -68,7 +76,7 @@ def emit_band(
     builder: ir.IRBuilder,
     dtype: DType,
     plan: ir.Value,
-    pack: ir.Function,
+    helpers: Helpers,
     context: ir.Value,
     band: ir.Value,
     operands: Operands,
@@ -110,7 +118,7 @@ def emit_band(
             set_slot(builder, context, Context.FINISH, builder.zext(finish, I64))
             rows = _RowBlock(first, end, last_block)
             steps = _KBlock(begin, length)
-            _block(builder, dtype, plan, pack, context, band, operands, panels, rows, steps, c,
+            _block(builder, dtype, plan, helpers, context, band, operands, panels, rows, steps, c,
                    c_stride)  # fmt: skip
 
 
@@ -176,7 +184,7 @@ def _block(
     builder: ir.IRBuilder,
     dtype: DType,
     plan: ir.Value,
-    pack: ir.Function,
+    helpers: Helpers,
     context: ir.Value,
     band: ir.Value,
     operands: Operands,
@@ -200,9 +208,8 @@ def _block(
             source = at(builder, a_first, builder.mul(row, a_row_stride))
             place = builder.add(share.a_offset, builder.mul(tile, tile_bytes))
             target = at(builder, operands.a_block, place)
-            builder.call(
-                pack, [source, a_k_stride, a_row_stride, target, steps.length, share.mr, share.mr]
-            )
+            arguments = [source, a_k_stride, a_row_stride, target, steps.length, share.mr, share.mr]
+            builder.call(helpers.pack, arguments)
 
     with builder.if_then(packs_a):
         _segments(builder, dtype, band, rows, steps, pack_segment)
@@ -225,7 +232,7 @@ def _block(
     others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
     tiles = maximum(builder, builder.add(tiles, others), const(1))
     several = builder.icmp_signed(">", tiles, const(1))
-    row_of_b = builder.mul(panel_width, size)
+    row_of_b = builder.mul(panel_width, slot(builder, band, Band.B_ITEMSIZE))
     part_of_row = builder.sdiv(row_of_b, tiles)
     in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)
     of_panel = builder.select(builder.and_(several, in_one_piece), part_of_row, const(0))
@@ -240,6 +247,7 @@ def _block(
 
     # In the workspace the chunk's first panel comes first.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
+    widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
     with counted_loop(builder, panels.begin, panels.end) as panel:
         place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
         b_panel = at(builder, b_first, place_of_panel)
@@ -255,9 +263,14 @@ def _block(
         distance = builder.select(is_first, operands.next_a, const(0))
         set_slot(builder, context, Context.NEXT_A_DISTANCE, distance)
 
+        with builder.if_then(widens):
+            count = builder.mul(steps.length, panel_width)
+            builder.call(helpers.widen, [b_panel, operands.packed, count])
+        b_read = builder.select(widens, operands.packed, b_panel)
+
         def run_segment(
             share: _SegmentShare,
-            b_panel: ir.Value = b_panel,
+            b_read: ir.Value = b_read,
             column: ir.Value = column,
             step: ir.Value = step,
         ) -> None:
@@ -280,7 +293,7 @@ def _block(
                     builder,
                     KERNEL_TYPE,
                     share.kernel,
-                    [context, a, b_panel, place, share.row, column, steps.length, share.tiles],
+                    [context, a, b_read, place, share.row, column, steps.length, share.tiles],
                 )
             part = builder.mul(builder.mul(share.tiles, steps.length), step)
             next_b = pointer_slot(builder, context, Context.NEXT_B)

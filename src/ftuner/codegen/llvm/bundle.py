@@ -19,7 +19,7 @@ from ftuner.codegen.llvm.abi import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.codegen.llvm.jit import Target, llvm_version
+from ftuner.codegen.llvm.jit import Target, compiler_version
 from ftuner.core.affine import Kernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.ukernel import UKernel
@@ -117,7 +117,7 @@ Bundle = KernelBundle | RuntimeBundle | GraphBundle
 
 def bundle_key(bundle: Bundle, target: Target) -> str:
     """The name under which a bundle's object is kept: a hash of all that decides it."""
-    text = repr((bundle, target, llvm_version(), generator_digest()))
+    text = repr((bundle, target, compiler_version(), generator_digest()))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

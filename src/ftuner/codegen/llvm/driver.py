@@ -20,9 +20,10 @@ from ftuner.codegen.llvm.abi import (
     PoolSlot,
     Worker,
     call_symbol,
+    chunk_symbol,
     job_symbol,
 )
-from ftuner.codegen.llvm.band import Operands, Panels, emit_band, maximum, minimum
+from ftuner.codegen.llvm.band import Helpers, Operands, Panels, emit_band, maximum, minimum
 from ftuner.codegen.llvm.build import (
     I64,
     PTR,
@@ -35,10 +36,11 @@ from ftuner.codegen.llvm.build import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, taken_chunks
+from ftuner.codegen.llvm.chunks import taken_chunks
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
+from ftuner.codegen.llvm.widen import emit_widen
 from ftuner.core.dtype import DType
 from ftuner.core.ukernel import MAX_OPERANDS
 
@@ -48,8 +50,9 @@ REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
     """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
-    pack = emit_pack(module, dtype, lanes)
-    job = _emit_job(module, dtype, pack)
+    helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
+    chunk = _emit_chunk(module, dtype, _emit_walk(module, dtype, helpers))
+    job = _emit_job(module, dtype, chunk)
     _emit_entry(module, dtype, job)
 
 
@@ -79,81 +82,84 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
     with builder.if_else(builder.icmp_signed(">", workers, const(1))) as (many, one):
         with many:
             chunks = slot(builder, plan, Plan.CHUNKS)
-            with builder.if_then(builder.icmp_signed(">", chunks, const(0))):
-                builder.call(module.globals[DEAL_SYMBOL], [pool, chunks, workers])
+            everyone = builder.zext(builder.icmp_signed("==", chunks, const(0)), I64)
             run = module.globals[POOL_RUN_SYMBOL]
-            builder.call(run, [pool, job, call, workers])
+            builder.call(run, [pool, job, call, workers, const(1), everyone])
         with one:
             builder.call(job, [call, const(0)])
     builder.ret_void()
 
 
+CHUNK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64])
 ALL_PANELS = 1 << 62
 """Behind the last panel of any share."""
 
 
-def _emit_job(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function:
+def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunk after chunk of everybody's."""
-    walk = _emit_walk(module, dtype, pack)
     function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
     function.linkage = "internal"
     call, worker = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
-    records = at(builder, plan, Plan.WORKER_RECORDS * SLOT_BYTES)
-    own = at(builder, records, builder.mul(worker, const(Worker.SIZE * SLOT_BYTES)))
+    pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
     chunks = slot(builder, plan, Plan.CHUNKS)
-    with builder.if_else(builder.icmp_signed(">", chunks, const(0))) as (together, apart):
-        with together:
-            _take_chunks(builder, call, plan, records, worker, chunks, walk)
-        with apart:
-            begin, end = (
-                slot(builder, own, Worker.BATCH_BEGIN),
-                slot(builder, own, Worker.BATCH_END),
-            )
-            builder.call(walk, [call, own, worker, begin, end, const(0), const(ALL_PANELS)])
+    with builder.if_else(builder.icmp_signed(">", chunks, const(0))) as (dealt, own):
+        with dealt:
+            tag = builder.add(slot(builder, pool, PoolSlot.TAG), const(1))
+            with taken_chunks(builder, pool, worker, workers, tag, chunks) as number:
+                builder.call(chunk, [call, worker, number])
+        with own:
+            builder.call(chunk, [call, worker, worker])
     split = builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
     with builder.if_then(split):
-        pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
         wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
-        first = slot(builder, own, Worker.REDUCE_BEGIN)
-        last = slot(builder, own, Worker.REDUCE_END)
+        record = _worker_record(builder, plan, worker)
+        first = slot(builder, record, Worker.REDUCE_BEGIN)
+        last = slot(builder, record, Worker.REDUCE_END)
         reduce = pointer_slot(builder, plan, Plan.REDUCE)
         call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
     builder.ret_void()
     return function
 
 
-def _take_chunks(
-    builder: ir.IRBuilder,
-    call: ir.Value,
-    plan: ir.Value,
-    record: ir.Value,
-    worker: ir.Value,
-    chunks: ir.Value,
-    walk: ir.Function,
-) -> None:
-    """Take chunk after chunk until there is none."""
-    pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
-    extent = slot(builder, plan, Plan.CHUNK_EXTENT)
-    by_panels = builder.icmp_signed("!=", slot(builder, plan, Plan.CHUNK_BY_PANELS), const(0))
+def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
+    records = at(builder, plan, Plan.WORKER_RECORDS * SLOT_BYTES)
+    return at(builder, records, builder.mul(worker, const(Worker.SIZE * SLOT_BYTES)))
+
+
+def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
+    """`void chunk(call, worker, number)`: a chunk of a plan, done by a worker; of a plan that is
+    not cut into chunks, the share of a worker of that number."""
+    function = ir.Function(module, CHUNK_TYPE, chunk_symbol(dtype))
+    function.linkage = "internal"
+    call, worker, number = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    chunks = slot(builder, plan, Plan.CHUNKS)
+    dealt = builder.icmp_signed(">", chunks, const(0))
+    record = _worker_record(builder, plan, builder.select(dealt, const(0), number))
     batch_begin = slot(builder, record, Worker.BATCH_BEGIN)
     batch_end = slot(builder, record, Worker.BATCH_END)
-    with taken_chunks(builder, pool, worker, workers) as chunk:
-        begin, end = partition_bounds(builder, extent, chunks, chunk)
-        builder.call(
-            walk,
-            [
-                call,
-                record,
-                worker,
+    with builder.if_else(dealt) as (piece, share):
+        with piece:
+            extent = slot(builder, plan, Plan.CHUNK_EXTENT)
+            panels = slot(builder, plan, Plan.CHUNK_BY_PANELS)
+            by_panels = builder.icmp_signed("!=", panels, const(0))
+            begin, end = partition_bounds(builder, extent, chunks, number)
+            ranges = [
                 builder.select(by_panels, batch_begin, begin),
                 builder.select(by_panels, batch_end, end),
                 builder.select(by_panels, begin, const(0)),
                 builder.select(by_panels, end, const(ALL_PANELS)),
-            ],
-        )
+            ]
+            builder.call(walk, [call, record, worker, *ranges])
+        with share:
+            everything = [batch_begin, batch_end, const(0), const(ALL_PANELS)]
+            builder.call(walk, [call, record, worker, *everything])
+    builder.ret_void()
+    return function
 
 
 def _clip(
@@ -165,7 +171,7 @@ def _clip(
     return Panels(low, high)
 
 
-def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Function:
+def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
     """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end)`."""
     function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
     function.linkage = "internal"
@@ -198,7 +204,7 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
                 slot(builder, record, Pack.PANELS),
             )
             panels = _clip(builder, first, count, panel_begin, panel_end)
-            _pack_b(builder, dtype, plan, pack, record, operands, panels)
+            _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
         with builder.if_then(together):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         bands = pointer_slot(builder, share, Worker.BANDS)
@@ -210,7 +216,7 @@ def _emit_walk(module: ir.Module, dtype: DType, pack: ir.Function) -> ir.Functio
             )
             panels = _clip(builder, first, count, panel_begin, panel_end)
             with builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)):
-                emit_band(builder, dtype, plan, pack, context, record, operands, panels)
+                emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
     builder.ret_void()
     return function
 

@@ -14,7 +14,8 @@ from ftuner.codegen.llvm import vecmath
 from ftuner.codegen.llvm.build import I32, splat, type_suffix
 from ftuner.codegen.llvm.emit import emit, extremum
 from ftuner.core.dtype import BOOL, DType
-from ftuner.core.expr import Operand, gelu, gelu_tanh
+from ftuner.core.expr import Operand
+from ftuner.core.scalar import COMPOSED
 
 
 def register_type(dtype: DType) -> ir.Type:
@@ -134,9 +135,8 @@ def _float(
         apart = builder.xor(*(builder.fcmp_ordered("<", v, zero(x.type)) for v in (rest, y)))
         wrong = builder.and_(apart, builder.fcmp_ordered("!=", rest, zero(x.type)))
         return builder.select(wrong, builder.fadd(rest, y), rest)
-    if name in ("gelu", "gelu_tanh"):
-        body = {"gelu": gelu, "gelu_tanh": gelu_tanh}[name](Operand("x", "matrix"))
-        return emit(builder, body, {"x": x}, fused)
+    if name in COMPOSED:
+        return emit(builder, COMPOSED[name](Operand("x", "matrix")), {"x": x}, fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     if name == "isinf":

@@ -39,8 +39,9 @@ from ftuner.codegen.llvm.build import (
 from ftuner.codegen.llvm.emit import emit
 from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
+from ftuner.codegen.llvm.widen import widened
 from ftuner.core.expr import ACCUMULATOR, operands
-from ftuner.core.ukernel import COLUMN, PACKED, UKernel
+from ftuner.core.ukernel import COLUMN, PACKED_INT8, STRIDED, UKernel
 
 PREFETCH_BYTES = 2048
 """How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
@@ -157,7 +158,7 @@ def _streams(
     first = pointer_slot(builder, context, Context.NEXT_B)
     first = at(builder, first, builder.mul(builder.mul(tile, k), step))
     # At least two tiles share a panel; a batch element of a single tile fetches half of the next.
-    found = [_Stream(first, step, kernel.nr * size // 2)]
+    found = [_Stream(first, step, kernel.nr * kernel.b_itemsize // 2)]
     if kernel.a_layout != COLUMN:
         distance = slot(builder, context, Context.NEXT_A_DISTANCE)
         wanted = builder.icmp_signed("!=", distance, const(0))
@@ -194,27 +195,22 @@ def _reduction(
     so runs in place of the main one.
     """
     size, chains, vectors = kernel.dtype.itemsize, kernel.tile.chains, kernel.tile.vectors
+    row_of_b_bytes = kernel.nr * kernel.b_itemsize
     vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
     zero = ir.Constant(vector, [0.0] * kernel.lanes)
     in_columns = kernel.a_layout == COLUMN
     a_step = slot(builder, context, Context.A_STRIDE) if in_columns else const(size)
-    if kernel.b_layout == PACKED:
-        b_step = const(kernel.nr * size)
-    else:
+    if kernel.b_layout == STRIDED:
         b_step = slot(builder, context, Context.B_K_STRIDE)
-
-    if kernel.b_layout == PACKED:
-        ahead = const(PREFETCH_BYTES * (2 if kernel.mr <= LOW_TILE_ROWS else 1))
-    else:
         ahead = builder.mul(b_step, const(PREFETCH_STEPS))
+    else:
+        b_step = const(row_of_b_bytes)
+        ahead = const(PREFETCH_BYTES * (2 if kernel.mr <= LOW_TILE_ROWS else 1))
 
     def step(a_k: ir.Value, b_k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        for line in range(0, kernel.nr * size, LINE_BYTES):
+        for line in range(0, row_of_b_bytes, LINE_BYTES):
             _prefetch(builder, at(builder, at(builder, b_k, ahead), line), L1)
-        row_of_b = [
-            _load(builder, at(builder, b_k, v * kernel.lanes * size), vector, size)
-            for v in range(vectors)
-        ]
+        row_of_b = [_vector_of_b(builder, kernel, b_k, v) for v in range(vectors)]
         column_of_a = []
         for i in range(kernel.mr):
             address = at(builder, a_k, builder.mul(a_row_stride, const(i)))
@@ -266,6 +262,15 @@ def _reduction(
         sums = first + sums[tile:]
     total = add_chains(builder, sums, tile)
     return [total[i * vectors : (i + 1) * vectors] for i in range(kernel.mr)]
+
+
+def _vector_of_b(builder: ir.IRBuilder, kernel: UKernel, row: ir.Value, v: int) -> ir.Value:
+    """The `v`-th vector of a row of B, as the tile multiplies it."""
+    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    place = at(builder, row, v * kernel.lanes * kernel.b_itemsize)
+    if kernel.b_layout != PACKED_INT8:
+        return _load(builder, place, vector, kernel.dtype.itemsize)
+    return widened(builder, place, vector)
 
 
 def finish_tile(

@@ -14,7 +14,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.jit import LoadedObject, compile_object, host_target
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.loops import counted_loop
 
 

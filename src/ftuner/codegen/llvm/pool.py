@@ -57,6 +57,10 @@ SPIN_FOR_OTHERS_US = 150
 a virtual machine too. Longer waits mean that somebody has lost its CPU, and may need this one."""
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}
 _GETTID_NUMBER = {"x86_64": 186, "aarch64": 178}
+_GATE_NUMBER_BITS = 32
+_CLOSED = 1 << 31
+_ENTERED = 1 << 16
+"""Fields of `PoolSlot.GATE`."""
 _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
 _NAP_US = 100
@@ -196,8 +200,9 @@ def _wait(
     value: ir.Value,
     spins: ir.Value,
     sleepers: ir.Value,
+    mask: ir.Value | None = None,
 ) -> ir.Value:
-    """Wait until the slot at `address` is (`relation` "==") or is not ("!=") `value`.
+    """Wait until the slot at `address`, or what `mask` leaves of it, is in `relation` to `value`.
 
     Polls `spins` times, then sleeps until `_wake` is called after each change of the slot.
     `sleepers` is the address of the count of those who do. Returns what the slot then holds.
@@ -213,7 +218,8 @@ def _wait(
     count = builder.phi(I64)
     count.add_incoming(const(0), entry)
     seen = builder.load_atomic(address, "acquire", SLOT_BYTES, typ=I64)
-    builder.cbranch(builder.icmp_signed(relation, seen, value), done, again)
+    looked_at = seen if mask is None else builder.and_(seen, mask)
+    builder.cbranch(builder.icmp_signed(relation, looked_at, value), done, again)
     builder.position_at_end(again)
     following = builder.add(count, const(1))
     builder.cbranch(builder.icmp_signed("<", count, spins), pause, sleep)
@@ -251,6 +257,20 @@ def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Va
     return anybody
 
 
+def wait_for_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+    """Wait until so many chunks of the program are done."""
+    place = _slot_address(builder, pool, PoolSlot.COMPLETED)
+    sleepers = _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS)
+    _wait(builder, place, ">=", chunks, _spins(SPIN_FOR_OTHERS_US), sleepers)
+
+
+def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+    """Let the others know that so many more chunks of the program are done."""
+    place = _slot_address(builder, pool, PoolSlot.COMPLETED)
+    builder.atomic_rmw("add", place, chunks, "seq_cst")
+    _wake(builder, place, _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS))
+
+
 def _emit_barrier(module: ir.Module) -> None:
     """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
@@ -282,48 +302,84 @@ def _emit_worker(module: ir.Module) -> None:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     mailbox = mailbox_of(builder, pool, index)
     sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
+    gate = _slot_address(builder, pool, PoolSlot.GATE)
     _introduce(builder, mailbox)
     serve = function.append_basic_block("serve")
+    look = function.append_basic_block("look")
+    enter = function.append_basic_block("enter")
+    late = function.append_basic_block("late")
+    inside = function.append_basic_block("inside")
     work = function.append_basic_block("work")
     leave = function.append_basic_block("leave")
     entry = builder.block
     builder.branch(serve)
     builder.position_at_end(serve)
-    epoch = builder.phi(I64)
-    epoch.add_incoming(const(0), entry)
-    spins = builder.phi(I64)
-    spins.add_incoming(_spins(SPIN_FOR_JOB_US), entry)
+    # Jobs posted that this worker has seen, and the number of the last one that it took part in.
+    epoch, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
     posted = _wait(builder, mailbox, "!=", epoch, spins, sleepers)
+    builder.branch(look)
+
+    builder.position_at_end(look)
+    seen = builder.load_atomic(gate, "acquire", SLOT_BYTES, typ=I64)
+    number = builder.lshr(seen, const(_GATE_NUMBER_BITS))
+    workers = builder.load(_slot_address(builder, pool, PoolSlot.WORKERS), typ=I64)
+    is_open = builder.icmp_signed("==", builder.and_(seen, const(_CLOSED)), const(0))
+    is_new = builder.icmp_signed("!=", number, served)
+    invited = builder.icmp_signed("<", index, workers)
+    builder.cbranch(builder.and_(is_open, builder.and_(is_new, invited)), enter, late)
+    builder.position_at_end(enter)
+    swapped = builder.cmpxchg(gate, seen, builder.add(seen, const(_ENTERED + 1)), "acq_rel",
+                              "monotonic")  # fmt: skip
+    builder.cbranch(builder.extract_value(swapped, 1), inside, look)
+
+    builder.position_at_end(inside)
     job = builder.load(_slot_address(builder, pool, PoolSlot.JOB), typ=PTR)
     argument = builder.load(_slot_address(builder, pool, PoolSlot.ARGUMENT), typ=PTR)
     builder.cbranch(builder.icmp_unsigned("==", job, ir.Constant(PTR, None)), leave, work)
     builder.position_at_end(work)
     _settle(builder, mailbox)
     call_address(builder, JOB_TYPE, job, [argument, index])
-    done = _slot_address(builder, pool, PoolSlot.DONE)
-    builder.atomic_rmw("add", done, const(1), "seq_cst")
-    woken = _wake(builder, done, _slot_address(builder, pool, PoolSlot.DONE_SLEEPERS))
+    builder.atomic_rmw("sub", gate, const(1), "seq_cst")
+    woken = _wake(builder, gate, _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
     # A caller that had to be woken may have been put on this CPU: make room for it.
     again = builder.select(woken, const(0), _spins(SPIN_FOR_JOB_US))
-    epoch.add_incoming(posted, builder.block)
-    spins.add_incoming(again, builder.block)
+    after_work = builder.block
     builder.branch(serve)
+    builder.position_at_end(late)
+    builder.branch(serve)
+    for phi, first, after, otherwise in (
+        (epoch, const(0), posted, posted),
+        (served, const(0), number, served),
+        (spins, _spins(SPIN_FOR_JOB_US), again, _spins(SPIN_FOR_JOB_US)),
+    ):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(after, after_work)
+        phi.add_incoming(otherwise, late)
     builder.position_at_end(leave)
     builder.ret_void()
 
 
 def _emit_run(module: ir.Module) -> None:
-    """`void run(pool, job, argument, workers)`: the caller is worker 0; one caller at a time.
+    """`void run(pool, job, argument, workers, tags, everyone)`: the caller is worker 0; one caller
+    at a time.
 
-    Without a job the workers leave their loops.
+    `tags`: how many tags of chunks the job uses; `everyone`: whether all workers have to take part.
+    Otherwise whoever has not come when the caller has finished is not waited for. Without a job the
+    workers leave their loops.
     """
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64]), POOL_RUN_SYMBOL)
-    pool, job, argument, workers = function.args
+    function = ir.Function(
+        module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64]), POOL_RUN_SYMBOL
+    )
+    pool, job, argument, workers, tags, everyone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    done = _slot_address(builder, pool, PoolSlot.DONE)
+    gate = _slot_address(builder, pool, PoolSlot.GATE)
     builder.store(job, _slot_address(builder, pool, PoolSlot.JOB))
     builder.store(argument, _slot_address(builder, pool, PoolSlot.ARGUMENT))
-    builder.atomic_rmw("xchg", done, const(0), "monotonic")
+    builder.store(workers, _slot_address(builder, pool, PoolSlot.WORKERS))
+    number_bits = const(_GATE_NUMBER_BITS)
+    before = builder.lshr(builder.load(gate, typ=I64), number_bits)
+    opened = builder.shl(builder.add(before, const(1)), number_bits)
+    builder.atomic_rmw("xchg", gate, opened, "seq_cst")
     with counted_loop(builder, const(1), workers) as worker:
         mailbox = mailbox_of(builder, pool, worker)
         builder.atomic_rmw("add", mailbox, const(1), "seq_cst")
@@ -336,7 +392,14 @@ def _emit_run(module: ir.Module) -> None:
     is_job = builder.icmp_unsigned("!=", job, ir.Constant(PTR, None))
     with builder.if_then(is_job):
         call_address(builder, JOB_TYPE, job, [argument, const(0)])
-        others = builder.sub(workers, const(1))
-        sleepers = _slot_address(builder, pool, PoolSlot.DONE_SLEEPERS)
-        _wait(builder, done, "==", others, _spins(SPIN_FOR_OTHERS_US), sleepers)
+        sleepers = _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS)
+        spins = _spins(SPIN_FOR_OTHERS_US)
+        all_needed = builder.icmp_signed("!=", everyone, const(0))
+        with builder.if_then(all_needed):
+            others = builder.mul(builder.sub(workers, const(1)), const(_ENTERED))
+            _wait(builder, gate, "==", builder.or_(opened, others), spins, sleepers)
+        builder.atomic_rmw("or", gate, const(_CLOSED), "seq_cst")
+        _wait(builder, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
+        tag = _slot_address(builder, pool, PoolSlot.TAG)
+        builder.store(builder.add(builder.load(tag, typ=I64), tags), tag)
     builder.ret_void()

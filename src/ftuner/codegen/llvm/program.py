@@ -1,12 +1,15 @@
-"""Running a program: all workers walk one table of steps, side by side, in LLVM IR.
+"""Running a program: workers walk one table of steps, in LLVM IR.
 
 `void run(program, io)` first writes the addresses that depend on the caller's arrays (`io` holds,
 for each of them, the address of the word that holds the address of its elements), then has every
-worker walk the steps. A step's work is spread over the workers; between two steps they wait for
-each other.
+worker walk the steps. Steps are cut into chunks, and a step begins when the chunks of the steps
+that it depends on are done: nobody waits for a worker that has none of them, be it that it has not
+woken yet.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
@@ -19,21 +22,26 @@ from ftuner.codegen.llvm.abi import (
     PoolSlot,
     Program,
     Step,
+    chunk_symbol,
     job_symbol,
 )
 from ftuner.codegen.llvm.build import (
+    I64,
     PTR,
     VOID,
     at,
     call_address,
     const,
     pointer_slot,
+    reserve,
+    set_slot,
     slot,
 )
-from ftuner.codegen.llvm.chunks import DEAL_SYMBOL, taken_chunks
+from ftuner.codegen.llvm.chunks import taken_chunks
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.nest import KERNEL_TYPE
-from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
+from ftuner.codegen.llvm.pool import JOB_TYPE, add_completed, wait_for_completed
+from ftuner.core.dtype import DType
 
 
 def emit_program(module: ir.Module) -> None:
@@ -54,87 +62,103 @@ def emit_program(module: ir.Module) -> None:
     with builder.if_else(builder.icmp_signed(">", workers, const(1))) as (many, one):
         with many:
             pool = pointer_slot(builder, program, Program.POOL)
-            builder.call(module.globals[POOL_RUN_SYMBOL], [pool, job, program, workers])
+            # A part of a program begins where the steps before it are done.
+            steps = pointer_slot(builder, program, Program.STEPS)
+            set_slot(builder, pool, PoolSlot.COMPLETED, slot(builder, steps, Step.BEFORE))
+            count = slot(builder, program, Program.STEP_COUNT)
+            run = module.globals[POOL_RUN_SYMBOL]
+            builder.call(run, [pool, job, program, workers, count, const(0)])
         with one:
             builder.call(job, [program, const(0)])
     builder.ret_void()
 
 
 def _emit_job(module: ir.Module) -> ir.Function:
-    """`void job(program, worker)`: one worker's part of every step."""
+    """`void job(program, worker)`: one worker's way through the steps."""
     function = ir.Function(module, JOB_TYPE, "ftuner_walk_program")
     function.linkage = "internal"
     program, worker = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     pool = pointer_slot(builder, program, Program.POOL)
-    workers = slot(builder, program, Program.WORKERS)
     steps = pointer_slot(builder, program, Program.STEPS)
-    together = builder.icmp_signed(">", workers, const(1))
+    several = builder.icmp_signed(">", slot(builder, program, Program.WORKERS), const(1))
+    tag = reserve(builder, I64, SLOT_BYTES)
+    with builder.if_then(several):
+        builder.store(slot(builder, pool, PoolSlot.TAG), tag)
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
         record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
-        with builder.if_then(together):
-            # Nobody begins a step before all have ended the one before.
-            wait_for_all(builder, pool, PoolSlot.STEP_BARRIER, workers)
-            _deal(builder, pool, record, worker, workers)
-        kind = slot(builder, record, Step.KIND)
-        is_nest = builder.icmp_signed("==", kind, const(0))
-        with builder.if_else(is_nest) as (nest, product):
-            with nest:
-                _nest(builder, pool, record, worker, workers)
-            with product:
-                _product(builder, record, kind, worker)
+        chunks = slot(builder, record, Step.CHUNKS)
+        with builder.if_else(several) as (shared, alone):
+            with shared:
+                wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE))
+                number = builder.add(builder.load(tag, typ=I64), const(1))
+                builder.store(number, tag)
+                workers = slot(builder, record, Step.WORKERS)
+                with builder.if_then(builder.icmp_signed("<", worker, workers)):
+                    done = _shared(builder, pool, record, worker, workers, number)
+                    some = builder.icmp_signed(">", done, const(0))
+                    with builder.if_then(some):
+                        add_completed(builder, pool, done)
+            with alone, builder.if_then(builder.icmp_signed(">", chunks, const(0))):
+                tasks = slot(builder, record, Step.TASKS)
+                _piece(builder, record, worker, const(0), (const(0), tasks))
     builder.ret_void()
     return function
 
 
-def _deal(
-    builder: ir.IRBuilder, pool: ir.Value, record: ir.Value, worker: ir.Value, workers: ir.Value
+def _shared(
+    builder: ir.IRBuilder,
+    pool: ir.Value,
+    record: ir.Value,
+    worker: ir.Value,
+    workers: ir.Value,
+    tag: ir.Value,
+) -> ir.Value:
+    """What a worker does of a step; returns how many chunks."""
+    done = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), done)
+    chunks, tasks = slot(builder, record, Step.CHUNKS), slot(builder, record, Step.TASKS)
+    together = builder.icmp_signed("!=", slot(builder, record, Step.TOGETHER), const(0))
+    with builder.if_else(together) as (own, dealt):
+        with own:
+            call = pointer_slot(builder, record, Step.ARGUMENT)
+            _of_kind(builder, record, job_symbol, [call, worker])
+            builder.store(const(1), done)
+        with dealt, taken_chunks(builder, pool, worker, workers, tag, chunks) as chunk:
+            bounds = partition_bounds(builder, tasks, chunks, chunk)
+            _piece(builder, record, worker, chunk, bounds)
+            builder.store(builder.add(builder.load(done, typ=I64), const(1)), done)
+    return builder.load(done, typ=I64)
+
+
+def _piece(
+    builder: ir.IRBuilder,
+    record: ir.Value,
+    worker: ir.Value,
+    chunk: ir.Value,
+    tasks: tuple[ir.Value, ir.Value],
 ) -> None:
-    """Deal the chunks of a step that has any, before anybody takes one."""
-    chunks = slot(builder, record, Step.CHUNKS)
-    with builder.if_then(builder.icmp_signed(">", chunks, const(0))):
-        with builder.if_then(builder.icmp_signed("==", worker, const(0))):
-            is_nest = builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
-            planned = builder.select(is_nest, workers, slot(builder, record, Step.TASKS))
-            builder.call(builder.module.globals[DEAL_SYMBOL], [pool, chunks, planned])
-        wait_for_all(builder, pool, PoolSlot.STEP_BARRIER, workers)
+    """A chunk of a product, or a range of the tasks of a nest."""
+    is_nest = builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
+    argument = pointer_slot(builder, record, Step.ARGUMENT)
+    with builder.if_else(is_nest) as (nest, product):
+        with nest:
+            dims = pointer_slot(builder, record, Step.DIMS)
+            status = at(builder, record, Step.STATUS * SLOT_BYTES)
+            function = pointer_slot(builder, record, Step.FUNCTION)
+            call_address(builder, KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
+        with product:
+            _of_kind(builder, record, chunk_symbol, [argument, worker, chunk])
 
 
-def _nest(
-    builder: ir.IRBuilder, pool: ir.Value, record: ir.Value, worker: ir.Value, workers: ir.Value
+def _of_kind(
+    builder: ir.IRBuilder,
+    record: ir.Value,
+    symbol: Callable[[DType], str],
+    arguments: Sequence[ir.Value],
 ) -> None:
-    """An even part of the tasks, or chunk after chunk of them."""
-    tasks = slot(builder, record, Step.TASKS)
-    chunks = slot(builder, record, Step.CHUNKS)
-    several = builder.icmp_signed(">", workers, const(1))
-    dealt = builder.and_(several, builder.icmp_signed(">", chunks, const(0)))
-    with builder.if_else(dealt) as (stolen, even):
-        with stolen, taken_chunks(builder, pool, worker, workers) as chunk:
-            _tasks(builder, record, worker, *partition_bounds(builder, tasks, chunks, chunk))
-        with even:
-            _tasks(builder, record, worker, *partition_bounds(builder, tasks, workers, worker))
-
-
-def _tasks(
-    builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, begin: ir.Value, end: ir.Value
-) -> None:
-    with builder.if_then(builder.icmp_signed("<", begin, end)):
-        arguments = [
-            pointer_slot(builder, record, Step.ARGUMENT),
-            pointer_slot(builder, record, Step.DIMS),
-            at(builder, record, Step.STATUS * SLOT_BYTES),
-            worker,
-            begin,
-            end,
-        ]
-        function = pointer_slot(builder, record, Step.FUNCTION)
-        call_address(builder, KERNEL_TYPE, function, arguments)
-
-
-def _product(builder: ir.IRBuilder, record: ir.Value, kind: ir.Value, worker: ir.Value) -> None:
-    planned = slot(builder, record, Step.TASKS)
-    with builder.if_then(builder.icmp_signed("<", worker, planned)):
-        call = pointer_slot(builder, record, Step.ARGUMENT)
-        for dtype, number in PRODUCT_KINDS.items():
-            with builder.if_then(builder.icmp_signed("==", kind, const(number))):
-                builder.call(builder.module.globals[job_symbol(dtype)], [call, worker])
+    """Call a function of the driver of a product's dtype."""
+    kind = slot(builder, record, Step.KIND)
+    for dtype, number in PRODUCT_KINDS.items():
+        with builder.if_then(builder.icmp_signed("==", kind, const(number))):
+            builder.call(builder.module.globals[symbol(dtype)], arguments)

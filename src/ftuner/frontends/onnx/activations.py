@@ -123,9 +123,7 @@ ACTIVATIONS: Table = {
             context, x, node.number("alpha", 0.2), node.number("beta", 0.5)
         )
     ),
-    ("", "HardSwish"): _of_input(
-        lambda context, node, x: context.add("multiply", x, _hard_sigmoid(context, x, 1 / 6, 0.5))
-    ),
+    ("", "HardSwish"): _of_input(lambda context, node, x: context.add("hard_swish", x)),
     ("", "LeakyRelu"): _of_input(_leaky_relu),
     ("", "Mish"): _of_input(_mish),
     ("", "PRelu"): _of_input(_prelu),

@@ -263,42 +263,31 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
     x, positions = node.input(0), node.optional(3)
     if x.rank not in (3, 4):
         raise context.malformed(f"rotary embedding of {x.type}; expected three axes or four")
-    turned = context.transpose(x, (0, 2, 1, 3)) if x.rank == 4 else x
+    heads = x
     if x.rank == 3:
-        heads = node.integer("num_heads")
-        if heads < 1:
-            raise context.malformed(f"num_heads is {heads}")
-        turned = context.reshape(x, (*x.shape[:2], heads, quotient(x.shape[2], heads)))
-    size = turned.shape[3]
+        count = node.integer("num_heads")
+        if count < 1:
+            raise context.malformed(f"num_heads is {count}")
+        heads = context.reshape(x, (*x.shape[:2], count, quotient(x.shape[2], count)))
+    size = heads.shape[3]
     width: Dim = node.integer("rotary_embedding_dim", 0) or size
     half = quotient(width, 2)
-    cosine, sine = node.input(1), node.input(2)
+    rotated, rest = context.pieces(heads, 3, (width, size - width))
+    interleaved = node.flag("interleaved")
+    outer = heads.shape[:3]
+    pairs = context.reshape(rotated, (*outer, half, 2) if interleaved else (*outer, 2, half))
+    tables = [node.input(1), node.input(2)]
     if positions is not None:
         where = context.builder.where
-        cosine, sine = (
-            context.add("gather", c, positions, axis=0, node=where) for c in (cosine, sine)
-        )
-    cosine, sine = (context.unsqueeze(c, [2]) for c in (cosine, sine))
-    rotated, rest = context.pieces(turned, 3, (width, size - width))
-    if node.flag("interleaved"):
-        first, second = (context.slice(rotated, 3, start, half, 2) for start in (0, 1))
-    else:
-        first, second = context.pieces(rotated, 3, (half, half))
-    real = context.add(
-        "subtract", context.add("multiply", cosine, first), context.add("multiply", sine, second)
-    )
-    imaginary = context.add(
-        "add", context.add("multiply", sine, first), context.add("multiply", cosine, second)
-    )
-    if node.flag("interleaved"):
-        pairs = [context.unsqueeze(v, [4]) for v in (real, imaginary)]
-        rotated = context.reshape(context.concat(pairs, 4), (*turned.shape[:3], width))
-    else:
-        rotated = context.concat([real, imaginary], 3)
-    result = rotated if width == size else context.concat([rotated, rest], 3)
-    if x.rank == 3:
-        return [context.reshape(result, x.shape)]
-    return [context.transpose(result, (0, 2, 1, 3))]
+        tables = [context.add("gather", t, positions, axis=0, node=where) for t in tables]
+    # Each has [batch, sequence, pairs]: all heads, and both elements of a pair, have the same.
+    shared = (2 if x.rank == 3 else 1, 4 if interleaved else 3)
+    tables = [context.unsqueeze(t, shared) for t in tables]
+    turned = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
+    if width == size:
+        return [context.reshape(turned, x.shape)]
+    whole = context.concat([context.reshape(turned, rotated.shape), rest], 3)
+    return [context.reshape(whole, x.shape)]
 
 
 ATTENTION: Table = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.layout import slice_extent
 
@@ -84,15 +84,24 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
 
 
-def _along_axis(op: str) -> Importer:
-    """An operator of a tensor and indices along one axis of it."""
+def _gather(context: Context, node: NodeView) -> Sequence[Value]:
+    x, indices = node.input(0), node.input(1)
+    axis = context.axis(node.integer("axis", 0), x.rank)
+    extent = x.shape[axis]
+    if indices.constant is not None and indices.constant.size == 1 and isinstance(extent, int):
+        (index,) = (int(i) for i in indices.constant.flat)
+        if -extent <= index < extent and indices.dtype.kind == "int":
+            # A view, where a gather is a copy.
+            one = context.slice(x, axis, index % extent, 1)
+            return [context.reshape(one, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
+    return [context.add("gather", x, indices, axis=axis, node=context.builder.where)]
 
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, indices = node.input(0), node.input(1)
-        axis = context.axis(node.integer("axis", 0), x.rank)
-        return [context.add(op, x, indices, axis=axis, node=context.builder.where)]
 
-    return convert
+def _gather_elements(context: Context, node: NodeView) -> Sequence[Value]:
+    x, indices = node.input(0), node.input(1)
+    axis = context.axis(node.integer("axis", 0), x.rank)
+    where = context.builder.where
+    return [context.add("gather_elements", x, indices, axis=axis, node=where)]
 
 
 def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
@@ -198,8 +207,8 @@ def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
 
 INDEXING: Table = {
     ("", "CumSum"): _cumulative_sum,
-    ("", "Gather"): _along_axis("gather"),
-    ("", "GatherElements"): _along_axis("gather_elements"),
+    ("", "Gather"): _gather,
+    ("", "GatherElements"): _gather_elements,
     ("", "GatherND"): _gather_nd,
     ("", "NonZero"): _non_zero,
     ("", "OneHot"): _one_hot,

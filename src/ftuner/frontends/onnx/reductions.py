@@ -179,6 +179,38 @@ def _skip_norm(rms: bool) -> Importer:
     return convert
 
 
+def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
+    """Each channel, which is an index along the second axis, by statistics that are given or, in
+    training, by its own."""
+    x = node.input(0)
+    if x.rank < 2:
+        raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
+    given = [node.input(i) for i in range(1, 5)]
+    across = (1,) * (x.rank - 2)
+    scale, bias, mean, variance = (
+        context.reshape(context.cast(v, x.dtype), (*v.shape, *across)) for v in given
+    )
+    running: list[Value] = []
+    if node.flag("training_mode"):
+        axes = [axis for axis in range(x.rank) if axis != 1]
+        momentum = node.number("momentum", 0.9)
+        before = (mean, variance)
+        mean = context.squeeze(context.mean(x, axes), [0])
+        centred = context.add("subtract", x, mean)
+        variance = context.squeeze(
+            context.mean(context.add("multiply", centred, centred), axes), [0]
+        )
+        for value, old, new in zip(given[2:], before, (mean, variance), strict=True):
+            moved = context.add(
+                "add", context.scaled(old, momentum), context.scaled(new, 1 - momentum)
+            )
+            running.append(context.cast(context.reshape(moved, value.shape), value.dtype))
+    root = context.add("sqrt", context.add_to(variance, node.number("epsilon", 1e-5)))
+    normal = context.add("multiply", context.add("subtract", x, mean),
+                         context.add("divide", scale, root))  # fmt: skip
+    return [context.add("add", normal, bias), *running]
+
+
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
     "ReduceL1": (_absolute_sum, 18),
     "ReduceL2": (_length, 18),
@@ -196,6 +228,7 @@ REDUCTIONS: Table = {
     **{("", name): _reduction(*entry) for name, entry in _REDUCTIONS.items()},
     ("", "ArgMax"): _arg("argmax"),
     ("", "ArgMin"): _arg("argmin"),
+    ("", "BatchNormalization"): _batch_norm,
     ("", "LayerNormalization"): _layer_norm,
     ("", "LogSoftmax"): _softmax(log=True),
     ("", "RMSNormalization"): _rms_norm,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ftuner.core.definition import Index, Nest, Writer
+from ftuner.core.dtype import INT8
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
@@ -42,4 +44,22 @@ def _define_matmul(types: Types, attributes: Attributes, results: Types) -> Nest
     return reduction(types, shape, a.shape[-1:], "sum", body)
 
 
-CONTRACTIONS = (Operator("matmul", _infer_matmul, np.matmul, _define_matmul),)
+def _infer_int8_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """A matrix or several, times one of 8-bit integers."""
+    a, b = types
+    if a.dtype.kind != "float" or b.dtype != INT8:
+        raise GraphError(f"int8_matmul of {a} and {b}")
+    if a.rank < 2 or b.rank != 2:
+        raise ShapeError(f"int8_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0], f"int8_matmul of {a} and {b}")
+    return (TensorType(a.dtype, (*a.shape[:-1], b.shape[1])),)
+
+
+def _int8_matmul(a: Any, b: Any) -> Any:
+    return np.matmul(a, b.astype(a.dtype))
+
+
+CONTRACTIONS = (
+    Operator("matmul", _infer_matmul, np.matmul, _define_matmul),
+    Operator("int8_matmul", _infer_int8_matmul, _int8_matmul, None),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import Surroundings, made, near, rewritten, scalar, scaled
+from ftuner.graph.rewriting import Surroundings, made, near, reduced, rewritten, scalar, scaled
 
 
 def recognise_norms(graph: Graph) -> Graph:
@@ -46,14 +46,13 @@ def _normalised(around: Surroundings, sqrt: Node) -> tuple[Node, Value, float, b
 def _mean_of(around: Surroundings, value: Value) -> Value | None:
     """What a value is the mean of, over the last axis, which is kept with one element."""
     total, factor = scaled(around, value)
-    reshape = around.producer(total, "reshape")
-    reduce = around.producer(reshape.inputs[0], "reduce") if reshape is not None else None
-    if reduce is None or reduce.attributes["kind"] != "sum":
+    found = reduced(around, total, "sum")
+    if found is None:
         return None
-    x = reduce.inputs[0]
+    x, axes = found
+    if axes != (x.rank - 1,):
+        return None
     count = x.shape[-1]
-    if reduce.attributes["axes"] != (x.rank - 1,) or value.shape != (*x.shape[:-1], 1):
-        return None
     return x if isinstance(count, int) and near(factor, 1.0 / count) else None
 
 

@@ -5,16 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ftuner.graph.ir import Graph
+from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
-from ftuner.graph.passes.gelu import recognise_gelu
+from ftuner.graph.passes.constants import fold_constants
+from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
+from ftuner.graph.passes.hard_swish import recognise_hard_swish
+from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.products import merge_products
+from ftuner.graph.passes.rotary import recognise_rotary
+from ftuner.graph.passes.silu import recognise_silu
+from ftuner.graph.passes.softmax import recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    # Which weights stay integers is told by how they are widened: what is left of that is folded.
+    keep_int8_weights,
+    fold_constants,
     recognise_gelu,
+    recognise_gelu_tanh,
+    recognise_silu,
+    recognise_hard_swish,
+    recognise_rotary,
     recognise_norms,
+    # Attention is told by its softmax.
+    recognise_softmax,
     recognise_attention,
+    # It takes the constants apart by which the others are recognised, and leaves products with one
+    # bias, which can be merged.
+    fold_affine,
     merge_products,
 )
 

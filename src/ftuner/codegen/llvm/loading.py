@@ -1,0 +1,125 @@
+"""From objects to addresses: machine code is placed in this process, without LLVM where possible.
+
+Memory is written before it is executable, and never afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from ftuner.codegen.llvm.elf import MAGIC, parse
+from ftuner.codegen.llvm.linking import Linked
+from ftuner.errors import ObjectFileError
+from ftuner.hardware.system import ARCHITECTURES
+
+_COMPILER = "ftuner.codegen.llvm.jit"
+"""Imported by name: it loads LLVM's library, which ELF objects do without."""
+
+
+class LoadedObject:
+    """Machine code in this process; lives as long as this value."""
+
+    def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
+        """Load objects that may refer to each other and to functions of the C library.
+
+        Raises:
+            ObjectFileError: an object is damaged, is for another machine or holds what the loader
+                does not know; or a symbol is nowhere.
+            MemoryError: the system gives no memory, or none that may be executed.
+        """
+        if all(data.startswith(MAGIC) for data in objects) and _instruction_flush() is not None:
+            self.addresses = self._placed(objects)
+        else:
+            # Mach-O and COFF have tools of their own; LLVM has a loader for each.
+            self._engine = import_module(_COMPILER).Engine(objects)
+            self.addresses = {s: a for s in symbols if (a := self._engine.address(s))}
+        missing = [s for s in symbols if s not in self.addresses]
+        if missing:
+            raise ObjectFileError(f"no object defines {', '.join(missing)}")
+
+    def _placed(self, objects: Sequence[bytes]) -> dict[str, int]:
+        """The addresses of all symbols of ELF objects."""
+        if not objects:
+            return {}
+        linked = Linked([parse(data) for data in objects], mmap.PAGESIZE)
+        if linked.machine.name != _machine():
+            raise ObjectFileError(f"an object for {linked.machine.name}: another machine")
+        functions = {name: _function(name) for name in linked.functions}
+        base = _map(linked.size)
+        # The memory is not given back at exit: a daemon thread may still run what lies there.
+        weakref.finalize(self, _libc().munmap, base, linked.size).atexit = False
+        block = linked.block(base, functions)
+        ctypes.memmove(base, bytes(block), linked.size)
+        _protect(base, linked.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
+        _protect(base + linked.code_bytes, linked.size - linked.code_bytes, mmap.PROT_READ)
+        flush = _instruction_flush()
+        assert flush is not None
+        flush(base, base + linked.code_bytes)
+        return {name: base + offset for name, offset in linked.symbols.items()}
+
+
+def _machine() -> str | None:
+    return ARCHITECTURES.get(platform.machine().lower())
+
+
+@cache
+def _libc() -> Any:
+    """The C library, through the symbols that all of this process sees."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return libc
+
+
+def _function(name: str) -> int:
+    """The address of a function that this process has already."""
+    try:
+        found = ctypes.cast(_libc()[name], ctypes.c_void_p).value
+    except AttributeError:
+        raise ObjectFileError(f"no library of this process has the function {name!r}") from None
+    assert found is not None
+    return found
+
+
+def _map(size: int) -> int:
+    # Not Python's mmap: it gives memory back at exit.
+    base = _libc().mmap(
+        None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
+    )
+    if base in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError(f"cannot map {size} bytes for code: errno {ctypes.get_errno()}")
+    return int(base)
+
+
+def _protect(begin: int, size: int, protection: int) -> None:
+    if size and _libc().mprotect(begin, size, protection):
+        raise MemoryError(
+            f"the system does not let memory become executable: errno {ctypes.get_errno()}"
+        )
+
+
+@cache
+def _instruction_flush() -> Callable[[int, int], object] | None:
+    """What has to be called with the begin and end of new code; None if it is not to be had."""
+    if _machine() == "x86_64":
+        # Caches of instructions are coherent with those of data.
+        return lambda begin, end: None
+    try:
+        flush: Any = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except (OSError, AttributeError):
+        return None
+    flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    flush.restype = None
+    found: Callable[[int, int], object] = flush
+    return found

@@ -1,0 +1,175 @@
+"""Chains of products with constants and sums with constants, as one of each.
+
+A batch norm at inference is such a chain: its statistics are constants. So are a scale after a
+layer and a bias after a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Array, Graph, Node, Value
+from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+
+_COUNTING = frozenset({"cast", "floor", "ceil", "rint"})
+"""What makes a number of a count, or a count of a number. Beside them a result may be exactly
+half a step, or an index, and rounding in another order may move it to the next."""
+
+
+class _Affine(NamedTuple):
+    """`scale * x + shift`, with a number for each channel or one for all, in double precision."""
+
+    scale: Array
+    shift: Array
+
+    def then(self, other: _Affine) -> _Affine:
+        return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
+
+    def by_channel(self) -> bool:
+        return _by_channel(np.broadcast_shapes(self.scale.shape, self.shift.shape))
+
+    def fits(self, dtype: DType) -> bool:
+        """Whether all numbers are finite in a dtype, and zero only if they were."""
+        for array in self:
+            with np.errstate(over="ignore"):
+                rounded = array.astype(dtype.name)
+            if not np.isfinite(rounded).all() or ((rounded == 0) != (array == 0)).any():
+                return False
+        return True
+
+
+def _by_channel(shape: Sequence[int]) -> bool:
+    """Whether at most one axis has more than one element."""
+    return len([n for n in shape if n != 1]) <= 1
+
+
+class _Chain(NamedTuple):
+    """Nodes, each of which alone reads the one before it; the first reads x."""
+
+    x: Value
+    nodes: Sequence[Node]
+    affine: _Affine
+
+    @property
+    def result(self) -> Value:
+        return self.nodes[-1].output
+
+
+def fold_affine(graph: Graph) -> Graph:
+    """A chain becomes a product and a sum, or what of them is not trivial. After a matrix product
+    with a weight of its own, the product goes into the columns of the weight.
+
+    Results differ by the rounding of x: what the chain would have subtracted first and scaled
+    then is scaled first.
+    """
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    done: set[Node] = set()
+    for node in graph.nodes:
+        chain = _chain(around, node) if node not in done else None
+        if chain is None:
+            continue
+        done.update(chain.nodes)
+        written = _written(around, chain) if _may_fold(around, chain) else None
+        if written is not None:
+            places[chain.nodes[-1]] = written
+            same[chain.result] = written[-1].output if written else chain.x
+    return rewritten(graph, places, same)
+
+
+def _chain(around: Surroundings, first: Node) -> _Chain | None:
+    """The chain that begins with a node."""
+    unknown = [v for v in first.inputs if v.constant is None]
+    if len(unknown) != 1:
+        return None
+    (x,) = unknown
+    nodes: list[Node] = []
+    affine = _Affine(np.array(1.0), np.array(0.0))
+    node: Node | None = first
+    while node is not None:
+        value = nodes[-1].output if nodes else x
+        step = _step(node, value)
+        after = affine.then(step) if step is not None else None
+        if after is None or not after.by_channel():
+            break
+        nodes.append(node)
+        affine = after
+        node = around.only_consumer(node.output)
+    return _Chain(x, nodes, affine) if nodes else None
+
+
+def _may_fold(around: Surroundings, chain: _Chain) -> bool:
+    maker = around.producer_of(chain.x)
+    counted = maker is not None and maker.op in _COUNTING
+    counts = any(node.op in _COUNTING for node in around.consumers(chain.result))
+    return not counted and not counts and chain.affine.fits(chain.x.dtype)
+
+
+def _step(node: Node, x: Value) -> _Affine | None:
+    """A node as a function of one of its operands, the other being a constant."""
+    if node.op not in ("add", "subtract", "multiply", "divide", "negative"):
+        return None
+    if x.dtype.kind != "float" or node.output.type != x.type:
+        return None
+    zero, one = np.array(0.0), np.array(1.0)
+    if node.op == "negative":
+        return _Affine(-one, zero)
+    first = node.inputs[0] is x
+    other = node.inputs[1 if first else 0].constant
+    if other is None or not _by_channel(other.shape):
+        return None
+    number = other.astype(np.float64)
+    if node.op == "add":
+        return _Affine(one, number)
+    if node.op == "subtract":
+        return _Affine(one, -number) if first else _Affine(-one, number)
+    if node.op == "multiply":
+        return _Affine(number, zero)
+    return _Affine(1.0 / number, zero) if first and number.all() else None
+
+
+def _written(around: Surroundings, chain: _Chain) -> list[Node] | None:
+    """What takes the place of a chain; None if that would be as long."""
+    x, (scale, shift) = chain.x, chain.affine
+    name = chain.result.name
+    nodes: list[Node] = []
+    scaled = bool((scale != 1).any())
+    shifted = bool((shift != 0).any())
+    product = _product(around, chain) if scaled else None
+    if scaled + shifted - (product is not None) >= len(chain.nodes):
+        return None
+    if product is not None:
+        nodes.append(product)
+        x = product.output
+    elif scaled:
+        factor = constant(f"{name}_scale", x.dtype, scale)
+        nodes.append(made("multiply", [x, factor], x.type, f"{name}_scaled"))
+        x = nodes[-1].output
+    if shifted:
+        addend = constant(f"{name}_shift", x.dtype, shift)
+        nodes.append(made("add", [x, addend], x.type, f"{name}_shifted"))
+    return nodes
+
+
+def _product(around: Surroundings, chain: _Chain) -> Node | None:
+    """The matrix product that x is, with the scale in its weight, if nobody else reads either."""
+    matmul = around.producer(chain.x, "matmul")
+    if matmul is None or around.only_consumer(chain.x) is not chain.nodes[0]:
+        return None
+    a, weight = matmul.inputs
+    scale = chain.affine.scale
+    columns = scale.size == 1 or scale.shape[-1] == scale.size
+    if weight.constant is None or weight.rank != 2 or not columns:
+        return None
+    if around.only_consumer(weight) is not matmul:
+        # Another copy of the weight would cost more than a multiplication.
+        return None
+    name = chain.result.name
+    factors = scale.reshape(-1).astype(weight.dtype.name)
+    inside = constant(f"{name}_weight", weight.dtype, weight.constant * factors)
+    return made("matmul", [a, inside], chain.x.type, f"{name}_product")

@@ -1,0 +1,53 @@
+"""Recognising hard swish where it is written out."""
+
+from __future__ import annotations
+
+from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.passes.gates import gated, is_near, polynomial
+from ftuner.graph.rewriting import Surroundings, made, near, rewritten, scalar
+
+
+def recognise_hard_swish(graph: Graph) -> Graph:
+    """`x clip(x + 3, 0, 6) / 6`, its factors in any order, and `x clip(x / 6 + 1/2, 0, 1)`, which
+    is x times its hard sigmoid, become `hard_swish(x)`."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        clipped = _clipped(around, node)
+        if clipped is None:
+            continue
+        value, high = clipped
+        line = (high / 2, high / 6)
+        for end, x, number in gated(around, node.output):
+            if near(number * high, 1.0) and is_near(polynomial(around, value, x), line):
+                swish = made("hard_swish", [x], x.type, f"{end.output.name}_hard_swish")
+                places[end] = [swish]
+                same[end.output] = swish.output
+                break
+    return rewritten(graph, places, same)
+
+
+def _clipped(around: Surroundings, node: Node) -> tuple[Value, float] | None:
+    """What a node limits to the numbers from zero to a positive one, and that one."""
+    if node.op == "minimum":
+        within, high = _limited(node)
+        inner = around.producer(within, "maximum")
+        if inner is None:
+            return None
+        value, low = _limited(inner)
+    elif node.op == "maximum":
+        within, low = _limited(node)
+        inner = around.producer(within, "minimum")
+        if inner is None:
+            return None
+        value, high = _limited(inner)
+    else:
+        return None
+    return (value, high) if low == 0 and high is not None and high > 0 else None
+
+
+def _limited(node: Node) -> tuple[Value, float | None]:
+    """The operands of an extremum: a tensor, and the number that bounds it."""
+    x, y = node.inputs
+    return (x, scalar(y)) if scalar(x) is None else (y, scalar(x))

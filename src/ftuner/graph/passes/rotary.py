@@ -1,0 +1,212 @@
+"""Recognising rotary positions where they are written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftuner.core.dim import Dim, Shape
+from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.operators import OPERATORS
+from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
+
+
+class _Rotation(NamedTuple):
+    """Pairs of elements along the last axis of x, turned."""
+
+    x: Value
+    cosine: Value
+    sine: Value
+    half: Dim
+    """How many pairs there are."""
+    interleaved: bool
+    """Whether the elements of a pair are neighbours; otherwise they are half an axis apart."""
+
+    def in_pairs(self, outer: Shape, elements: Dim, pairs: Dim) -> Shape:
+        """A shape with an axis along the elements of a pair, and one along pairs."""
+        return (*outer, pairs, elements) if self.interleaved else (*outer, elements, pairs)
+
+    def table(self, shape: Shape) -> Shape | None:
+        """That of angles with an entry for each element, for each pair, or for all of them."""
+        *outer, last = shape
+        if last == self.half * 2:
+            return self.in_pairs(tuple(outer), 2, self.half)
+        return self.in_pairs(tuple(outer), 1, last) if last in (1, self.half) else None
+
+
+class _Joined(NamedTuple):
+    """The first and the second elements of pairs."""
+
+    first: Value
+    second: Value
+    interleaved: bool
+
+
+def recognise_rotary(graph: Graph) -> Graph:
+    """`x * cos + turned(x) * sin`, where turned(x) is (-second, first) of the pairs of x, and
+    (first * cos - second * sin, second * cos + first * sin), become one node.
+
+    The elements of a pair are half the last axis apart, or neighbours.
+    """
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        rotation = None
+        if node.op == "add":
+            rotation = _of_elements(around, node)
+        elif node.op in ("concat", "reshape"):
+            rotation = _of_pairs(around, node.output)
+        written = _written(rotation, node.output) if rotation is not None else None
+        if written is not None:
+            places[node] = written
+            same[node.output] = written[-1].output
+    return rewritten(graph, places, same)
+
+
+def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
+    """The sum of two products by tables that have an entry for each element."""
+    for straight, turned in (add.inputs, add.inputs[::-1]):
+        for result, sine in _factors(around, turned):
+            joined = _joined(around, result)
+            second = _negated(around, joined.first) if joined is not None else None
+            if joined is None or second is None:
+                continue
+            x = _parted(around, joined._replace(first=joined.second, second=second))
+            for other, cosine in _factors(around, straight):
+                if other is x:
+                    return _Rotation(x, cosine, sine, second.shape[-1], joined.interleaved)
+    return None
+
+
+def _of_pairs(around: Surroundings, value: Value) -> _Rotation | None:
+    """Turned first and second elements, by tables that have an entry for each pair."""
+    joined = _joined(around, value)
+    if joined is None:
+        return None
+    subtract, add = around.producer(joined.first, "subtract"), around.producer(joined.second, "add")
+    if subtract is None or add is None:
+        return None
+    products = [around.producer(v, "multiply") for v in add.inputs]
+    factors = {frozenset(p.inputs) for p in products if p is not None}
+    for first, cosine in _factors(around, subtract.inputs[0]):
+        for second, sine in _factors(around, subtract.inputs[1]):
+            x = _parted(around, joined._replace(first=first, second=second))
+            if x is not None and factors == {
+                frozenset((second, cosine)),
+                frozenset((first, sine)),
+            }:
+                return _Rotation(x, cosine, sine, first.shape[-1], joined.interleaved)
+    return None
+
+
+def _factors(around: Surroundings, value: Value) -> Iterator[tuple[Value, Value]]:
+    """The operands of a product, either first."""
+    product = around.producer(value, "multiply")
+    if product is not None:
+        x, y = product.inputs
+        yield x, y
+        yield y, x
+
+
+def _negated(around: Surroundings, value: Value) -> Value | None:
+    """What a value is the negative of."""
+    negative = around.producer(value, "negative")
+    if negative is not None:
+        return negative.inputs[0]
+    x, factor = scaled(around, value)
+    return x if factor == -1 else None
+
+
+def _joined(around: Surroundings, value: Value) -> _Joined | None:
+    """What the elements of a value are, as pairs along its last axis."""
+    reshape = around.producer(value, "reshape")
+    concat = around.producer(value if reshape is None else reshape.inputs[0], "concat")
+    if concat is None or concat.attributes["axis"] != concat.output.rank - 1:
+        return None
+    if len(concat.inputs) != 2 or concat.inputs[0].type != concat.inputs[1].type:
+        return None
+    if reshape is None:
+        return _Joined(*concat.inputs, interleaved=False)
+    first, second = (_without_last_axis(around, v) for v in concat.inputs)
+    if first is None or second is None or first.rank == 0:
+        return None
+    whole = (*first.shape[:-1], first.shape[-1] * 2)
+    return _Joined(first, second, interleaved=True) if value.shape == whole else None
+
+
+def _without_last_axis(around: Surroundings, value: Value) -> Value | None:
+    """What a value is with another axis, of one element, behind the others."""
+    reshape = around.producer(value, "reshape")
+    if reshape is None or (*reshape.inputs[0].shape, 1) != value.shape:
+        return None
+    return reshape.inputs[0]
+
+
+def _parted(around: Surroundings, joined: _Joined) -> Value | None:
+    """What has these elements as its own."""
+    first, second, interleaved = joined
+    whole = (*first.shape[:-1], first.shape[-1] * 2)
+    for part in (_sliced, _taken):
+        x = part(around, first, 0, interleaved)
+        if x is not None and x is part(around, second, 1, interleaved):
+            return x if first.type == second.type and x.shape == whole else None
+    return None
+
+
+def _sliced(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
+    """What a value is the first (0) or second (1) elements of, as a slice along the last axis."""
+    node = around.producer(value, "slice")
+    if node is None:
+        return None
+    outer = value.rank - 1
+    step, start = (2, which) if interleaved else (1, which * value.shape[-1])
+    starts, steps = (0,) * outer + (start,), (1,) * outer + (step,)
+    same = node.attributes["starts"] == starts and node.attributes["steps"] == steps
+    return node.inputs[0] if same else None
+
+
+def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
+    """The same where the last axis was split in two, and an index along one of them taken."""
+    squeeze = around.producer(value, "reshape")
+    node = around.producer(squeeze.inputs[0], "slice") if squeeze is not None else None
+    split = around.producer(node.inputs[0], "reshape") if node is not None else None
+    if node is None or split is None:
+        return None
+    *outer, half = value.shape
+    before = (0,) * len(outer)
+    starts = (*before, 0, which) if interleaved else (*before, which, 0)
+    pairs = (*outer, half, 2) if interleaved else (*outer, 2, half)
+    one = (*outer, half, 1) if interleaved else (*outer, 1, half)
+    same = node.attributes["starts"] == starts and set(node.attributes["steps"]) == {1}
+    shapes = (split.output.shape, node.output.shape)
+    return split.inputs[0] if same and shapes == (pairs, one) else None
+
+
+def _written(rotation: _Rotation, result: Value) -> list[Node] | None:
+    """The nodes that take the place of a rotation; None if its angles spread in another way."""
+    x, half = rotation.x, rotation.half
+    tables = (rotation.cosine, rotation.sine)
+    if x.rank != result.rank or any(t.rank == 0 for t in tables):
+        return None
+    name = result.name
+    nodes: list[Node] = []
+    shapes = (rotation.in_pairs(x.shape[:-1], 2, half), *(rotation.table(t.shape) for t in tables))
+    for number, (value, shape) in enumerate(zip((x, *tables), shapes, strict=True)):
+        if shape is None:
+            return None
+        type_ = TensorType(value.dtype, shape)
+        nodes.append(made("reshape", [value], type_, f"{name}_pairs_{number}", shape=shape))
+    operands = [node.output for node in nodes]
+    axis = x.rank if rotation.interleaved else x.rank - 1
+    (type_,) = OPERATORS["rotary"].infer([v.type for v in operands], {"axis": axis}, _demanded)
+    if type_.shape != rotation.in_pairs(result.shape[:-1], 2, half):
+        return None
+    nodes.append(made("rotary", operands, type_, f"{name}_rotary", axis=axis))
+    turned = nodes[-1].output
+    nodes.append(made("reshape", [turned], result.type, f"{name}_whole", shape=result.shape))
+    return nodes
+
+
+def _demanded(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+    """Of dims, when what was written out was built."""

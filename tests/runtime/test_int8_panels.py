@@ -1,0 +1,94 @@
+"""Products with weights of 8-bit integers equal float64 references, read as they are or widened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.reference import lie, product_bound, uniform
+
+from ftuner.core.dtype import DTYPES
+from ftuner.runtime.encode import Strides
+from ftuner.runtime.panels import Panels, pack_int8
+from ftuner.runtime.products import Products
+from ftuner.runtime.session import Session
+from ftuner.ukernels.library import INT8_PANELS
+
+ROWS = (*range(1, 20), 31, 64, 100, 257)
+COLUMNS = (1, 7, 16, 17, 31, 33, 64, 80, 81, 159, 333)
+
+
+def integers(seed: int, n: int, k: int) -> np.ndarray:
+    """All of int8, its ends included."""
+    found = np.random.default_rng(seed).integers(-128, 128, (n, k)).astype(np.int8)
+    found.flat[0], found.flat[-1] = -128, 127
+    return found
+
+
+def strides_of(x: np.ndarray, y: np.ndarray) -> Strides:
+    size = x.itemsize
+    return Strides(x.strides[0], size, 0, 0, y.strides[0], (), (), False)
+
+
+def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
+    sums, bound = product_bound(x, weight.T.astype(np.float64))
+    assert np.all(np.abs(y - sums) <= bound)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", COLUMNS)
+def test_every_candidate_is_right(session: Session, dtype: str, n: int) -> None:
+    products = session.products(DTYPES[dtype], serves=INT8_PANELS)
+    for k in (1, 37, 1000):
+        weight = integers(n, n, k)
+        panels = pack_int8(products, weight, 2)
+        for workers in (1, 2):
+            for rows in ROWS if k == 37 else (1, 5, 40):
+                x = uniform(rows, (rows, k), dtype)
+                assert_candidates(products, panels, weight, x, workers)
+
+
+def assert_candidates(
+    products: Products, panels: Panels, weight: np.ndarray, x: np.ndarray, workers: int
+) -> None:
+    """Every candidate of the planner, and nothing written outside the result."""
+    n = len(weight)
+    problem = panels.problem(len(x), workers)
+    widens = set()
+    for option in products.planner.options(problem):
+        if not option.fits(problem.m):
+            continue
+        y, memory = lie("padded", np.full((len(x), n), np.nan, x.dtype), guard=99.0)
+        plan = products.planner.lay_out(problem, option)
+        products.launch(products.encode(plan, strides_of(x, y)), x, panels.packed, y, None)
+        assert_equal_to_reference(y, x, weight)
+        assert np.count_nonzero(memory == 99.0) == memory.size - y.size
+        widens.add(option.choice.widen)
+    assert widens == {False, True}
+
+
+def test_short_inputs_read_integers_and_long_ones_widen_first(session: Session) -> None:
+    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
+    panels = pack_int8(products, integers(0, 1536, 384), 1)
+    widens = [
+        products.planner.plan(panels.problem(rows, 1)).choice.widen for rows in (1, 2, 3, 512)
+    ]
+    assert widens == [False, False, False, True]
+
+
+def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
+    """A weight that does not stay in L2 is read in a quarter of the time."""
+    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
+    narrow = pack_int8(products, integers(0, 4096, 4096), 1)
+    wide = Panels(np.empty(0, np.float32), narrow.width, 4096, 4096)
+    planner = products.planner
+    l3 = [planner.estimate(planner.plan(p.problem(1, 1))).l3_s for p in (narrow, wide)]
+    assert l3[0] == pytest.approx(l3[1] / 4, rel=0.05)
+
+
+def test_packing_takes_any_strides(session: Session) -> None:
+    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
+    weight = integers(3, 90, 41)
+    for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):
+        again = np.ascontiguousarray(view)
+        packed, expected = (pack_int8(products, w, 1) for w in (view, again))
+        assert np.array_equal(packed.packed, expected.packed)
