@@ -26,6 +26,13 @@ def planner(name: str) -> Planner:
     return planner_of(machine, machine.widest.name, FLOAT32, serves=PANELS)
 
 
+def plain(
+    elements: int, rows: int, depth: int, steps: int, columns: int, workers: int
+) -> AttentionProblem:
+    """Every head has keys of its own, and every row sees all of them."""
+    return AttentionProblem(elements, 1, rows, depth, steps, columns, None, workers)
+
+
 @pytest.mark.parametrize(
     ("machine", "problem", "rows", "splits"),
     [
@@ -40,8 +47,29 @@ def planner(name: str) -> Planner:
     ],
 )
 def test_blocks(machine: str, problem: tuple[int, ...], rows: int, splits: int) -> None:
-    found = attention_blocks(planner(machine), AttentionProblem(*problem))
-    assert found == AttentionBlocks(rows, splits)
+    found = attention_blocks(planner(machine), plain(*problem))
+    assert found == AttentionBlocks(rows, splits, problem[0] * splits)
+
+
+def test_blocks_of_causal_attention() -> None:
+    """Enough of them that little beside the triangle is computed."""
+    square = plain(12, 480, 64, 480, 64, 2)
+    assert attention_blocks(planner("epyc-milan-2"), square).rows == 48
+    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=240, offset=0)).rows == 30
+    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=20, offset=0)).rows == 6
+
+
+def test_heads_that_share_keys_stay_together() -> None:
+    grouped = plain(12, 77, 64, 77, 64, 2)._replace(sharing=3)
+    assert attention_blocks(planner("epyc-milan-2"), grouped).runs == 4
+    # Three groups for two workers: heads are dealt one by one.
+    assert attention_blocks(planner("epyc-milan-2"), grouped._replace(sharing=4)).runs == 12
+
+
+def test_causal_attention_costs_about_half() -> None:
+    square = plain(12, 512, 64, 512, 64, 1)
+    causal = square._replace(offset=0)
+    assert 0.45 < seconds("epyc-milan-2", causal) / seconds("epyc-milan-2", square) < 0.7
 
 
 def seconds(name: str, problem: AttentionProblem, layout: AttentionLayout = PLAIN) -> float:
@@ -56,25 +84,25 @@ def test_more_rows_are_not_cheaper(recorded: CpuHardware, workers: int) -> None:
     """To within a few percent: tiles fit some heights better than others."""
     before = 0.0
     for rows in range(1, 300):
-        problem = AttentionProblem(12, rows, 64, 77, 64, workers)
+        problem = plain(12, rows, 64, 77, 64, workers)
         now = seconds(recorded.name, problem)
         assert now >= 0.97 * before, rows
         before = max(before, now)
-    longer = AttentionProblem(12, 299, 64, 154, 64, workers)
+    longer = plain(12, 299, 64, 154, 64, workers)
     assert seconds(recorded.name, longer) > 1.5 * before
 
 
 def test_terms(recorded: CpuHardware) -> None:
     """No worker is faster than its multiply-adds, and each thing that is asked for costs."""
     found = planner(recorded.name)
-    problem = AttentionProblem(12, 77, 64, 77, 64, 1)
+    problem = plain(12, 77, 64, 77, 64, 1)
     estimate = attention_estimate(found, problem, PLAIN, 4 * 12 * 77 * 64 * 4)
     assert all(s >= 0 for s in estimate.terms().values())
     assert estimate.synchronise_s == 0 < min(estimate.pack_s, estimate.tile_s)
     peak = recorded.peak_flops_per_s(found.library.isa, FLOAT32)
     assert estimate.seconds > 2 * 12 * 77 * 77 * (64 + 64) / peak
-    plain = seconds(recorded.name, problem)
-    assert seconds(recorded.name, problem, PLAIN._replace(masked=True)) > plain
-    assert seconds(recorded.name, problem, PLAIN._replace(k_copies=True)) < plain
+    whole = seconds(recorded.name, problem)
+    assert seconds(recorded.name, problem, PLAIN._replace(masked=True)) > whole
+    assert seconds(recorded.name, problem, PLAIN._replace(k_copies=True)) < whole
     if recorded.cores > 1:
-        assert seconds(recorded.name, problem._replace(workers=2)) < plain
+        assert seconds(recorded.name, problem._replace(workers=2)) < whole

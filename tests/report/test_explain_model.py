@@ -65,6 +65,27 @@ def test_extents_give_bytes_and_estimates() -> None:
     assert found.live_bytes == 4 * (5 * 6 + 5 * 8)
 
 
+def test_attention_says_what_its_rows_see() -> None:
+    builder = Builder()
+    n, past = symbol("n"), symbol("past")
+    q = builder.input("q", FLOAT32, (2, 3, n, 8))
+    k = builder.input("k", FLOAT32, (2, 1, 8, n + past))
+    v = builder.input("v", FLOAT32, (2, 1, n + past, 8))
+    ahead = builder.input("ahead", FLOAT32, (past,))
+    y = builder.add("attention", q, k, v, scale=1.0, causal=past)
+    lowered = lower(builder.graph([q, k, v, ahead], [("y", y)]))
+    (group,) = explain_model([lowered], {}, target()).groups
+    assert (group.kind, group.title) == ("attention", "causal attention")
+    assert group.shapes.endswith("-> [2, 3, n, 8], keys j <= i + past")
+    (group,) = explain_model([lowered], {"n": 4, "past": 5}, target()).groups
+    assert group.shapes.endswith("-> [2, 3, 4, 8], keys j <= i + 5")
+    # Keys and values once for all heads that share them.
+    assert group.reads_bytes == 4 * 2 * 8 * (3 * 4 + 9 + 9)
+    # Five operations for each score but those that rows do not see, and one for each result.
+    scores = 2 * 3 * (6 + 7 + 8 + 9)
+    assert group.flops == scores * (2 * 8 + 2 * 8 + 5) + 2 * 3 * 4 * 8
+
+
 def test_more_rows_take_longer_and_more_memory() -> None:
     small, large = (explain_model([program()], {"n": n}, target()) for n in (10, 10_000))
     assert small.estimate_s < large.estimate_s

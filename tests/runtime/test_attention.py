@@ -9,10 +9,18 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.graph.graphs import B, Maker, S, T
+from tests.graph.graphs import B, Maker, S, T, assert_runs
+from tests.runtime.attention_cases import (
+    SCALE,
+    assert_attention,
+    expected_of,
+    random,
+    threads_of,
+)
 
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.weighting import Weighting
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import (
@@ -24,7 +32,6 @@ from ftuner.runtime.session import Session
 Array = npt.NDArray[Any]
 H, D, E = symbol("H"), symbol("D"), symbol("E")
 BATCH = (B, H)
-SCALE = 0.3
 MASKS: dict[str, tuple[Dim, ...]] = {
     "steps": (T,),
     "rows and steps": (S, T),
@@ -48,44 +55,6 @@ EXTENTS = (
     (1, 1, 131, 67, 8, 33), (3, 2, 33, 16, 32, 1), (5, 1, 2, 200, 7, 24), (0, 2, 3, 4, 5, 6),
     (1, 2, 0, 4, 5, 6),
 )  # fmt: skip
-
-
-def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
-    found: Array = np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
-    return found
-
-
-def expected_of(
-    q: Array, k: Array, v: Array, mask: Array | None, scale: float
-) -> tuple[Array, float]:
-    """In float64, and how far rounding may take an implementation from it: the weights are off by
-    what the scores are, and their sum by as much as it has terms."""
-    wide_q, wide_k, wide_v = (x.astype(np.float64) for x in (q, k, v))
-    scores = np.matmul(wide_q, wide_k) * scale
-    if mask is not None:
-        scores = scores + mask.astype(np.float64)
-    if not scores.size:
-        return np.zeros((*scores.shape[:-1], v.shape[-1])), 0.0
-    with np.errstate(all="ignore"):
-        powers = np.exp(scores - scores.max(-1, keepdims=True))
-        result = np.matmul(powers / powers.sum(-1, keepdims=True), wide_v)
-    depth, steps = k.shape[-2:]
-    finite = scores[np.isfinite(scores) & (np.abs(scores) < 1e6)]
-    largest = float(np.max(np.abs(finite), initial=1.0))
-    roundings = 4 * (depth * abs(scale) + largest + 8) + 2 * steps
-    return result, roundings * DTYPES[q.dtype.name].unit_roundoff * float(np.abs(v).max())
-
-
-def assert_attention(
-    found: Array, q: Array, k: Array, v: Array, mask: Array | None = None, scale: float = SCALE
-) -> None:
-    expected, allowed = expected_of(q, k, v, mask, scale)
-    assert found.dtype == q.dtype
-    assert found.shape == expected.shape
-    unknown = np.isnan(expected)
-    assert np.array_equal(np.isnan(found), unknown)
-    error = np.abs(found - expected)[~unknown]
-    assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
 def graph_of(dtype: DType, *mask: Dim, masked: bool = True) -> Graph:
@@ -125,16 +94,6 @@ def mask_of(shape: tuple[Dim, ...], extents: tuple[int, ...], dtype: str = "floa
 
 def masked_operands(inputs: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
     return inputs["q"], inputs["k"], inputs["v"], inputs["mask"]
-
-
-def threads_of(session: Session, model: Model, inputs: dict[str, Array]) -> list[Array]:
-    """What one, two and three threads give: the same but for the order of sums."""
-    results = []
-    for threads in (1, 2, 3):
-        session.threads = threads
-        (found,) = model.run(inputs)
-        results.append(found)
-    return results
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -269,7 +228,7 @@ def test_projections_that_lie_side_by_side(widest: Session) -> None:
         for found in threads_of(widest, model, {"x": x, "mask": mask}):
             heads = found.reshape(b, s, HEADS, DEPTH).transpose(0, 2, 1, 3)
             # The projections themselves are rounded too.
-            expected, allowed = expected_of(q, k.swapaxes(-1, -2), v, added, DEPTH**-0.5)
+            expected, allowed = expected_of(q, k.swapaxes(-1, -2), v, added, Weighting(DEPTH**-0.5))
             assert np.all(np.abs(heads - expected) <= 8 * allowed)
 
 
@@ -307,3 +266,27 @@ def test_any_number_of_batch_axes(widest: Session, axes: int) -> None:
     }  # fmt: skip
     for found in threads_of(widest, model, inputs):
         assert_attention(found, *masked_operands(inputs))
+
+
+RESHAPED: tuple[tuple[tuple[Dim, ...], tuple[int, ...], list[str]], ...] = (
+    # A shape of the result, how it is transposed, steps: only heads that go apart are copied.
+    ((B, 6, S, 4), (0, 2, 1, 3), ["attention"]), ((B * 6, S, 4), (1, 0, 2), ["attention"]),
+    ((B, 6 * S, 4), (1, 0, 2), ["attention"]), ((B, 6 * S * 4), (0, 1), ["attention"]),
+    ((B, 2, 3, S, 4), (0, 2, 1, 3, 4), ["attention", "copy"]),
+    ((B, 6, S, 2, 2), (0, 3, 1, 2, 4), ["attention", "copy"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(RESHAPED)))
+def test_results_in_other_shapes(widest: Session, number: int) -> None:
+    shape, perm, titles = RESHAPED[number]
+    maker = Maker()
+    q, k, v = (
+        maker.given("q", B, 6, S, 3), maker.given("k", B, 6, 3, T), maker.given("v", B, 6, T, 4),
+    )  # fmt: skip
+    found = maker.add("attention", q, k, v, scale=SCALE)
+    found = maker.add("transpose", maker.add("reshape", found, shape=shape), perm=perm)
+    model = assert_runs(
+        maker.made(found), widest, {"B": 2, "S": 7, "T": 9}, {"B": 1, "S": 1, "T": 2}
+    )
+    assert [step.title for step in model.steps] == titles

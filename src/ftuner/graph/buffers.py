@@ -70,6 +70,12 @@ def broadcast_strides(layout: Operand, shape: Shape) -> Shape:
     return tuple(strides)
 
 
+def spread(view: View, shape: Shape) -> View:
+    """The view broadcast to a shape."""
+    strides = broadcast_strides(view.layout, shape)
+    return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
+
+
 def collapses(view: View) -> bool:
     """Whether all axes but the last can be walked as one."""
     strides, shape = view.layout.strides, view.shape

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from ftuner.core.definition import Body, Index, Nest, Store, Writer
 from ftuner.core.dim import Shape
+from ftuner.core.weighting import Weighting
 from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
-from ftuner.graph.ir import Value
+from ftuner.graph.ir import TensorType, Value
 
 EXPENSIVE = frozenset(
     {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "power"}
@@ -52,13 +53,15 @@ class PendingProduct:
 
 @dataclass(frozen=True)
 class PendingAttention:
-    """An attention that has no place for its result yet."""
+    """An attention that has no place for its result yet. The value it is may have another shape:
+    rows and columns of `type` are its last axes, its other axes may be any others."""
 
     q: View
     k: View
     v: View
     mask: View | None
-    scale: float
+    type: TensorType
+    weighting: Weighting
 
 
 Form = View | Lazy | PendingProduct | PendingAttention

@@ -11,25 +11,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from ftuner.core.affine import kernel_of
 from ftuner.core.definition import Body, Nest, Stage, Store
 from ftuner.core.dim import Dim, product, row_major_strides
 from ftuner.core.dtype import DTYPES
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.expr import operands as operands_of
-from ftuner.core.schedule import operand_numbers
 from ftuner.core.ukernel import MAX_OPERANDS
+from ftuner.core.weighting import Weighting
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import (
     Buffer,
     View,
-    broadcast_strides,
     collapses,
     permuted,
     reshaped_strides,
     row_major,
+    spread,
 )
 from ftuner.graph.epilogue import Epilogue, extended
 from ftuner.graph.forms import (
@@ -40,21 +36,14 @@ from ftuner.graph.forms import (
     Lazy,
     PendingAttention,
     PendingProduct,
-    identity,
     index_steps,
     ones_reshaped,
     without_ones,
 )
-from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
+from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.steps import (
-    AttentionStep,
-    Lowered,
-    NestStep,
-    ProductStep,
-    Step,
-    TopKStep,
-)
+from ftuner.graph.placement import Placement
+from ftuner.graph.steps import Lowered, TopKStep
 
 
 def lower(graph: Graph) -> Lowered:
@@ -66,18 +55,7 @@ def lower(graph: Graph) -> Lowered:
     return _Lowering(graph).run()
 
 
-class _Lowering:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.steps: list[Step] = []
-        self.forms: dict[Value, Form] = {}
-        self.uses = {value: len(nodes) for value, nodes in consumers(graph).items()}
-        self.output_numbers: dict[Value, int] = {}
-        for number, (_, value) in enumerate(graph.outputs):
-            self.uses[value] = self.uses.get(value, 0) + 1
-            self.output_numbers.setdefault(value, number)
-        self.constants: dict[Value, View] = {}
-
+class _Lowering(Placement):
     def run(self) -> Lowered:
         inputs = []
         for number, value in enumerate(self.graph.inputs):
@@ -99,85 +77,6 @@ class _Lowering:
             self.output(number, value) for number, (_, value) in enumerate(self.graph.outputs)
         ]
         return Lowered(self.graph, tuple(self.steps), tuple(inputs), tuple(outputs))
-
-    # Forms of values.
-
-    def form(self, value: Value) -> Form:
-        if value.constant is None:
-            return self.forms[value]
-        found = self.constants.get(value)
-        if found is None:
-            # As native code reads it: a constant may be a view of another, or begin at any byte.
-            array = np.require(value.constant, requirements=["C", "A"])
-            buffer = Buffer("constant", value.dtype, product(value.shape), 0, array)
-            found = self.constants[value] = View(buffer, row_major(value.type))
-        return found
-
-    def view(self, value: Value) -> View:
-        """The value in memory, wherever."""
-        form = self.form(value)
-        if not isinstance(form, View):
-            form = self.forms[value] = self.store(form, self.place(value))
-        return form
-
-    def contiguous(self, value: Value) -> View:
-        """The value in memory, in row-major order."""
-        view = self.view(value)
-        if not view.contiguous:
-            view = self.forms[value] = self.copied(view, self.place(value))
-        return view
-
-    def place(self, value: Value) -> View:
-        """Memory for a value: the caller's if it is an output and nothing else is there yet."""
-        number = self.output_numbers.get(value)
-        elements = product(value.shape)
-        if number is not None and not self.is_output(number):
-            return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
-        return self.apart(value.type)
-
-    def apart(self, type_: TensorType) -> View:
-        """Memory of the arena."""
-        return View(Buffer("arena", type_.dtype, product(type_.shape)), row_major(type_))
-
-    def is_output(self, number: int) -> bool:
-        return any(b.kind == "output" and b.number == number for s in self.steps for b in s.writes)
-
-    def output(self, number: int, value: Value) -> View:
-        view = self.view(value)
-        if view.buffer.kind == "output" and view.buffer.number == number and view.contiguous:
-            return view
-        buffer = Buffer("output", value.dtype, product(value.shape), number)
-        return self.copied(view, View(buffer, row_major(value.type)))
-
-    # Steps.
-
-    def store(self, form: Lazy | PendingProduct | PendingAttention, target: View) -> View:
-        """Compute a value to its place."""
-        if isinstance(form, PendingAttention):
-            self.steps.append(
-                AttentionStep("attention", form.q, form.k, form.v, form.mask, target, form.scale)
-            )
-        elif isinstance(form, PendingProduct):
-            if form.flat and not collapses(target):
-                # All rows are walked as one axis.
-                return self.copied(self.store(form, self.apart(form.result.type)), target)
-            expr = form.epilogue.expr
-            views = {f"x{i}": v for i, v in enumerate(form.epilogue.operands, 1)}
-            # Records hold them in the order of their first use.
-            ordered = tuple(views[o.name] for o in operands_of(expr))
-            self.steps.append(ProductStep(form.title, form.a, form.b, target, expr, ordered))
-        else:
-            self.nest_step(form, target)
-        return target
-
-    def copied(self, view: View, target: View) -> View:
-        self.nest_step(identity(view), target)
-        return target
-
-    def nest_step(self, form: Lazy, target: View) -> None:
-        kernel = kernel_of(form.nest, [target.layout])
-        operands = tuple(form.views[n].buffer for n in operand_numbers(kernel))
-        self.steps.append(NestStep(form.title, kernel, operands, (target.buffer,)))
 
     # Nodes.
 
@@ -299,16 +198,16 @@ class _Lowering:
 
     def attention(self, node: Node) -> Form | None:
         q, k, v, *masks = node.inputs
-        views = [self.view(q), self.view(k), self.view(v)]
-        if views[0].layout.strides[-1] != 1:
-            views[0] = self.contiguous(q)
+        weighting = Weighting(**node.attributes)
+        rows = self.view(q)
+        if rows.layout.strides[-1] != 1:
+            rows = self.contiguous(q)
+        batch = q.shape[:-2]
         mask = None
         if masks:
-            given = self.row_of_steps(masks[0], k.shape[-1])
-            shape = (*q.shape[:-1], k.shape[-1])
-            strides = broadcast_strides(given.layout, shape)
-            mask = View(given.buffer, replace(given.layout, shape=shape, strides=strides))
-        return PendingAttention(views[0], views[1], views[2], mask, node.attributes["scale"])
+            mask = spread(self.row_of_steps(masks[0], k.shape[-1]), (*q.shape[:-1], k.shape[-1]))
+        keys, values = (spread(self.view(x), (*batch, *x.shape[-2:])) for x in (k, v))
+        return PendingAttention(rows, keys, values, mask, node.output.type, weighting)
 
     def row_of_steps(self, mask: Value, steps: Dim) -> View:
         """A mask with a contiguous element for each step, which it may leave to broadcasting."""
@@ -316,14 +215,15 @@ class _Lowering:
         if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
             return view
         shape = (*mask.shape[:-1], steps)
-        spread = replace(view.layout, shape=shape, strides=broadcast_strides(view.layout, shape))
-        place = self.apart(TensorType(mask.dtype, shape))
-        return self.copied(View(view.buffer, spread), place)
+        return self.copied(spread(view, shape), self.apart(TensorType(mask.dtype, shape)))
 
     def reshape(self, node: Node) -> Form | None:
         (value,) = node.inputs
         form = self.form(value)
         shape = node.attributes["shape"]
+        if isinstance(form, PendingAttention) and self.uses.get(value) == 1:
+            # It finds its own axes in what this is stored to.
+            return form
         if (
             isinstance(form, Lazy)
             and form.injective
@@ -382,9 +282,7 @@ class _Lowering:
         (value,) = node.inputs
         if isinstance(self.form(value), Lazy):
             return None
-        view = self.view(value)
-        strides = broadcast_strides(view.layout, node.output.shape)
-        return View(view.buffer, replace(view.layout, shape=node.output.shape, strides=strides))
+        return spread(self.view(value), node.output.shape)
 
     def top_k(self, node: Node) -> None:
         """Both results, straight to memory."""

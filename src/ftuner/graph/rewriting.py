@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.graph.ir import (
     Array,
@@ -28,6 +29,7 @@ class Surroundings:
         self._producers = producers(graph)
         self._consumers = consumers(graph)
         self._outputs = {value for _, value in graph.outputs}
+        self._equal = {(c.x, c.y) for c in graph.constraints if not c.or_one}
 
     def producer(self, value: Value, op: str) -> Node | None:
         """The node that makes a value, if it is of the operator."""
@@ -48,6 +50,12 @@ class Surroundings:
         """The one node that reads a value, once, if nobody else wants it."""
         found = self._consumers.get(value, ())
         return found[0] if len(found) == 1 and value not in self._outputs else None
+
+    def alike(self, x: Shape, y: Shape) -> bool:
+        """Whether two shapes are the same, or have to be when they are bound."""
+        pairs = list(zip(x, y, strict=False))
+        known = (a == b or (a, b) in self._equal or (b, a) in self._equal for a, b in pairs)
+        return len(x) == len(y) and all(known)
 
 
 def scalar(value: Value) -> float | None:

@@ -8,6 +8,7 @@ from ftuner.core.affine import Kernel
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
 from ftuner.core.expr import Expr
+from ftuner.core.weighting import Weighting
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, PANELS
@@ -63,16 +64,17 @@ class ProductStep:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """`out = softmax(q @ k * scale + mask) @ v`."""
+    """`out = weighting(q @ k, mask) @ v`."""
 
     title: str
     q: View
     k: View
     v: View
+    """k and v have the batch axes of q; along those that their heads share they stay in place."""
     mask: View | None
-    """Of the shape of the scores."""
+    """Of the shape of the scores: an addend, or booleans."""
     out: View
-    scale: float
+    weighting: Weighting
 
     @property
     def views(self) -> tuple[View, ...]:

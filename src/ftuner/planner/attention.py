@@ -21,9 +21,13 @@ SCORES_SHARE_OF_L2 = 0.25
 """A block of scores fills at most this part of L2: the packed k and v go through it as well."""
 MAX_BLOCK_TILES = 8
 """Row tiles of a block at most: more rows do not make better use of a panel that is in L2."""
+CAUSAL_BLOCKS = 8
+"""Blocks of a causal attention at least, if a row tile is not more than one already. Derived: half
+the square on the diagonal of each block is computed in vain, together an eighth of the triangle."""
 TASKS_A_WORKER = 3
 """Where batch elements do not divide evenly by workers they are split, so that each worker has at
-least so many tasks: the last one then costs a third of a share at worst."""
+least so many tasks: the last one then costs a third of a share at worst. Heads that share k and v
+stay with one worker where their groups divide evenly, or are as many as that."""
 
 
 class AttentionProblem(NamedTuple):
@@ -31,11 +35,22 @@ class AttentionProblem(NamedTuple):
     (steps, columns)."""
 
     elements: int
+    sharing: int
+    """Elements that follow each other and have the same k and v."""
     rows: int
     depth: int
     steps: int
+    """Keys that any row may see."""
     columns: int
+    offset: int | None
+    """Row i sees keys j <= i + offset, if it is given."""
     workers: int
+
+    def seen(self, rows: int) -> int:
+        """Keys that the first rows of an element see."""
+        if self.offset is None:
+            return self.steps
+        return max(min(rows + self.offset, self.steps), 0)
 
 
 class AttentionBlocks(NamedTuple):
@@ -45,6 +60,9 @@ class AttentionBlocks(NamedTuple):
     """Of a block: all have as many but the last."""
     splits: int
     """Tasks of a batch element."""
+    runs: int
+    """Runs of tasks to be dealt to workers: those of a run share k and v, where there are enough
+    of such runs."""
 
 
 def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
@@ -55,14 +73,20 @@ def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBl
     steps = -(-problem.steps // library.lanes) * library.lanes
     levels = library.hardware.levels
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    tiles = int(SCORES_SHARE_OF_L2 * l2_bytes / (steps * library.dtype.itemsize * main))
-    tiles = min(max(tiles, 1), MAX_BLOCK_TILES)
+    score_row = max(steps, 1) * library.dtype.itemsize
+    tiles = min(int(SCORES_SHARE_OF_L2 * l2_bytes / (score_row * main)), MAX_BLOCK_TILES)
+    if problem.offset is not None:
+        tiles = min(tiles, problem.rows // (main * CAUSAL_BLOCKS))
+    tiles = max(tiles, 1)
+    groups = elements // problem.sharing
+    even = groups % workers == 0 or groups >= TASKS_A_WORKER * workers
     splits = 1
-    if elements % workers and elements < TASKS_A_WORKER * workers:
+    if not even and elements < TASKS_A_WORKER * workers:
         all_tiles = -(-problem.rows // main)
         splits = min(-(-TASKS_A_WORKER * workers // elements), all_tiles)
         tiles = min(tiles, all_tiles // splits)
-    return AttentionBlocks(min(main * tiles, problem.rows), splits)
+    runs = groups if even else elements * splits
+    return AttentionBlocks(min(main * tiles, problem.rows), splits, runs)
 
 
 class AttentionLayout(NamedTuple):
@@ -80,7 +104,7 @@ def attention_estimate(
     """What the busiest worker spends its time on; `bytes_moved` by all workers together."""
     library = planner.library
     machine = Machine(library.hardware, library.isa, problem.workers)
-    block, splits = attention_blocks(planner, problem)
+    block, splits, _ = attention_blocks(planner, problem)
     tasks = problem.elements * splits
     mine = -(-tasks // problem.workers)
     blocks = -(-problem.rows // block)
@@ -90,12 +114,16 @@ def attention_estimate(
     largest = max(min(end * block, problem.rows) - begin * block for begin, end in parts)
     busiest = whole_elements + min(more * largest / problem.rows, 1.0)
     rows = _RowCycles(planner, problem, layout.masked)
-    whole, rest = divmod(problem.rows, block)
-    issue, stall, fixed = (
-        busiest * (whole * full + left)
-        for full, left in zip(rows.of(block), rows.of(rest), strict=True)
-    )
-    pack = -(-mine // splits) * _pack_cycles(planner, problem, layout)
+    cut = [(begin, min(begin + block, problem.rows)) for begin in range(0, problem.rows, block)]
+    if problem.offset is None:
+        # All blocks are alike but the last.
+        cycles = [rows.of(block, problem.steps)] * (len(cut) - 1)
+        cycles.append(rows.of(cut[-1][1] - cut[-1][0], problem.steps))
+    else:
+        cycles = [rows.of(end - begin, problem.seen(end)) for begin, end in cut]
+    issue, stall, fixed = (busiest * sum(part) for part in zip(*cycles, strict=True))
+    packs = -(-mine // (splits * problem.sharing))
+    pack = packs * _pack_cycles(planner, problem, layout)
     workers = min(tasks, problem.workers)
     share = min(busiest / problem.elements, 1.0)
     stream = Stream(bytes_moved * share, bytes_moved)
@@ -108,15 +136,15 @@ class _RowCycles:
     def __init__(self, planner: Planner, problem: AttentionProblem, masked: bool) -> None:
         self._planner, self._problem, self._masked = planner, problem, masked
 
-    def of(self, rows: int) -> tuple[float, float, float]:
-        """Issue, stall and what surrounds loops, of one block."""
-        if not rows:
+    def of(self, rows: int, steps: int) -> tuple[float, float, float]:
+        """Issue, stall and what surrounds loops, of one block whose rows see so many keys."""
+        if not steps:
             return 0.0, 0.0, 0.0
         problem = self._problem
         parts = [
-            self._product(rows, problem.steps, problem.depth),
-            self._product(rows, problem.columns, problem.steps),
-            [rows * cycles for cycles in self._softmax()],
+            self._product(rows, steps, problem.depth),
+            self._product(rows, problem.columns, steps),
+            [rows * cycles for cycles in self._softmax(steps)],
         ]
         issue, stall, fixed = map(sum, zip(*parts, strict=True))
         return issue, stall, fixed
@@ -132,7 +160,7 @@ class _RowCycles:
         step = sum(panels * k * cover.step for panels, cover in covers)
         return issue, step - issue, sum(panels * cover.fixed for panels, cover in covers)
 
-    def _softmax(self) -> Sequence[float]:
+    def _softmax(self, steps: int) -> Sequence[float]:
         """Of one row: scale and mask it, take powers, divide the result."""
         library, problem = self._planner.library, self._problem
         isa, dtype, lanes = library.isa, library.dtype, library.lanes
@@ -145,7 +173,7 @@ class _RowCycles:
         if self._masked:
             scale += 1.0 / isa.load_per_cycle + cycles("add")
         power = through + cycles("subtract", "exp", "add")
-        vectors, stored = -(-problem.steps // lanes), -(-problem.columns // lanes)
+        vectors, stored = -(-steps // lanes), -(-problem.columns // lanes)
         latency = isa.fma_latency_cycles
         issue = vectors * (scale + power) + stored * (through + cycles("multiply"))
         stall = vectors * (max(latency - scale, 0.0) + max(latency - power, 0.0))

@@ -272,6 +272,10 @@ def _group(
         named += [("mask", step.mask)] if step.mask is not None else []
         operands = ", ".join(f"{name} {_shape(v.shape, extents)}" for name, v in named)
         shapes = f"{operands} -> {_shape(step.out.shape, extents)}"
+        limit = step.weighting.causal
+        if limit is not None:
+            known = _known(limit, extents)
+            shapes += f", keys j <= i + {limit if known is None else known}"
     else:
         rows, best = _shape((step.rows, step.count), extents), (step.rows, step.wanted)
         shapes = f"{rows} -> {_shape(best, extents)}"

@@ -17,7 +17,6 @@ from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, Step, TopKStep
 from ftuner.planner.attention import (
     AttentionLayout,
-    AttentionProblem,
     attention_blocks,
     attention_estimate,
 )
@@ -25,6 +24,7 @@ from ftuner.planner.plan import Plan
 from ftuner.planner.planner import planner_of
 from ftuner.planner.widths import best_width
 from ftuner.report.units import count
+from ftuner.runtime.attention import arranged
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.strided import StridedArray
 from ftuner.ukernels.library import INT8_PANELS, PANELS
@@ -75,10 +75,7 @@ def _top_k(step: TopKStep, extents: Extents, machine: Machine) -> StepReport:
 
 
 def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepReport:
-    q, k, v = (_strided(x, extents) for x in (step.q, step.k, step.v))
-    *batch, rows, depth = q.shape
-    steps, columns = v.shape[-2:]
-    elements = math.prod(batch)
+    q, k, v, *mask, out = (_strided(x, extents) for x in step.views)
     reads = sum(_touched(x, extents) for x in step.views[:-1])
     writes = _touched(step.out, extents)
     if 0 in (*q.shape, *v.shape):
@@ -86,14 +83,18 @@ def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepR
     planner = planner_of(
         machine.hardware, machine.isa.name, step.q.layout.dtype, ACCUMULATOR, PANELS
     )
-    problem = AttentionProblem(elements, rows, depth, steps, columns, machine.workers)
+    limit = step.weighting.causal
+    offset = None if limit is None else evaluate(limit, extents)
+    seen = mask[0] if mask else None
+    problem = arranged(q, k, v, seen, out, offset, machine.workers).problem
     masked = step.mask is not None
     layout = AttentionLayout(masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize)
     estimate = attention_estimate(planner, problem, layout, reads + writes)
-    scores = elements * rows * steps
-    flops = 2 * scores * (depth + columns) + (SOFTMAX_OPERATIONS + masked) * scores
+    elements, rows, columns = problem.elements, problem.rows, problem.columns
+    scores = elements * sum(problem.seen(row + 1) for row in range(rows))
+    flops = 2 * scores * (problem.depth + columns) + (SOFTMAX_OPERATIONS + masked) * scores
     flops += elements * rows * columns
-    block, splits = attention_blocks(planner, problem)
+    block, splits, _ = attention_blocks(planner, problem)
     plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
     return StepReport(plan, Work(flops, reads, writes, estimate))
 

@@ -279,8 +279,10 @@ def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
     if isinstance(step, TopKStep):
         return TopKBundle(step.x.layout.dtype, step.largest)
     if isinstance(step, AttentionStep):
-        axes, masked = len(step.q.shape) - 2, step.mask is not None
-        return AttentionBundle(step.q.layout.dtype, axes, masked, isa.vector_bytes, isa.fused)
+        mask = None if step.mask is None else step.mask.layout.dtype
+        causal = step.weighting.causal is not None
+        axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
+        return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
     return None
 
 

@@ -135,7 +135,8 @@ class PlanWriter:
             )
         header = _header(plan, strides, reduce_address, axes_at)
         if self._chunked:
-            # Every worker has a private workspace of the one record's size; in a program all may come.
+            # Every worker has a private workspace of the one record's size. In a program all of
+            # them may come.
             header[PlanSlot.CHUNK_BY_PANELS] = int(plan.chunk_by_panels)
             panels = sum(band.panels for band in shares[0].bands)
             header[PlanSlot.CHUNK_EXTENT] = panels if plan.chunk_by_panels else problem.batch

@@ -38,13 +38,12 @@ from ftuner.graph.steps import (
 )
 from ftuner.graph.steps import Step as AnyStep
 from ftuner.planner.price import CHUNKS_A_WORKER
-from ftuner.runtime.attention import AttentionRecord, attention_record
+from ftuner.runtime.attention import AttentionRecord
 from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.extents import Dims, Layouts
-from ftuner.runtime.operands import step_problem
 from ftuner.runtime.panels import Panels
+from ftuner.runtime.planned import Task, planned, workspace_bytes
 from ftuner.runtime.products import Products, Ready
-from ftuner.runtime.strided import StridedArray
 
 
 class CompiledNest(NamedTuple):
@@ -86,19 +85,6 @@ class _Place(NamedTuple):
     offset: int
     """The number of a dim: elements from the beginning."""
     itemsize: int
-
-
-class _Task(NamedTuple):
-    """A product or attention to be planned."""
-
-    title: str
-    products: Products
-    scale: float | None
-    """Of attention; None for products."""
-    width: int
-    """Of the panels of a product's weight; 0 if it has none."""
-    layouts: tuple[int, ...]
-    """Of the step's views, in their order."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,7 @@ class ProgramWriter:
         self._relative: list[int] = [Program.STEPS, Program.PATCHES]
         """Slots that hold slots, to become addresses."""
         self._checked: list[tuple[int, tuple[str, ...]]] = []
-        self._tasks: dict[_Task, int] = {}
+        self._tasks: dict[Task, int] = {}
         """What is to be planned; equal tasks once."""
         self._products: list[tuple[int, int, int]] = []
         """Step and call record, and the number of the task."""
@@ -181,7 +167,7 @@ class ProgramWriter:
                 self._add_nest(image, at, step, code, dims)
             else:
                 assert not isinstance(code, CompiledNest)
-                self._add_planned(image, at, step, code)
+                self._add_planned(image, at, step, code, dims)
         image[Program.STEPS] = Program.SIZE
         image[Program.STEP_COUNT] = len(lowered.steps)
         image[Program.PATCHES] = len(image)
@@ -216,7 +202,8 @@ class ProgramWriter:
         for number in dims.numbers(code.parameters):
             self._fills.append((len(image), number))
             image.append(0)
-        self._fills.append((at + Step.TASKS, dims.number(code.tasks)))
+        tasks = dims.number(code.tasks)
+        self._fills += ((at + Step.TASKS, tasks), (at + Step.CHUNKS, tasks))
         if code.checks:
             self._checked.append((at + Step.STATUS, code.checks))
 
@@ -227,13 +214,15 @@ class ProgramWriter:
 
     def _add_planned(
         self, image: list[int], at: int, step: ProductStep | AttentionStep,
-        code: CompiledProduct | CompiledAttention,
+        code: CompiledProduct | CompiledAttention, dims: Dims,
     ) -> None:  # fmt: skip
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
-        scale = step.scale if isinstance(step, AttentionStep) else None
+        weighting = step.weighting if isinstance(step, AttentionStep) else None
+        causal = None if weighting is None else weighting.causal
+        offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        task = _Task(step.title, code.products, scale, width, layouts)
+        task = Task(step.title, code.products, weighting, offset, width, layouts)
         number = self._tasks.setdefault(task, len(self._tasks))
         argument = len(image)
         if isinstance(step, AttentionStep):
@@ -289,10 +278,10 @@ class ProgramWriter:
         if any(values[number] < 0 for number in self._extents):
             raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
         strided = self._layouts.strided(values)
-        planned = [self._planned(task, strided, workers) for task in self._tasks]
+        found = [planned(t, values, strided, workers, self._page_bytes) for t in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
-        workspace_bytes = max(map(_workspace_bytes, planned), default=0)
-        base = arena(arena_bytes + workspace_bytes)
+        most = max(map(workspace_bytes, found), default=0)
+        base = arena(arena_bytes + most)
         workspace = base + arena_bytes
 
         records = self._image.copy()
@@ -312,7 +301,7 @@ class ProgramWriter:
         begins = np.where(arena_numbers < 0, fixed, begins)
         records[slots] = begins + bound[numbers] * itemsizes
         for at, call, number in self._products:
-            ready = planned[number]
+            ready = found[number]
             if ready is None:
                 continue
             assert isinstance(ready, Ready)
@@ -325,20 +314,21 @@ class ProgramWriter:
             records[call + Call.WORKSPACE] = workspace
             records[call + Call.POOL] = pool
         for at, place, number in self._attentions:
-            record = planned[number]
+            record = found[number]
             if record is None:
                 continue
             assert isinstance(record, AttentionRecord)
             records[place : place + len(record.dims)] = record.dims
             records[place + Attention.WORKSPACE] = workspace
             records[at + Step.TASKS] = record.tasks
+            records[at + Step.CHUNKS] = record.runs
         self._deal(records, workers)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
-        kept = tuple(r for r in planned if isinstance(r, Ready))
-        attentions = (r.worker_bytes for r in planned if isinstance(r, AttentionRecord))
+        kept = tuple(r for r in found if isinstance(r, Ready))
+        attentions = (r.worker_bytes for r in found if isinstance(r, AttentionRecord))
         return BoundProgram(
-            records, here, outputs, tuple(self._checked), base, pool, kept, arena_bytes,
-            workspace_bytes, max(attentions, default=0),
+            records, here, outputs, tuple(self._checked), base, pool, kept, arena_bytes, most,
+            max(attentions, default=0),
         )  # fmt: skip
 
     def _deal(self, records: npt.NDArray[np.int64], workers: int) -> None:
@@ -346,7 +336,7 @@ class ProgramWriter:
         steps = records[Program.SIZE :][: len(self._stages) * Step.SIZE].reshape(-1, Step.SIZE)
         nests = steps[:, Step.KIND] == 0
         most = CHUNKS_A_WORKER * workers if workers > 1 else 1
-        steps[nests, Step.CHUNKS] = np.minimum(steps[nests, Step.TASKS], most)
+        steps[nests, Step.CHUNKS] = np.minimum(steps[nests, Step.CHUNKS], most)
         steps[nests, Step.WORKERS] = workers
         done = np.concatenate(([0], np.cumsum(steps[:, Step.CHUNKS])))
         steps[:, Step.BEFORE] = done[self._stages]
@@ -370,40 +360,10 @@ class ProgramWriter:
             total = max(total, offset + size)
         return offsets, total
 
-    def _planned(
-        self, task: _Task, strided: Sequence[StridedArray], workers: int
-    ) -> Ready | AttentionRecord | None:
-        """What a step needs to know of its extents; None if there is nothing to do."""
-        arrays = [strided[n] for n in task.layouts]
-        if task.scale is not None:
-            q, k, v, *mask, out = arrays
-            if 0 in out.shape:
-                return None
-            if 0 in v.shape or 0 in q.shape:
-                raise ShapeError(f"{task.title}: attention over an axis of no elements")
-            return attention_record(
-                task.products, q, k, v, mask[0] if mask else None, out, task.scale, workers
-            )
-        a, b, c, *operands = arrays
-        if 0 in c.shape:
-            return None
-        if a.shape[-1] == 0:
-            raise ShapeError(f"{task.title}: a product over an axis of no elements")
-        problem, strides = step_problem(a, b, c, operands, task.width, workers, self._page_bytes)
-        return task.products.ready(problem, strides)
-
 
 def _columns(rows: Sequence[Sequence[int]], width: int) -> npt.NDArray[np.int64]:
     columns: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(-1, width).T.copy()
     return columns
-
-
-def _workspace_bytes(planned: Ready | AttentionRecord | None) -> int:
-    if planned is None:
-        return 0
-    if isinstance(planned, AttentionRecord):
-        return planned.workspace_bytes
-    return planned.encoded.workspace_bytes
 
 
 def stages(steps: Sequence[AnyStep]) -> list[int]:

@@ -207,38 +207,44 @@ class Attention:
     """Rows of q in one batch element."""
     DEPTH = 1
     STEPS = 2
-    """Columns of the scores, rows of v."""
+    """Columns of the scores, rows of v: the keys that some row sees."""
     COLUMNS = 3
     """Columns of v and of the result."""
     SCALE = 4
-    """The bits of a float64."""
-    Q_ROW = 5
-    K_DEPTH = 6
-    K_STEP = 7
-    V_STEP = 8
-    V_COLUMN = 9
-    MASK_ROW = 10
-    OUT_ROW = 11
-    SPLITS = 12
+    """The bits of a float64, as in the next two."""
+    HIDDEN = 5
+    """What stands for scores that a boolean mask hides."""
+    FLOOR = 6
+    """What the largest score of a row counts as at least."""
+    CAUSAL = 7
+    """Row i of a causal attention sees keys j <= i + CAUSAL."""
+    Q_ROW = 8
+    K_DEPTH = 9
+    K_STEP = 10
+    V_STEP = 11
+    V_COLUMN = 12
+    MASK_ROW = 13
+    OUT_ROW = 14
+    SPLITS = 15
     """Tasks for each batch element: ranges of blocks."""
-    BLOCK = 13
+    BLOCK = 16
     """Rows whose scores are held at a time."""
-    SCORE_ROW = 14
+    SCORE_ROW = 17
     """Bytes between rows of scores."""
-    PACK = 15
+    PACK = 18
     """Address of the packing function."""
-    WORKSPACE = 16
-    WORKER_BYTES = 17
+    WORKSPACE = 19
+    WORKER_BYTES = 20
     """Of the workspace, for each worker: packed k at its beginning, and then:"""
-    V_OFFSET = 18
-    SCORES_OFFSET = 19
-    SUMS_OFFSET = 20
-    STEP_PADDED = 21
+    V_OFFSET = 21
+    SCORES_OFFSET = 22
+    SUMS_OFFSET = 23
+    STEP_PADDED = 24
     """Columns of the last panel of k as packed, if it is not full."""
-    COLUMN_PADDED = 22
-    PANEL = 23
+    COLUMN_PADDED = 25
+    PANEL = 26
     """Columns of a full panel."""
-    COVERS = 24
+    COVERS = 27
     """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
     for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
     AXES = COVERS + 6 * 3 * MAX_SEGMENTS

@@ -74,18 +74,20 @@ class NestBundle:
 
 @dataclass(frozen=True)
 class AttentionBundle:
-    """The attention kernel for a number of batch axes, with a mask or without."""
+    """The attention kernel for a number of batch axes, with a mask of a dtype or without."""
 
     dtype: DType
     axes: int
-    with_mask: bool
+    mask: DType | None
+    causal: bool
     vector_bytes: int
     fused: bool
 
     @property
     def symbol(self) -> str:
-        mask = "_mask" if self.with_mask else ""
-        return f"attention_{self.dtype}_{self.axes}{mask}"
+        mask = f"_mask_{self.mask}" if self.mask is not None else ""
+        causal = "_causal" if self.causal else ""
+        return f"attention_{self.dtype}_{self.axes}{mask}{causal}"
 
     @property
     def symbols(self) -> tuple[str, ...]:

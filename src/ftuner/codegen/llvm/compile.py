@@ -51,9 +51,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
     elif isinstance(bundle, TopKBundle):
         emit_top_k(module, bundle.symbol, bundle.dtype, bundle.largest)
     elif isinstance(bundle, AttentionBundle):
-        lanes = bundle.vector_bytes // bundle.dtype.itemsize
-        emit_attention(module, bundle.symbol, bundle.dtype, bundle.axes, bundle.with_mask, lanes,
-                       bundle.fused)  # fmt: skip
+        emit_attention(module, bundle)
     elif bundle.reduce:
         emit_reduce(module, bundle.kernels[0], bundle.fused)
     else:

@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings, composed of products, masks and softmax."""
+"""Attention, as one node or composed of products, masks and softmax; rotary embeddings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, minimum, product, quotient
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, DTYPES, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.graph.ir import Value
+
+SCORE_MODES = 4
+"""Of the scores that are given out: raw, bent, masked, as weights."""
 
 
 def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
@@ -59,8 +62,9 @@ def _both(context: Context, x: Value | None, y: Value) -> Value:
 
 
 def _positions(
-    context: Context, node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None
-) -> Value | None:
+    context: Context, node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None,
+    causal: bool,
+) -> Value | None:  # fmt: skip
     """Which keys a query may see by where they are: causal, in a window, and none of padding.
 
     None if all of them may be seen.
@@ -74,7 +78,7 @@ def _positions(
     elif past != 0:
         position = context.add("add", position, context.count([past], INT64))
     allowed: Value | None = None
-    if node.flag("is_causal"):
+    if causal:
         allowed = context.add("less_equal", key, position)
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
     if left >= 0:
@@ -105,6 +109,14 @@ def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
     return context.add("pad", mask, fill, before=before, after=widths, mode="constant")
 
 
+def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
+    """What the softmax of scores of a dtype is computed in."""
+    if not node.has("softmax_precision"):
+        return dtype
+    where = f"{context.builder.where}: attribute softmax_precision"
+    return dtype_of(node.integer("softmax_precision"), where)
+
+
 def _weights(
     context: Context, node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
@@ -114,10 +126,7 @@ def _weights(
     masked = scores if bias is None else context.add("add", scores, bias)
     if allowed is not None:
         masked = context.add("where", allowed, masked, hidden)
-    precise = masked
-    if node.has("softmax_precision"):
-        where = f"{context.builder.where}: attribute softmax_precision"
-        precise = context.cast(masked, dtype_of(node.integer("softmax_precision"), where))
+    precise = context.cast(masked, _precision(context, node, dtype))
     weights = context.cast(context.add("softmax", precise, axis=3, log=False), dtype)
     given = [node.optional(3), node.optional(6)]
     if all(v is None for v in given) and node.integer("left_window_size", -1) < 0:
@@ -131,6 +140,80 @@ def _weights(
     best = context.reduce(visible, "maximum", [visible.rank - 1])
     seen = context.add("less", hidden, best)
     return masked, context.add("where", seen, weights, zero)
+
+
+def _written_out(
+    context: Context, node: NodeView, query: Value, key: Value, value: Value,
+    allowed: Value | None, bias: Value | None,
+) -> tuple[Value, Sequence[Value]]:  # fmt: skip
+    """Products and a softmax; the result and the scores in all their modes."""
+    heads = query.shape[1]
+    wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
+    raw = context.add("matmul", query, context.swapped(wide_key))
+    raw = context.add("multiply", raw, _scale(context, node, query))
+    softcap = node.number("softcap", 0.0)
+    scores = raw
+    if softcap:
+        bent = context.add("tanh", context.scaled(raw, 1 / softcap))
+        scores = context.scaled(bent, softcap)
+    masked, weights = _weights(context, node, scores, allowed, bias)
+    return context.add("matmul", weights, wide_value), (raw, scores, masked, weights)
+
+
+def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bool:
+    """Whether there is a kernel: nobody asks for scores or for anything else done to them."""
+    dtype = operands[0].dtype
+    return (
+        dtype.name in DTYPES
+        and all(v.dtype in (dtype, BOOL) for v in operands)
+        and not node.gives(3)
+        and node.number("softcap", 0.0) == 0
+        and _precision(context, node, dtype) == dtype
+    )
+
+
+def _one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Value | None:
+    """Both masks as one."""
+    if allowed is None or bias is None:
+        return allowed if bias is None else bias
+    return context.add("where", allowed, bias, context.scalar(-math.inf, bias.dtype))
+
+
+def _fused(
+    context: Context, node: NodeView, query: Value, key: Value, value: Value, mask: Value | None,
+    causal: Dim | None,
+) -> Value:  # fmt: skip
+    """One node, in which heads of queries share those of keys and values."""
+    scale = _scale(context, node, query)
+    factor = 1.0
+    if scale.constant is None:
+        query = context.add("multiply", query, scale)
+    else:
+        factor = float(scale.constant)
+    shape = query.shape
+    times = quotient(shape[1], key.shape[1])
+    masks = [] if mask is None else [mask]
+    if times != 1:
+        groups = (key.shape[1], times)
+        query = context.reshape(query, (shape[0], *groups, *shape[2:]))
+        key, value = context.unsqueeze(key, [2]), context.unsqueeze(value, [2])
+        masks = [_grouped(context, m, shape[1], groups) for m in masks]
+    result = context.add(
+        "attention", query, context.swapped(key), value, *masks,
+        scale=factor, causal=causal, safe=mask is not None,
+    )  # fmt: skip
+    return context.reshape(result, (*shape[:3], value.shape[-1]))
+
+
+def _grouped(context: Context, mask: Value, heads: Dim, groups: Sequence[Dim]) -> Value:
+    """A mask with two axes for its heads: groups, and heads of a group."""
+    if mask.rank < 3:
+        return mask
+    *batch, own, rows, keys = mask.shape
+    if own == 1:
+        return context.reshape(mask, (*batch, 1, 1, rows, keys))
+    mask = context.broadcast(mask, (*batch, heads, rows, keys))
+    return context.reshape(mask, (*batch, *groups, rows, keys))
 
 
 def _attention(context: Context, node: NodeView) -> Sequence[Value]:
@@ -149,8 +232,15 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
         past = past_key.shape[2]
         key = context.concat([past_key, key], 2)
         value = context.concat([past_value, value], 2)
+    mode = node.integer("qk_matmul_output_mode", 0)
+    if not 0 <= mode < SCORE_MODES:
+        raise context.malformed(f"qk_matmul_output_mode is {mode}")
     keys = key.shape[2]
-    allowed = _positions(context, node, query, keys, past, valid)
+    causal = node.flag("is_causal")
+    operands = [query, key, value, *([] if mask is None else [mask])]
+    fused = _is_fused(context, node, operands)
+    limited = fused and causal and valid is None
+    allowed = _positions(context, node, query, keys, past, valid, causal and not limited)
     bias: Value | None = None
     if mask is not None:
         mask = _padded_mask(context, mask, keys)
@@ -158,22 +248,14 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
             allowed = _both(context, allowed, mask)
         else:
             bias = mask
-    heads = query.shape[1]
-    wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
-    raw = context.add("matmul", query, context.swapped(wide_key))
-    raw = context.add("multiply", raw, _scale(context, node, query))
-    softcap = node.number("softcap", 0.0)
-    scores = raw
-    if softcap:
-        bent = context.add("tanh", context.scaled(raw, 1 / softcap))
-        scores = context.scaled(bent, softcap)
-    masked, weights = _weights(context, node, scores, allowed, bias)
-    result = context.add("matmul", weights, wide_value)
-    shown = (raw, scores, masked, weights)
-    mode = node.integer("qk_matmul_output_mode", 0)
-    if not 0 <= mode < len(shown):
-        raise context.malformed(f"qk_matmul_output_mode is {mode}")
-    return [_merged(context, result) if flat else result, key, value, shown[mode]]
+    results = [key, value]
+    if fused:
+        mask = _one_mask(context, allowed, bias)
+        result = _fused(context, node, query, key, value, mask, past if limited else None)
+    else:
+        result, scores = _written_out(context, node, query, key, value, allowed, bias)
+        results.append(scores[mode])
+    return [_merged(context, result) if flat else result, *results]
 
 
 def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:

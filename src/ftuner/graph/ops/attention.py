@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ftuner.core.dtype import BOOL
+from ftuner.core.weighting import Weighting
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
@@ -16,15 +19,19 @@ Types = Sequence[TensorType]
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """q (..., s, d), k (..., d, t), v (..., t, e) and a mask that broadcasts to (..., s, t)."""
+    """q (..., s, d), k (..., d, t), v (..., t, e), and a mask that broadcasts to (..., s, t): an
+    addend, or booleans that say which scores count. Batch axes of k and v are those of q or one.
+    Attributes are the fields of `Weighting`."""
     q, k, v, *mask = types
-    if any(t.dtype != q.dtype for t in types) or q.dtype.kind != "float":
+    addends = [m for m in mask if m.dtype != BOOL]
+    if any(t.dtype != q.dtype for t in (k, v, *addends)) or q.dtype.kind != "float":
         raise GraphError(f"attention of {', '.join(map(str, types))}")
     if not q.rank == k.rank == v.rank or any(m.rank > q.rank for m in mask):
         raise ShapeError(f"attention of {', '.join(map(str, types))}: expected the same axes")
     for other in (k, v):
         for x, y in zip(q.shape[:-2], other.shape[:-2], strict=True):
-            require(x, y, "attention: batch axes")
+            if y != 1:
+                require(x, y, "attention: batch axes")
     require(q.shape[-1], k.shape[-2], "attention: q and k")
     require(k.shape[-1], v.shape[-2], "attention: k and v")
     scores = (*q.shape[:-1], k.shape[-1])
@@ -33,14 +40,29 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 
-def _reference(q: Any, k: Any, v: Any, *mask: Any, scale: float) -> Any:
-    scores = np.matmul(q, k) * np.asarray(scale, q.dtype)
-    for m in mask:
-        scores = scores + m
+def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
+    weighting = Weighting(**attributes)
+    rows, steps = q.shape[-2], k.shape[-1]
+    if weighting.causal is not None:
+        assert isinstance(weighting.causal, int)
+        steps = max(min(steps, rows + weighting.causal), 0)
+        k, v = k[..., :steps], v[..., :steps, :]
+    scores = np.matmul(q, k) * np.asarray(weighting.scale, q.dtype)
+    for given in mask:
+        m = given[..., :steps] if given.ndim else given
+        hidden = np.asarray(weighting.hidden, q.dtype)
+        scores = np.where(m, scores, hidden) if m.dtype == np.bool_ else scores + m
     if scores.size == 0:
         return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-    weights = np.exp(scores - np.max(scores, -1, keepdims=True))
-    return np.matmul(weights / np.sum(weights, -1, keepdims=True), v)
+    seen: Any = True
+    if weighting.causal is not None:
+        seen = np.arange(steps) <= np.arange(rows)[:, None] + weighting.causal
+    least = np.finfo(q.dtype).min if weighting.safe else -math.inf
+    largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
+    powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
+    total = np.sum(powers, -1, keepdims=True)
+    weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
+    return np.matmul(weights, v)
 
 
 ATTENTION = (Operator("attention", _infer, _reference, None),)

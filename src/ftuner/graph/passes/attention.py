@@ -1,14 +1,47 @@
-"""Recognising attention: scores, scale, mask, softmax, values."""
+"""Recognising attention: scores, scale, masks, softmax, values.
+
+Masks are addends, or choose between scores and a number. A triangle among them becomes a causal
+limit where that changes nothing. It would for rows that another mask hides whole: the softmax of
+equal numbers counts columns behind the triangle too, unless these are lower still.
+"""
 
 from __future__ import annotations
 
-from ftuner.graph.ir import Graph, Node, Value
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ftuner.core.dim import Dim, least_value
+from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.passes.groups import apart, reshaped, shared, taken
+from ftuner.graph.passes.positions import Masks, Seen, triangle_of
 from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
+
+NEVER_SEEN = -1e4
+"""Scores so low have no weight beside any other: what the first GPT-2 hides them with."""
+MAX_MASKS = 4
+"""Between a product and its softmax; there is a kernel for a limit and one mask."""
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What a softmax is of: a product, scaled, and what is to be seen of it."""
+
+    product: Node
+    scale: float
+    causal: Dim | None = None
+    behind: float = -math.inf
+    """What stands for scores behind the causal limit, or is added to them."""
+    mask: Value | None = None
+    hidden: float = -math.inf
+    made: tuple[Node, ...] = ()
+    """Nodes that make the mask."""
 
 
 def recognise_attention(graph: Graph) -> Graph:
     """`softmax(q @ k * scale + mask) @ v` becomes one node; k is transposed already."""
-    around = Surroundings(graph)
+    found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
@@ -16,47 +49,162 @@ def recognise_attention(graph: Graph) -> Graph:
             continue
         if node.attributes["axis"] != node.output.rank - 1 or node.output.rank < 3:
             continue
-        last = around.only_consumer(node.output)
+        last = found.around.only_consumer(node.output)
         if last is None or last.op != "matmul" or last.inputs[0] is not node.output:
             continue
-        found = _scores(around, node)
-        if found is None:
-            continue
-        scores, scale, mask = found
-        q, k = scores.inputs
-        v = last.inputs[1]
-        batch = q.shape[:-2]
-        if not (k.shape[:-2] == v.shape[:-2] == batch):
-            continue
-        inputs = [q, k, v] if mask is None else [q, k, v, mask]
-        attention = made(
-            "attention", inputs, last.output.type, f"{last.output.name}_attention", scale=scale
-        )
-        places[last] = [attention]
-        same[last.output] = attention.output
+        scores = found.scores(node.inputs[0], MAX_MASKS)
+        nodes = scores and found.attention(scores, last)
+        if nodes:
+            places[last] = nodes
+            same[last.output] = nodes[-1].output
     return rewritten(graph, places, same)
 
 
-def _scores(around: Surroundings, softmax: Node) -> tuple[Node, float, Value | None] | None:
-    """The product, its scale and the mask that a softmax is of."""
-    value, mask = softmax.inputs[0], None
-    add = around.producer(value, "add")
-    if add is not None:
-        if around.only_consumer(value) is not softmax:
+class _Recognition:
+    def __init__(self, graph: Graph) -> None:
+        self.around = Surroundings(graph)
+        self.masks = Masks(graph)
+
+    def attention(self, scores: _Scores, last: Node) -> list[Node] | None:
+        """The nodes that take the place of the last product."""
+        (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
+        operands, nodes = self._shared(q, k, last.inputs[1], scores.mask)
+        q, k, v, *_ = operands
+        if not q.rank == k.rank == v.rank:
             return None
-        for x, other in (add.inputs, add.inputs[::-1]):
-            base, _ = scaled(around, x)
-            if around.producer(base, "matmul") is not None and x.shape == add.output.shape:
-                value, mask = x, other
-                break
-        else:
+        batches = zip(q.shape[:-2], k.shape[:-2], v.shape[:-2], strict=True)
+        if not all({x, y} <= {n, 1} for n, x, y in batches):
             return None
-        if mask is None or mask.rank == 0 or mask.shape[-1] != value.shape[-1]:
+        name = f"{last.output.name}_attention"
+        type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
+        node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
+                    causal=scores.causal, hidden=scores.hidden)  # fmt: skip
+        nodes = [*scores.made, *nodes, node]
+        if type_.shape != last.output.shape:
+            nodes.append(reshaped(node.output, last.output.shape, f"{name}_reshaped"))
+        return nodes
+
+    def _shared(
+        self, q: Value, k: Value, v: Value, mask: Value | None
+    ) -> tuple[list[Value], list[Node]]:
+        """The operands, with an axis for heads that share k and v where these are repeated for
+        them, and the nodes that make them."""
+        masks = [] if mask is None else [mask]
+        keys, values = shared(self.around, k), shared(self.around, v)
+        heads = q.shape[-3]
+        repeated = keys and values and keys[1:3] == values[1:3] and heads == k.shape[-3]
+        whole = all(m.rank < 3 or m.shape[-3] in (1, heads) for m in masks)
+        if not keys or not values or not repeated or not whole:
+            return [q, k, v, *masks], []
+        groups = keys.groups, keys.times
+        (k, k_nodes), (v, v_nodes) = taken(keys), taken(values)
+        nodes = [apart(x, groups) for x in (q, *masks) if x.rank > 2]
+        masks = [nodes[-1].output if m.rank > 2 else m for m in masks]
+        return [nodes[0].output, k, v, *masks], [*nodes, *k_nodes, *v_nodes]
+
+    def scores(self, value: Value, most: int) -> _Scores | None:
+        """What a value is as scores under `most` masks, if nobody else reads them."""
+        if self.around.only_consumer(value) is None:
             return None
-    base, scale = scaled(around, value)
-    product = around.producer(base, "matmul")
-    if product is None or around.only_consumer(product.output) is None:
+        for op, rule in (("where", self._chosen), ("add", self._added)):
+            node = self.around.producer(value, op)
+            if node is not None:
+                return rule(node, most - 1) if most else None
+        base, scale = scaled(self.around, value)
+        product = self.around.producer(base, "matmul")
+        if product is None or self.around.only_consumer(base) is None:
+            return None
+        return _Scores(product, scale)
+
+    def _chosen(self, node: Node, most: int) -> _Scores | None:
+        """Scores where a mask shows them, elsewhere a number."""
+        mask, first, second = node.inputs
+        for shown, value, other in ((True, first, second), (False, second, first)):
+            number = self.masks.uniform(other)
+            inner = None if number is None else self.scores(value, most)
+            if number is None or inner is None or not self._whole(value, node):
+                continue
+            seen = self.masks.seen(mask, shown)
+            limited = seen and self._limited(inner, mask, seen, number, False)
+            if limited:
+                return limited
+            if inner.mask is not None:
+                return None
+            if inner.causal is not None and max(inner.behind, number) > -math.inf:
+                return None
+            if seen is not None and seen.offset is None and len(seen.rest) == 1:
+                return replace(inner, mask=seen.rest[0], hidden=number)
+            if shown:
+                return replace(inner, mask=mask, hidden=number)
+            contrary = made("logical_not", [mask], mask.type, f"{mask.name}_shown")
+            return replace(inner, mask=contrary.output, hidden=number, made=(contrary,))
         return None
-    if value is not base and around.only_consumer(value) is None:
+
+    def _added(self, node: Node, most: int) -> _Scores | None:
+        """Scores and an addend."""
+        for value, mask in (node.inputs, node.inputs[::-1]):
+            inner = self.scores(value, most)
+            if inner is None or not self._whole(value, node):
+                continue
+            hiding = self._hiding(mask)
+            limited = hiding and self._limited(inner, mask, *hiding, True)
+            if limited:
+                return limited
+            if inner.mask is not None or inner.behind > _lowest(mask):
+                return None
+            wide = mask.rank > 0 and self.around.alike(mask.shape[-1:], value.shape[-1:])
+            return replace(inner, mask=mask) if wide else None
         return None
-    return product, scale, mask
+
+    def _whole(self, value: Value, node: Node) -> bool:
+        """Whether scores are not broadcast by what is done to them."""
+        return self.around.alike(value.shape, node.output.shape)
+
+    def _hiding(self, addend: Value) -> tuple[Seen, float] | None:
+        """What an addend leaves as it is, and what it adds to all else."""
+        if addend.constant is not None and addend.rank > 1:
+            array = addend.constant
+            offset = triangle_of(array == 0)
+            behind = float(array[array != 0].max(initial=-math.inf))
+            return None if offset is None else (Seen(offset), behind)
+        place, axes = addend, addend.shape[-2:]
+        view = self._view(place)
+        while view is not None and view.inputs[0].shape[-2:] == axes:
+            place = view.inputs[0]
+            view = self._view(place)
+        choice = self.masks.choice(place)
+        if choice is None or 0 not in (choice.first, choice.second):
+            return None
+        shown = choice.first == 0
+        seen = self.masks.seen(choice.mask, shown)
+        # What else a view hides has other axes.
+        if seen is None or (seen.rest and place is not addend):
+            return None
+        return seen, choice.second if shown else choice.first
+
+    def _view(self, value: Value) -> Node | None:
+        around = self.around
+        return around.producer(value, "reshape") or around.producer(value, "broadcast")
+
+    def _limited(
+        self, inner: _Scores, mask: Value, seen: Seen, number: float, added: bool
+    ) -> _Scores | None:
+        """Scores with the triangle of a mask as their limit. `number`: what hides behind it."""
+        first = None if seen.offset is None else least_value(seen.offset)
+        if first is None or first < 0 or inner.causal is not None or not number <= NEVER_SEEN:
+            return None
+        if not self.around.alike(mask.shape[-2:], inner.product.output.shape[-2:]):
+            return None
+        if seen.rest and inner.mask is not None:
+            return None
+        if seen.rest or inner.mask is not None:
+            # Rows may be hidden whole.
+            lowest = _lowest(inner.product.output) if added and not seen.rest else -math.inf
+            if number > lowest:
+                return None
+        found = replace(inner, causal=seen.offset, behind=number)
+        return replace(found, mask=seen.rest[0]) if seen.rest else found
+
+
+def _lowest(value: Value) -> float:
+    return float(np.finfo(value.dtype.name).min)

@@ -1,0 +1,26 @@
+"""How attention turns scores into weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """`softmax(mask(scores * scale))` over the keys that a row may see."""
+
+    scale: float = 1.0
+    causal: Dim | None = None
+    """Row i sees keys j <= i + causal, if it is given; a row that sees none gives zeros. Keys that
+    no row sees are not read."""
+    hidden: float = -math.inf
+    """What stands for scores that a boolean mask hides."""
+    safe: bool = False
+    """Whether a row whose scores are all minus infinity gives zeros, and not NaN as a softmax."""
+
+    @property
+    def title(self) -> str:
+        return "attention" if self.causal is None else "causal attention"

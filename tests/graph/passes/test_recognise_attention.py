@@ -1,0 +1,418 @@
+"""Attention whose masks and shared heads are written out becomes one node, where that is exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.graph.graphs import (
+    B,
+    Maker,
+    S,
+    T,
+    assert_close,
+    graph_of,
+    inputs_of,
+    reference,
+)
+
+from ftuner.core.dim import Dim, symbol
+from ftuner.core.dtype import BOOL, FLOAT32, INT64
+from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.attention import recognise_attention
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import AttentionStep
+from ftuner.graph.verify import verify
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session
+
+P = symbol("P")
+H, D, G = 2, 4, 3
+LOWEST = float(np.finfo(np.float32).min)
+Body = Callable[[Maker], Value]
+BINDINGS = ({"B": 2, "S": 5, "T": 7, "P": 2}, {"B": 1, "S": 1, "T": 1, "P": 3})
+
+
+def applied(graph: Graph) -> Graph:
+    """The graph after the pass: valid, and with the same results."""
+    found = recognise_attention(graph)
+    verify(found)
+    assert [v.type for _, v in found.outputs] == [v.type for _, v in graph.outputs]
+    for bindings in BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        before, after = reference(graph, inputs), reference(found, inputs)
+        for x, y in zip(before, after, strict=True):
+            assert np.array_equal(np.isnan(x), np.isnan(y))
+        assert_close([np.nan_to_num(x) for x in after], [np.nan_to_num(x) for x in before])
+    return found
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+def attention_of(graph: Graph) -> Node:
+    (node,) = [n for n in graph.nodes if n.op == "attention"]
+    return node
+
+
+def scores(g: Maker, rows: Dim = S, steps: Dim = T) -> Value:
+    """Of `q`, `k` and `v`; there is a symbol P as well."""
+    q, k = g.given("q", B, H, rows, D), g.given("k", B, H, D, steps)
+    g.given("v", B, H, steps, D)
+    g.given("past", P)
+    return g.add("multiply", g.add("matmul", q, k), g.number(0.5))
+
+
+def values(g: Maker, masked: Value) -> Value:
+    (v,) = [given for given in g.inputs if given.name == "v"]
+    return g.add("matmul", g.add("softmax", masked, axis=3, log=False), v)
+
+
+def positions(g: Maker, extent: Dim, axis: int, ahead: Dim = 0) -> Value:
+    shape = tuple(extent if i == axis else 1 for i in range(2))
+    found = g.add("iota", shape=shape, axis=axis)
+    return found if ahead == 0 else g.add("add", found, g.dims([ahead], ()))
+
+
+def triangle(g: Maker, ahead: Dim = 0, rows: Dim = S, steps: Dim = T) -> Value:
+    return g.add("less_equal", positions(g, steps, 1), positions(g, rows, 0, ahead))
+
+
+def chosen(g: Maker, mask: Value, number: float = LOWEST) -> Value:
+    return values(g, g.add("where", mask, scores(g), g.number(number)))
+
+
+def with_addend(g: Maker, addend: Value) -> Value:
+    return values(g, g.add("add", scores(g), addend))
+
+
+def contrary(g: Maker) -> Value:
+    hidden = g.add("less", positions(g, S, 0), positions(g, T, 1))
+    return values(g, g.add("where", hidden, g.number(-math.inf), scores(g)))
+
+
+def negated(g: Maker) -> Value:
+    hidden = g.add("logical_not", triangle(g, 1))
+    return values(g, g.add("where", hidden, g.number(-1e9), scores(g)))
+
+
+def with_axes(g: Maker) -> Value:
+    mask = g.add("reshape", triangle(g), shape=(1, 1, S, T))
+    return chosen(g, g.add("broadcast", mask, shape=(B, 1, S, T)))
+
+
+def addend(g: Maker) -> Value:
+    zero, low = g.number(0), g.number(-math.inf)
+    return with_addend(g, g.add("where", triangle(g, P), zero, low))
+
+
+def addend_with_axes(g: Maker) -> Value:
+    hidden = g.add("logical_not", triangle(g))
+    mask = g.add("where", hidden, g.number(LOWEST), g.number(0))
+    mask = g.add("reshape", g.add("reshape", mask, shape=(1, S, T)), shape=(1, 1, S, T))
+    return with_addend(g, g.add("broadcast", mask, shape=(B, 1, S, T)))
+
+
+def of_numbers(g: Maker) -> Value:
+    """As `scaled_dot_product_attention` is exported: the lower triangle of ones, where it is 0."""
+    ones = g.add("broadcast", g.number(1), shape=(S, T))
+    low = g.add("where", triangle(g), ones, g.number(0))
+    hidden = g.add("equal", low, g.number(0))
+    return with_addend(g, g.add("where", hidden, g.number(-math.inf), g.number(0)))
+
+
+def of_ones(g: Maker) -> Value:
+    """As `triu` of a mask of ones is exported."""
+    ones = g.add("broadcast", g.constant(np.array(True)), shape=(S, T))
+    above = g.add("less_equal", positions(g, S, 0, 1), positions(g, T, 1))
+    hidden = g.add("logical_and", ones, above)
+    return values(g, g.add("where", hidden, g.number(LOWEST), scores(g)))
+
+
+def buffered(g: Maker) -> Value:
+    """As GPT-2 does it: rows and columns of a large triangle."""
+    whole = g.constant(np.tri(16, dtype=bool).reshape(1, 1, 16, 16))
+    mask = g.add("slice", whole, starts=(0, 0, P, 0), steps=(1, 1, 1, 1), shape=(1, 1, S, T))
+    return chosen(g, mask)
+
+
+def of_slices(g: Maker) -> Value:
+    """Positions that are cut out of longer ones."""
+    row = g.add("slice", positions(g, S + P, 0), starts=(P, 0), steps=(1, 1), shape=(S, 1))
+    row = g.add("transpose", g.add("reshape", row, shape=(1, S)), perm=(1, 0))
+    return chosen(g, g.add("less_equal", positions(g, T, 1), g.add("cast", row, to=INT64)))
+
+
+def then_addend(g: Maker) -> Value:
+    first = g.add("where", triangle(g), scores(g), g.number(LOWEST))
+    return values(g, g.add("add", first, g.given("mask", B, 1, 1, T)))
+
+
+def after_addend(g: Maker) -> Value:
+    masked = g.add("add", scores(g), g.given("mask", B, 1, 1, T))
+    return values(g, g.add("where", triangle(g), masked, g.number(-math.inf)))
+
+
+def addend_and_limit(g: Maker) -> Value:
+    limit = g.add("where", triangle(g), g.number(0), g.number(LOWEST))
+    return values(g, g.add("add", g.add("add", scores(g), g.given("mask", T)), limit))
+
+
+def padded(g: Maker, number: float, added: bool) -> Value:
+    shown = g.add("logical_and", triangle(g), g.given("mask", B, 1, 1, T, dtype=BOOL))
+    if not added:
+        return chosen(g, shown, number)
+    return with_addend(g, g.add("where", shown, g.number(0), g.number(number)))
+
+
+CAUSAL: tuple[tuple[Body, Dim, int], ...] = (
+    # What, its offset, its operands.
+    (lambda g: chosen(g, triangle(g)), 0, 3), (lambda g: chosen(g, triangle(g, P)), P, 3),
+    (lambda g: chosen(g, triangle(g, 3), -math.inf), 3, 3), (contrary, 0, 3), (negated, 1, 3),
+    (with_axes, 0, 3), (addend, P, 3), (addend_with_axes, 0, 3), (of_numbers, 0, 3),
+    (of_ones, 0, 3), (buffered, P, 3), (of_slices, P, 3), (then_addend, 0, 4),
+    (after_addend, 0, 4), (addend_and_limit, 0, 4), (lambda g: padded(g, -math.inf, False), 0, 4),
+    (lambda g: padded(g, -math.inf, True), 0, 4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(CAUSAL)))
+def test_limits(widest: Session, number: int) -> None:
+    body, offset, operands = CAUSAL[number]
+    graph = graph_of(body)
+    found = applied(graph)
+    node = attention_of(found)
+    assert node.attributes["causal"] == offset
+    assert len(node.inputs) == operands
+    assert not {"softmax", "where", "less_equal", "less"} & set(ops(found))
+    model = Model(found, widest)
+    for bindings in BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        for x in inputs.values():
+            # No row is hidden whole.
+            if x.dtype == np.bool_:
+                x[..., 0] = True
+        assert_close(model.run(inputs), reference(graph, inputs))
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_limits_of_constants(ahead: int) -> None:
+    mask = np.where(np.tri(6, 8, ahead, dtype=bool), 0, LOWEST).astype(np.float32)
+
+    def body(g: Maker) -> Value:
+        return values(g, g.add("add", scores(g, 6, 8), g.constant(mask)))
+
+    node = attention_of(applied(graph_of(body)))
+    assert node.attributes["causal"] == ahead
+    assert len(node.inputs) == 3
+
+
+def window(g: Maker) -> Value:
+    near = g.add("less_equal", positions(g, S, 0, -2), positions(g, T, 1))
+    return g.add("logical_and", triangle(g), near)
+
+
+def doubled(g: Maker) -> Value:
+    steps = g.add("multiply", positions(g, T, 1), g.constant(np.int64(2)))
+    return g.add("less_equal", steps, positions(g, S, 0))
+
+
+MASKED: tuple[tuple[Body, dict[str, Any]], ...] = (
+    # Rows might see nothing; other shapes; numbers that other scores may be; what hides whole rows.
+    (lambda g: chosen(g, triangle(g, -1)), {"hidden": LOWEST}),
+    (lambda g: chosen(g, triangle(g, T - S)), {"hidden": LOWEST}),
+    (lambda g: chosen(g, g.add("less_equal", positions(g, S, 0), positions(g, T, 1))), {}),
+    (lambda g: chosen(g, doubled(g)), {}),
+    (lambda g: chosen(g, triangle(g), -2.0), {"hidden": -2.0}),
+    (lambda g: chosen(g, g.given("mask", B, 1, S, T, dtype=BOOL)), {"hidden": LOWEST}),
+    (lambda g: chosen(g, g.given("mask", dtype=BOOL)), {"hidden": LOWEST}),
+    (lambda g: padded(g, LOWEST, False), {"hidden": LOWEST}),
+    (lambda g: padded(g, LOWEST, True), {"hidden": -math.inf}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MASKED)))
+def test_masks_that_stay(widest: Session, number: int) -> None:
+    body, attributes = MASKED[number]
+    graph = graph_of(body)
+    found = applied(graph)
+    node = attention_of(found)
+    assert node.attributes["causal"] is None
+    assert len(node.inputs) == 4
+    for name, value in attributes.items():
+        assert node.attributes[name] == value
+    for bindings in BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+
+def test_windows() -> None:
+    graph = applied(graph_of(lambda g: chosen(g, window(g), -math.inf)))
+    assert attention_of(graph).attributes["causal"] == 0
+    assert attention_of(graph).inputs[3].dtype == BOOL
+
+
+@pytest.mark.parametrize("negated", [False, True])
+def test_what_a_mask_hides(negated: bool) -> None:
+    """The contrary of a mask is made, unless the mask is a contrary itself."""
+
+    def body(g: Maker) -> Value:
+        hidden = g.given("mask", B, 1, S, T, dtype=BOOL)
+        if negated:
+            hidden = g.add("logical_not", hidden)
+        return values(g, g.add("where", hidden, g.number(-math.inf), scores(g)))
+
+    graph = applied(graph_of(body))
+    assert ops(graph) == (["attention"] if negated else ["logical_not", "attention"])
+
+
+def test_masks_of_masks_of_masks() -> None:
+    """However often a mask or a position is put together with itself, it is looked at once."""
+
+    def body(g: Maker) -> Value:
+        row = positions(g, S, 0)
+        for _ in range(60):
+            row = g.add("add", row, g.add("subtract", row, row))
+        mask = g.add("less_equal", positions(g, T, 1), row)
+        for _ in range(60):
+            mask = g.add("logical_and", mask, g.add("logical_or", mask, mask))
+        return chosen(g, mask)
+
+    node = attention_of(recognise_attention(graph_of(body)))
+    assert node.attributes["causal"] is None
+
+
+def two_masks(g: Maker) -> Value:
+    first = g.add("where", g.given("mask", S, T, dtype=BOOL), scores(g), g.number(LOWEST))
+    return values(g, g.add("add", first, g.given("bias", H, S, T)))
+
+
+def before_a_limit(g: Maker) -> Value:
+    """Rows that the mask hides whole count what is behind the limit."""
+    masked = g.add("add", scores(g), g.given("mask", B, 1, 1, T))
+    return values(g, g.add("where", triangle(g), masked, g.number(LOWEST)))
+
+
+def not_a_number(g: Maker) -> Value:
+    return values(g, g.add("where", triangle(g), scores(g), g.given("other", S, T)))
+
+
+@pytest.mark.parametrize("body", [two_masks, before_a_limit, not_a_number])
+def test_what_is_no_attention(body: Body) -> None:
+    graph = graph_of(body)
+    assert ops(recognise_attention(graph)) == ops(graph)
+
+
+@pytest.mark.parametrize("part", ["where", "scores"])
+def test_masks_that_somebody_reads(part: str) -> None:
+    def body(g: Maker) -> list[Value]:
+        raw = scores(g)
+        masked = g.add("where", triangle(g), raw, g.number(LOWEST))
+        return [values(g, masked), {"where": masked, "scores": raw}[part]]
+
+    assert "attention" not in ops(recognise_attention(graph_of(body)))
+
+
+# Heads that share keys and values.
+
+
+def repeated(g: Maker, x: Value, times: int = G) -> Value:
+    batch, heads, rows, columns = x.shape
+    wide = g.add("reshape", x, shape=(batch, heads, 1, rows, columns))
+    wide = g.add("broadcast", wide, shape=(batch, heads, times, rows, columns))
+    return g.add("reshape", wide, shape=(batch, heads * times, rows, columns))
+
+
+def grouped(
+    g: Maker, *mask: Dim, turned: bool = True, tiled: bool = False, dtype: Any = FLOAT32
+) -> Value:
+    """Products of heads with keys and values that are repeated for them."""
+    q = g.given("q", B, H * G, S, D)
+    k = g.given("k", B, H, T, D) if turned else g.given("k", B, H, D, T)
+    v = g.given("v", B, H, T, D)
+    k = repeated(g, k)
+    if turned:
+        k = g.add("transpose", k, perm=(0, 1, 3, 2))
+    if tiled:
+        wide = g.add("tile", g.add("reshape", v, shape=(B, H, 1, T, D)), repeats=(1, 1, G, 1, 1))
+        v = g.add("reshape", wide, shape=(B, H * G, T, D))
+    else:
+        v = repeated(g, v)
+    found = g.add("matmul", q, k)
+    if mask and dtype == BOOL:
+        found = g.add("where", g.given("mask", *mask, dtype=BOOL), found, g.number(-1e9))
+    elif mask:
+        found = g.add("add", found, g.given("mask", *mask))
+    found = g.add("matmul", g.add("softmax", found, axis=3, log=False), v)
+    return g.add("transpose", found, perm=(0, 2, 1, 3))
+
+
+GROUPED: tuple[Mapping[str, Any], ...] = (
+    {}, {"turned": False}, {"tiled": True}, {"mask": (T,)}, {"mask": (S, T)},
+    {"mask": (B, 1, 1, T)}, {"mask": (B, H * G, S, T)}, {"mask": (1, S, T)},
+    {"mask": (H * G, 1, T)}, {"mask": (B, 1, S, T), "dtype": BOOL},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(GROUPED)))
+def test_shared_heads(widest: Session, number: int) -> None:
+    options = dict(GROUPED[number])
+    mask = options.pop("mask", ())
+    graph = graph_of(lambda g: grouped(g, *mask, **options))
+    found = applied(graph)
+    node = attention_of(found)
+    assert node.inputs[0].shape == (B, H, G, S, D)
+    assert [v.shape[2] for v in node.inputs[1:3]] == [1, 1]
+    assert not {"broadcast", "tile"} & set(ops(found))
+    # Nothing is copied, and the result is written where it is wanted.
+    kinds = [type(step) for step in lower(found).steps]
+    assert kinds == [AttentionStep]
+    model = Model(found, widest)
+    for bindings in BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        for threads in (1, 2):
+            widest.threads = threads
+            assert_close(model.run(inputs), reference(graph, inputs))
+
+
+def test_values_that_are_not_shared() -> None:
+    def body(g: Maker) -> Value:
+        q, v = g.given("q", B, H * G, S, D), g.given("v", B, H * G, T, D)
+        k = repeated(g, g.given("k", B, H, D, T))
+        return g.attention(q, k, v, 0.5, None)
+
+    assert ops(applied(graph_of(body))) == ["reshape", "broadcast", "reshape", "attention"]
+
+
+def test_one_head_for_all() -> None:
+    """A product that broadcasts keys and values."""
+
+    def body(g: Maker) -> Value:
+        q, k, v = g.given("q", B, H, S, D), g.given("k", B, 1, D, T), g.given("v", B, 1, T, D)
+        return g.attention(q, k, v, 0.5, None)
+
+    assert ops(applied(graph_of(body))) == ["attention"]
+
+
+def test_operands_that_are_scaled() -> None:
+    """The root of the scale on either side, as PyTorch exports it."""
+
+    def body(g: Maker) -> Value:
+        q, k, v = g.given("q", B, H, S, D), g.given("k", B, H, D, T), g.given("v", B, H, T, D)
+        q, k = (g.add("multiply", x, g.number(0.5)) for x in (q, k))
+        return g.attention(q, k, v, 2.0, None)
+
+    graph = applied(graph_of(body))
+    assert ops(graph) == ["attention"]
+    assert attention_of(graph).attributes["scale"] == pytest.approx(0.5)
+
+
+def test_all_passes_together() -> None:
+    graph = optimised(graph_of(lambda g: chosen(g, triangle(g))))
+    assert ops(graph) == ["attention"]
+    assert ops(optimised(graph)) == ["attention"]

@@ -1,0 +1,83 @@
+"""Attention in float64, and what all tests of it ask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.core.dtype import DTYPES
+from ftuner.core.weighting import Weighting
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session
+
+Array = npt.NDArray[Any]
+SCALE = 0.3
+PLAIN = Weighting(SCALE)
+
+
+def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    found: Array = np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+    return found
+
+
+def expected_of(
+    q: Array, k: Array, v: Array, mask: Array | None, weighting: Weighting
+) -> tuple[Array, float]:
+    """In float64, and how far rounding may take an implementation from it: the weights are off by
+    what the scores are, and their sum by as much as it has terms. Keys that a row does not see are
+    as far away as can be, whatever they and their values are."""
+    wide_q, wide_k, wide_v = (x.astype(np.float64) for x in (q, k, v))
+    with np.errstate(all="ignore"):
+        scores = np.matmul(wide_q, wide_k) * weighting.scale
+    if mask is not None and mask.dtype == np.bool_:
+        scores = np.where(mask, scores, weighting.hidden)
+    elif mask is not None:
+        scores = scores + mask.astype(np.float64)
+    rows, steps = scores.shape[-2:]
+    blind = np.zeros((*scores.shape[:-1], 1), bool)
+    if weighting.causal is not None:
+        assert isinstance(weighting.causal, int)
+        seen = np.tri(rows, steps, weighting.causal, dtype=bool)
+        scores = np.where(seen, scores, -math.inf)
+        blind |= ~seen.any(-1, keepdims=True)
+        wide_v = np.where(seen.any(0)[:, None], wide_v, 0)
+    if weighting.safe:
+        blind |= np.all(scores == -math.inf, -1, keepdims=True)
+    if not scores.size:
+        return np.zeros((*scores.shape[:-1], v.shape[-1])), 0.0
+    with np.errstate(all="ignore"):
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = np.where(blind, 0, powers / powers.sum(-1, keepdims=True))
+        result = np.matmul(weights, wide_v)
+    depth = k.shape[-2]
+    finite = scores[np.isfinite(scores) & (np.abs(scores) < 1e6)]
+    largest = float(np.max(np.abs(finite), initial=1.0))
+    roundings = 4 * (depth * abs(weighting.scale) + largest + 8) + 2 * steps
+    most = float(np.max(np.abs(v[np.isfinite(v)]), initial=0.0))
+    return result, roundings * DTYPES[q.dtype.name].unit_roundoff * most
+
+
+def assert_attention(
+    found: Array, q: Array, k: Array, v: Array, mask: Array | None = None,
+    weighting: Weighting = PLAIN,
+) -> None:  # fmt: skip
+    expected, allowed = expected_of(q, k, v, mask, weighting)
+    assert found.dtype == q.dtype
+    assert found.shape == expected.shape
+    unknown = np.isnan(expected)
+    assert np.array_equal(np.isnan(found), unknown)
+    error = np.abs(found - expected)[~unknown]
+    assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
+
+
+def threads_of(session: Session, model: Model, inputs: dict[str, Array]) -> list[Array]:
+    """What one, two and three threads give: the same but for the order of sums."""
+    results = []
+    for threads in (1, 2, 3):
+        session.threads = threads
+        (found,) = model.run(inputs)
+        results.append(found)
+    return results
