@@ -22,7 +22,8 @@ from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
 from ftuner.core.weighting import Weighting
 from ftuner.graph.ir import Graph
-from ftuner.planner.attention import CAUSAL_BLOCKS, attention_record
+from ftuner.planner.attention import CAUSAL_BLOCKS
+from ftuner.runtime.attention import attention_record
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session
 from ftuner.runtime.strided import StridedArray
