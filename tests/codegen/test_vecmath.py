@@ -243,6 +243,24 @@ def test_subnormal_arguments_keep_their_last_bit(case):
     np.testing.assert_array_equal(run_function("sigmoid", case, x), np.full_like(x, 0.5))
 
 
+@all_cases
+def test_weights_of_a_softmax(case):
+    """Powers of two up to one; what is not normal any more is zero."""
+    lowest = np.finfo(case.dtype).minexp
+    x = np.concatenate([
+        np.random.default_rng(0).uniform(lowest, 0.0, 20_000), np.arange(lowest, 1.0),
+        [-0.0, -0.5, -1e-30], [lowest - 0.01, 2.0 * lowest, -1e30, -INF, NAN],
+    ]).astype(case.dtype)  # fmt: skip
+    got = run_function("exp2_flushed", case, x)
+    expected = np.exp2(x.astype(np.longdouble))
+    assert np.all(got[-5:-1] == 0.0)
+    assert np.isnan(got[-1])
+    error = np.abs(got[:-5] - expected[:-5]) / np.spacing(expected[:-5].astype(case.dtype))
+    assert error.max() <= 2.0
+    whole = x[(x == np.rint(x)) & (x >= lowest)]
+    assert np.array_equal(run_function("exp2_flushed", case, whole), np.exp2(whole))
+
+
 @pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
 @pytest.mark.parametrize("dtype", ELEMENT)
 def test_no_isa_needs_a_c_library(isa, dtype):

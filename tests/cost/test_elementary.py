@@ -53,7 +53,7 @@ def test_the_table_counts_the_code(name: str, dtype: DType) -> None:
     # Without fused multiply-adds, each is two; erf splits a square in another way.
     apart = instructions(name, dtype, fused=False)
     assert apart.total() == pytest.approx(
-        2 * multiply_adds + wanted.others + wanted.divisions, abs=1
+        2 * multiply_adds + wanted.others + wanted.divisions, abs=4
     )
 
 
@@ -76,7 +76,7 @@ def milan(isa: str) -> Isa:
         ("exp", FLOAT32, 8, "avx2", (9 + 16) / 2 + CALL_CYCLES),
         ("exp", FLOAT64, 4, "avx2", (14 + 16) / 2 + CALL_CYCLES),
         ("exp", FLOAT32, 4, "sse2", 9 / 2 + 16 / 4 + CALL_CYCLES),
-        ("erf", FLOAT32, 8, "avx2", (28 + 27) / 2 + CALL_CYCLES),
+        ("erf", FLOAT32, 8, "avx2", (30 + 21) / 2 + CALL_CYCLES),
         ("sin", FLOAT32, 8, "avx2", 8 * LIBRARY_CYCLES),
         ("constant", FLOAT32, 8, "avx2", 0.0),
     ],
@@ -104,6 +104,6 @@ def test_epilogues() -> None:
     assert expression_operations(biased) == 1
     # Three products around an erfc.
     assert expression_cycles(gelu(ACCUMULATOR), FLOAT32, isa) == pytest.approx(
-        3 * 0.5 + (28 + 29) / 2 + CALL_CYCLES
+        3 * 0.5 + (23 + 19) / 2 + CALL_CYCLES
     )
     assert expression_operations(gelu(ACCUMULATOR)) == 4

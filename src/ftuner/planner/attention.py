@@ -172,7 +172,7 @@ class _RowCycles:
         scale = through + cycles("multiply", "maximum")
         if self._masked:
             scale += 1.0 / isa.load_per_cycle + cycles("add")
-        power = through + cycles("subtract", "exp", "add")
+        power = through + cycles("subtract", "multiply", "exp2_flushed", "add")
         vectors, stored = -(-steps // lanes), -(-problem.columns // lanes)
         latency = isa.fma_latency_cycles
         issue = vectors * (scale + power) + stored * (through + cycles("multiply"))

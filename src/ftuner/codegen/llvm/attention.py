@@ -11,6 +11,7 @@ what the function reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -289,9 +290,12 @@ class _Emission:
         most = builder.load(largest, typ=vector)
         most = splat(builder, elements.across(builder, "maximum", most, dtype), self.lanes)
 
+        log2_e = vecmath.splat(vector, 1.0 / math.log(2.0))
+
         def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
             shifted = builder.fsub(self._load(place, lanes), most)
-            value = vecmath.exp(builder, shifted, self.fused)
+            exponent = builder.fmul(shifted, log2_e)
+            value = vecmath.exp2_flushed(builder, exponent, self.fused)
             self._store(value, place, lanes)
             if lanes is not None:
                 value = builder.select(lanes, value, elements.zero(vector))

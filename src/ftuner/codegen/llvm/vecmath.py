@@ -8,7 +8,7 @@ without it, a product and a sum are rounded apart. Never pass `fused` for a targ
 LLVM would call `fma` of the C library.
 
 Every function is within 4 ulp for every finite argument, subnormal results rounded and not flushed.
-Largest errors seen: erfc 3.6 (every float32 argument tried), tanh and sigmoid 2.5, others 1.3. NaN
+Largest errors seen: erfc 3.5 (every float32 argument tried), tanh and sigmoid 2.5, others 1.3. NaN
 gives NaN; infinities, signed zeros and overflow are as in C's Annex F. The floating-point
 environment is the default one: round to nearest, subnormals honoured.
 
@@ -53,9 +53,12 @@ class _Format:
     """ln 2 cut so that its product with any exponent of the format is exact."""
     ln2_low: float
     """ln 2 - ln2_high."""
-    erfcx_centre: float
-    """The argument mapped to zero in the fit of erfcx; the best of a few tried."""
+    erfcx_scale: float
+    erfcx_shift: float
+    """The argument of the fit of erfcx is (shift - scale a) / (shift + scale a). Chosen for little
+    error among those where its first coefficient is one."""
     exp_table: tuple[float, ...]
+    exp2_table: tuple[float, ...]
     log_table: tuple[float, ...]
     erf_table: tuple[float, ...]
     erfcx_table: tuple[float, ...]
@@ -71,20 +74,24 @@ _FLOAT32 = _Format(
     erfc_high=10.125,
     ln2_high=float.fromhex("0x1.62e4p-1"),
     ln2_low=float.fromhex("0x1.7f7d1cp-20"),
-    erfcx_centre=2.5,
+    erfcx_scale=float.fromhex("0x1.00aa6ap+0"),
+    erfcx_shift=float.fromhex("0x1.c12c5ap+0"),
     # (expm1(r) - r) / r^2 on |r| <= 0.35: expm1 to 2^-28.7
     exp_table=_table("""
         0x1.000000p-1 0x1.555554p-3 0x1.5554aap-5 0x1.11118ep-7 0x1.6d78d8p-10 0x1.a0332ep-13"""),
+    # (2^r - 1) / r on |r| <= 0.5: 2^r to 2^-27.5
+    exp2_table=_table("""
+        0x1.62e430p-1 0x1.ebfbdap-3 0x1.c6af2cp-5 0x1.3b2e28p-7 0x1.5f3ef2p-10 0x1.41fca6p-13"""),
     # (log((1 + s) / (1 - s)) / s - 2) / z, z = s^2, on z <= 0.02947: log to 2^-30.1
     log_table=_table("0x1.55557ap-1 0x1.995eb0p-2 0x1.31e464p-2"),
     # erf(x) / x - 1 in z = x^2 on z <= 1: erf to 2^-28.6
     erf_table=_table("""
         0x1.06eba8p-3 -0x1.81273ep-2 0x1.ce2cf8p-4 -0x1.b7f90ep-6 0x1.5405b2p-8 -0x1.a3f702p-11
         0x1.496a3ap-14"""),
-    # (1 + 2a) erfcx(a) - 1 in q = (a - 2.5) / (a + 2.5) on 0.46 <= a <= 10.2: erfcx to 2^-27.3
+    # ((shift + scale a) erfcx(a) - 1) / q on 0 <= a <= 10.2: erfcx to 2^-27.4
     erfcx_table=_table("""
-        0x1.0f31bep-2 -0x1.f52c60p-4 -0x1.959a92p-4 0x1.42d3aap-3 -0x1.a5c4a6p-4 0x1.0c55c8p-5
-        0x1.f6aad0p-11 -0x1.1d08eep-8 0x1.aef57cp-12 0x1.18bfb2p-11"""),
+        0x1.37a0a4p-1 0x1.704986p-3 -0x1.0a78f8p-6 -0x1.74e88cp-6 0x1.8537c4p-9 0x1.c5ef2ep-9
+        -0x1.352738p-10 -0x1.aed55ep-12 0x1.559364p-12 -0x1.2e4bd8p-18 -0x1.064958p-15"""),
 )
 
 _FLOAT64 = _Format(
@@ -97,12 +104,18 @@ _FLOAT64 = _Format(
     erfc_high=27.3125,
     ln2_high=float.fromhex("0x1.62e42fefa3p-1"),
     ln2_low=float.fromhex("0x1.3de6af278ece6p-42"),
-    erfcx_centre=3.5,
+    erfcx_scale=float.fromhex("0x1.ec5bc7235ed3cp-1"),
+    erfcx_shift=float.fromhex("0x1.14f3a003e5574p+1"),
     # As for float32: expm1 to 2^-59.4
     exp_table=_table("""
         0x1.0000000000000p-1 0x1.5555555555559p-3 0x1.555555555553cp-5 0x1.111111110f4b4p-7
         0x1.6c16c16c1fb4bp-10 0x1.a01a01b0c8c9fp-13 0x1.a01a017992632p-16 0x1.71ddf5d9b3a96p-19
         0x1.27e538842ca0ep-22 0x1.af636ef8a86bcp-26 0x1.1ee873df96857p-29"""),
+    # As for float32: 2^r to 2^-56.4
+    exp2_table=_table("""
+        0x1.62e42fefa39efp-1 0x1.ebfbdff82c5a4p-3 0x1.c6b08d704a002p-5 0x1.3b2ab6fba011ap-7
+        0x1.5d87fe78cd725p-10 0x1.4309130ed9966p-13 0x1.ffcbfba96e3b9p-17 0x1.62bfc79b91b93p-20
+        0x1.b5267d0291420p-24 0x1.e61b5243174dep-28 0x1.e79b878fcb7a5p-32"""),
     # As for float32: log to 2^-58.8
     log_table=_table("""
         0x1.5555555555593p-1 0x1.999999997fc66p-2 0x1.249249420718bp-2 0x1.c71c51f50117ap-3
@@ -113,18 +126,17 @@ _FLOAT64 = _Format(
         0x1.565bccf92b40cp-8 -0x1.c02db03dd9404p-11 0x1.f9a2baa92930bp-14 -0x1.f4ca4d7157c71p-17
         0x1.b97fd3eaabcc5p-20 -0x1.5c07274683743p-23 0x1.d71b11045784bp-27 -0x1.abae4dc4327cdp-31
         """),
-    # As for float32, with q = (a - 3.5) / (a + 3.5), on 0.46 <= a <= 27.4: erfcx to 2^-55.9
+    # As for float32, on 0 <= a <= 27.3: erfcx to 2^-54.9
     erfcx_table=_table("""
-        0x1.f054cd07748a0p-3 -0x1.1ebd220ea593cp-3 -0x1.59e2c284b1204p-7 0x1.8f702ec6b3408p-4
-        -0x1.d76830c353152p-4 0x1.686106046cb3fp-4 -0x1.8ff5ef76d3834p-5 0x1.38ec6671b7ecbp-6
-        -0x1.143c4ca667073p-8 -0x1.3cf36b0492cd8p-12 0x1.27e664a6ace16p-11 -0x1.fda8e7147f29cp-14
-        -0x1.66e215f8ba0d4p-15 0x1.9706d6ca30573p-16 0x1.387e87571fb6fp-19 -0x1.ffdff5013107ep-19
-        -0x1.7ba636fe5673cp-25 0x1.41b676900e25dp-21 -0x1.1103a0d3b340dp-27 -0x1.8c4ba44d8096ap-24
-        0x1.3b864c64f7523p-31 0x1.5c6e6bd452bdap-27"""),
+        0x1.723bc16147c33p-1 0x1.6dd6ee88f3c9fp-2 0x1.8ea7880422788p-4 -0x1.c72202d7a5521p-9
+        -0x1.6f60488269858p-7 -0x1.91dfabcae5c5bp-11 0x1.9c54e680e0210p-10 0x1.459d1deb766c5p-14
+        -0x1.201a48e05cbd5p-12 0x1.7d3e3e1dffddfp-16 0x1.9c7372272dd0bp-15 -0x1.0537151d03fe8p-16
+        -0x1.b14fcf749172ap-18 0x1.69ca68548c109p-18 -0x1.2e2b5f501a1d3p-22 -0x1.433320d1b6bbfp-20
+        0x1.213fe48d66ef3p-21 0x1.bb3f5220fd57dp-24 -0x1.9429e3c6cc897p-23 0x1.535b6b98a3d8fp-25
+        0x1.27da06e35e153p-25 -0x1.1685a44abbfb0p-26 -0x1.5f937ab6e2873p-29 0x1.098e9d3f2798fp-29
+        """),
 )
 
-_ERFC_SMALL = 0.46875
-"""Below, erfc is 1 - erf. Derived: erf is under 0.5 there, so that nothing cancels."""
 _ERF_SMALL = 1.0
 """Above, erf is 1 - erfc. Derived: erfc is under 0.16 there, so that its error hardly counts."""
 
@@ -230,20 +242,21 @@ def _shared(emit_body: Callable[[_Body, ir.Value], ir.Value]) -> VectorFunction:
     return call
 
 
-def _reduce(body: _Body, high: ir.Value, low: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
-    """Write x = high + low as n ln 2 + r with |r| <= 0.35: returns (n, expm1(r)), n an integer.
+def _reduce(
+    body: _Body, x: ir.Value, plus: Callable[[ir.Value], ir.Value] | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """Write x as n ln 2 + r with |r| <= 0.35: returns (n, expm1(r)), n an integer. `plus(y)` is
+    x + y, where x itself is rounded and its error counts.
 
     Cody and Waite's reduction. n is rounded by adding 1.5 * 2**fraction_bits, whose last bit is
     worth one: portable, and the integer lies ready in the low bits of the sum.
     """
     builder, constants = body.builder, body.format
     magic = 1.5 * 2.0**constants.fraction_bits
-    whole = high if low is None else builder.fadd(high, low)
-    shifted = body.madd(whole, body.number(1.0 / math.log(2.0)), body.number(magic))
+    shifted = body.madd(x, body.number(1.0 / math.log(2.0)), body.number(magic))
     n = builder.fsub(shifted, body.number(magic))
-    r = body.madd(n, body.number(-constants.ln2_high), high)
-    if low is not None:
-        r = builder.fadd(r, low)
+    ln2_high = body.number(-constants.ln2_high)
+    r = body.madd(n, ln2_high, x) if plus is None else plus(builder.fmul(n, ln2_high))
     r = body.madd(n, body.number(-constants.ln2_low), r)
     squared = builder.fmul(r, r)
     expm1 = body.madd(squared, body.polynomial(r, constants.exp_table), r)
@@ -265,6 +278,16 @@ def _scale(body: _Body, x: ir.Value, n: ir.Value) -> ir.Value:
     return builder.fmul(once, _power_of_two(body, second))
 
 
+def _scale_down(body: _Body, x: ir.Value, n: ir.Value) -> ir.Value:
+    """x * 2**n for n <= 0: first by a power that is surely normal, which is exact, so that a
+    subnormal result is rounded once."""
+    builder, lift = body.builder, (body.format.bias + 1) // 2
+    once = builder.fmul(
+        x, _power_of_two(body, builder.add(n, body.integer(body.format.bias + lift)))
+    )
+    return builder.fmul(once, body.number(2.0**-lift))
+
+
 def _exp_in_range(body: _Body, x: ir.Value) -> ir.Value:
     n, expm1 = _reduce(body, x)
     return _scale(body, body.builder.fadd(expm1, body.number(1.0)), n)
@@ -279,6 +302,22 @@ def exp(body: _Body, x: ir.Value) -> ir.Value:
     vanishes = builder.fcmp_ordered("<", x, body.number(body.format.exp_low))
     argument = builder.select(vanishes, zero, body.at_most(x, body.format.exp_high))
     return builder.select(vanishes, zero, _exp_in_range(body, argument))
+
+
+@_shared
+def exp2_flushed(body: _Body, x: ir.Value) -> ir.Value:
+    """2**x for x <= 0, zero where that is less than the smallest normal number: what the weights of
+    a softmax need, at two thirds of the instructions of `exp`."""
+    builder, constants = body.builder, body.format
+    zero, magic = body.number(0.0), 1.5 * 2.0**constants.fraction_bits
+    vanishes = builder.fcmp_ordered("<", x, body.number(1.0 - constants.bias))
+    argument = builder.select(vanishes, zero, x)
+    shifted = builder.fadd(argument, body.number(magic))
+    r = builder.fsub(argument, builder.fsub(shifted, body.number(magic)))
+    fraction = body.madd(r, body.polynomial(r, constants.exp2_table), body.number(1.0))
+    biased = body.integer(constants.bias - body.pattern(magic))
+    power = _power_of_two(body, builder.add(body.to_bits(shifted), biased))
+    return builder.select(vanishes, zero, builder.fmul(fraction, power))
 
 
 @_shared
@@ -348,32 +387,34 @@ def _erf_near_zero(body: _Body, x: ir.Value) -> ir.Value:
 
 
 def _erfc_tail(body: _Body, magnitude: ir.Value) -> ir.Value:
-    """erfc of `magnitude` >= 0.46 as exp(-a^2) erfcx(a).
+    """erfc of `magnitude` >= 0 as exp(-a^2) erfcx(a).
 
-    An error of a^2 is an absolute error of the exponent, so the square is kept in two parts. The
-    form of erfcx, a slowly varying function of (a - K) / (a + K) over 1 + 2a, is that of Shepherd
-    and Laframboise (Mathematics of Computation 36, 1981, 249-253).
+    An error of a^2 is an absolute error of the exponent, so the square is not rounded. erfcx is a
+    slowly varying function of (K - a) / (K + a) over K + a, a form like that of Shepherd and
+    Laframboise (Mathematics of Computation 36, 1981, 249-253) but with one K, and so one division.
     """
     builder, constants = body.builder, body.format
     a = body.at_most(magnitude, constants.erfc_high)
-    if body.fused:
-        square = builder.fmul(a, a)
-        high, low = builder.fneg(square), body.madd(builder.fneg(a), a, square)
-    else:
+    square = builder.fmul(a, a)
+
+    def less_square(y: ir.Value) -> ir.Value:
+        if body.fused:
+            return body.madd(builder.fneg(a), a, y)
         # The leading half of the significand has an exact square.
         cleared = (constants.fraction_bits + 2) // 2
         head = body.from_bits(builder.and_(body.to_bits(a), body.integer(-(2**cleared))))
-        high = builder.fneg(builder.fmul(head, head))
-        low = builder.fmul(builder.fsub(head, a), builder.fadd(head, a))
-    n, expm1 = _reduce(body, high, low)
+        rest = builder.fmul(builder.fsub(a, head), builder.fadd(head, a))
+        return builder.fsub(builder.fsub(y, builder.fmul(head, head)), rest)
 
-    centre, one = body.number(constants.erfcx_centre), body.number(1.0)
-    q = builder.fdiv(builder.fsub(a, centre), builder.fadd(a, centre))
+    n, expm1 = _reduce(body, builder.fneg(square), less_square)
+    scale, shift = constants.erfcx_scale, body.number(constants.erfcx_shift)
+    t = builder.fdiv(body.number(1.0), body.madd(a, body.number(scale), shift))
+    q = builder.fmul(body.madd(a, body.number(-scale), shift), t)
     # exp(-a^2) and the numerator are near one: multiplying by what they have above one saves the
     # rounding of either sum.
-    erfcx = builder.fdiv(one, builder.fadd(builder.fadd(a, a), one))
-    erfcx = body.madd(erfcx, body.polynomial(q, constants.erfcx_table), erfcx)
-    return _scale(body, body.madd(erfcx, expm1, erfcx), n)
+    above_one = builder.fmul(q, body.polynomial(q, constants.erfcx_table))
+    erfcx = body.madd(t, above_one, t)
+    return _scale_down(body, body.madd(erfcx, expm1, erfcx), n)
 
 
 @_shared
@@ -392,6 +433,4 @@ def erfc(body: _Body, x: ir.Value) -> ir.Value:
     builder = body.builder
     magnitude = intrinsic(builder, "fabs", x)
     tail = _erfc_tail(body, magnitude)
-    tail = body.where("<", x, 0.0, builder.fsub(body.number(2.0), tail), tail)
-    near_zero = builder.fsub(body.number(1.0), _erf_near_zero(body, x))
-    return body.where("<", magnitude, _ERFC_SMALL, near_zero, tail)
+    return body.where("<", x, 0.0, builder.fsub(body.number(2.0), tail), tail)
