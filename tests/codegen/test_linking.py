@@ -134,7 +134,7 @@ def test_only_addresses_change_with_the_base(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_generated_code_has_known_relocations(name: str) -> None:
     """Attention calls, reads tables of constants, and is the largest of the kernels of graphs."""
-    bundle = AttentionBundle(FLOAT32, 2, True, 16, fused=name == "aarch64")
+    bundle = AttentionBundle(FLOAT32, 2, FLOAT32, True, 16, fused=name == "aarch64")
     found = parse(compile_bundle(bundle, TARGETS[name]))
     assert any(section.relocations for section in found.sections.values())
     linked = Linked([found], PAGE_BYTES)
