@@ -7,36 +7,78 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Symbolic, evaluate, symbols_of
+from ftuner.core.dim import Symbolic, compiled, evaluate, symbols_of
 from ftuner.errors import ShapeError
-from ftuner.graph.ir import Array, Graph, Value, bound_symbols
+from ftuner.graph.ir import Array, Constraint, Graph, Value, bound_symbols
 from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
 
 
+class Binding:
+    """From the shapes of a graph's inputs to the values of its symbols, worked out once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._inputs = graph.inputs
+        numbers: dict[str, int] = {}
+        self._axes: list[list[tuple[int, int]]] = []
+        """For each axis of each input, the number of its symbol or -1, and its extent."""
+        for value in graph.inputs:
+            axes = []
+            for dim in value.shape:
+                if isinstance(dim, Symbolic):
+                    axes.append((numbers.setdefault(str(dim), len(numbers)), 0))
+                else:
+                    axes.append((-1, dim))
+            self._axes.append(axes)
+        self.names = list(numbers)
+        # Others wait for data.
+        self._constraints = [
+            c for c in graph.constraints if all(n in numbers for n in symbols_of((c.x, c.y)))
+        ]
+        sides = [side for c in self._constraints for side in (c.x, c.y)]
+        self._sides = compiled(sides, self.names)
+
+    def __call__(self, shapes: Sequence[Sequence[int]]) -> list[int]:
+        """The values of `names`.
+
+        Raises:
+            ShapeError: shapes that contradict the graph or each other.
+        """
+        values = [-1] * len(self.names)
+        for number, (axes, shape) in enumerate(zip(self._axes, shapes, strict=True)):
+            if len(shape) != len(axes):
+                raise ShapeError(f"input {self._inputs[number]} was given {tuple(shape)}")
+            for axis, (symbol, known) in enumerate(axes):
+                extent = shape[axis]
+                if symbol >= 0:
+                    known = values[symbol]
+                    if known < 0:
+                        known = values[symbol] = extent
+                if known != extent:
+                    value = self._inputs[number]
+                    raise ShapeError(
+                        f"input {value} was given {tuple(shape)}: {value.shape[axis]} is {known} "
+                        "elsewhere"
+                    )
+        sides = self._sides(values)
+        for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
+            if not constraint.holds(x, y):
+                raise ShapeError(_contradiction(constraint, x, y))
+        return values
+
+
 def bind(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The values of all symbols, from the shapes of the inputs.
+    """The values of all symbols by name.
 
     Raises:
         ShapeError: shapes that contradict the graph or each other.
     """
-    values: dict[str, int] = {}
-    for value, shape in zip(graph.inputs, shapes, strict=True):
-        if len(shape) != value.rank:
-            raise ShapeError(f"input {value} was given {tuple(shape)}")
-        for dim, extent in zip(value.shape, shape, strict=True):
-            known: int | None
-            if isinstance(dim, Symbolic):
-                name = str(dim)
-                known = values.setdefault(name, extent)
-            else:
-                known = dim
-            if known != extent:
-                raise ShapeError(
-                    f"input {value} was given {tuple(shape)}: {dim} is {known} elsewhere"
-                )
-    check(graph, values)
-    return values
+    binding = Binding(graph)
+    return dict(zip(binding.names, binding(shapes), strict=True))
+
+
+def _contradiction(constraint: Constraint, x: int, y: int) -> str:
+    return f"{constraint.what}: {constraint.x} is {x} and {constraint.y} is {y}"
 
 
 def check(graph: Graph, values: Mapping[str, int]) -> None:
@@ -50,7 +92,7 @@ def check(graph: Graph, values: Mapping[str, int]) -> None:
             continue
         x, y = evaluate(constraint.x, values), evaluate(constraint.y, values)
         if not constraint.holds(x, y):
-            raise ShapeError(f"{constraint.what}: {constraint.x} is {x} and {constraint.y} is {y}")
+            raise ShapeError(_contradiction(constraint, x, y))
 
 
 def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:

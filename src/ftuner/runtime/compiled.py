@@ -17,12 +17,11 @@ import numpy as np
 from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
-from ftuner.core.dim import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
-from ftuner.graph.evaluate import bind
+from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import (
@@ -72,7 +71,7 @@ class CompiledGraph:
         """
         self._session = session
         self._threads = threads
-        self._symbols = symbols_of(d for v in graph.inputs for d in v.shape)
+        self._binding = Binding(graph)
         lowered = lower(graph)
         made = self._compiled(lowered, progress)
         # What is packed is not kept as it came.
@@ -84,7 +83,7 @@ class CompiledGraph:
         )
         self._weights_bytes = _weights_bytes(self.lowered, made)
         page_bytes = session.hardware.page_bytes
-        self._writer = ProgramWriter(self.lowered, made, self._symbols, page_bytes)
+        self._writer = ProgramWriter(self.lowered, made, self._binding.names, page_bytes)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
         )
@@ -236,8 +235,7 @@ class CompiledGraph:
         # The arena has grown, or this is another process.
         moved = found is not None and (found.arena, found.pool) != (self._arena.address, pool)
         if found is None or moved:
-            values = bind(self.graph, shapes)
-            symbols = [values[name] for name in self._symbols]
+            symbols = self._binding(shapes)
             found = self._writer.bind(symbols, workers, pool, self._arena.grown)
             forget_oldest(self._programs, MAX_PROGRAMS)
             self._programs[key] = found

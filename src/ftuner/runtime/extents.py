@@ -26,7 +26,7 @@ class Dims:
 
 
 class Layouts:
-    """All layouts of a program, evaluated together."""
+    """All layouts of a program, each once."""
 
     def __init__(self, dims: Dims) -> None:
         self._dims = dims
@@ -45,10 +45,9 @@ class Layouts:
             self.offsets.append(dims.number(layout.offset))
         return found
 
-    def strided(self, values: Sequence[int]) -> list[StridedArray]:
-        return [
-            StridedArray(
-                tuple([values[n] for n in shape]), tuple([values[n] * size for n in strides]), size
-            )
-            for shape, strides, size in self._rows
-        ]
+    def strided(self, number: int, values: Sequence[int]) -> StridedArray:
+        """A layout for values of the dims."""
+        shape, strides, size = self._rows[number]
+        return StridedArray(
+            tuple([values[n] for n in shape]), tuple([values[n] * size for n in strides]), size
+        )

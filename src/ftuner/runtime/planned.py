@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ftuner.core.dim import Dim, product
 from ftuner.core.weighting import Weighting
 from ftuner.errors import ShapeError
+from ftuner.graph.buffers import View
+from ftuner.graph.steps import ProductStep
+from ftuner.planner.plan import Problem
 from ftuner.runtime.attention import AttentionRecord, attention_record
+from ftuner.runtime.encode import Strides
+from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.strided import StridedArray
+
+
+class ByRows(NamedTuple):
+    """All that is planned of a product but its rows and workers."""
+
+    problem: Problem
+    strides: Strides
+    rows: int
+    """The number of the dim that counts them."""
 
 
 class Task(NamedTuple):
@@ -26,14 +41,46 @@ class Task(NamedTuple):
     """Of the panels of a product's weight; 0 if it has none."""
     layouts: tuple[int, ...]
     """Of the step's views, in their order."""
+    by_rows: ByRows | None
+    """Of a product with a weight, whose arrays lie the same however many rows there are."""
 
 
 Planned = Ready | AttentionRecord | None
 """None if there is nothing to do."""
 
 
+def by_rows(step: ProductStep, width: int, dims: Dims, page_bytes: int) -> ByRows | None:
+    """What is known of a product with a weight in panels of `width` before its rows are; None if
+    its arrays lie otherwise for other rows."""
+    a, b, c, *operands = (_matrix(view) for view in step.views)
+    if a is None or b is None or c is None or a.strides[-1] != a.itemsize or 0 in b.shape:
+        return None
+    known = [x for x in operands if x is not None]
+    if len(known) < len(operands):
+        return None
+    problem, strides = step_problem(a, b, c, known, width, 1, page_bytes)
+    return ByRows(problem, strides, dims.number(product(step.c.shape[:-1])))
+
+
+def _matrix(view: View) -> StridedArray | None:
+    """A view as rows, if the numbers of its last two axes are known: of rows that are not, two
+    stand for all."""
+    shape, layout = view.shape, view.layout
+    columns, strides = shape[-1], layout.strides[-2:]
+    rows: tuple[Dim, ...] = ()
+    if len(shape) > 1:
+        rows = (1,) if all(n == 1 for n in shape[:-1]) else (shape[-2],)
+        rows = tuple(n if isinstance(n, int) and len(shape) == 2 else 2 for n in rows)
+    size = layout.dtype.itemsize
+    extents = [n for n in (*rows, columns) if isinstance(n, int)]
+    steps = [n * size for n in strides if isinstance(n, int)]
+    if len(extents) != len(rows) + 1 or len(steps) != len(strides):
+        return None
+    return StridedArray(tuple(extents), tuple(steps), size)
+
+
 def planned(
-    task: Task, values: Sequence[int], strided: Sequence[StridedArray], workers: int,
+    task: Task, values: Sequence[int], layouts: Layouts, workers: int,
     page_bytes: int,
 ) -> Planned:  # fmt: skip
     """What a step needs to know of its extents.
@@ -41,7 +88,13 @@ def planned(
     Raises:
         ShapeError: an axis of no elements is reduced.
     """
-    arrays = [strided[n] for n in task.layouts]
+    if task.by_rows is not None:
+        problem, strides, number = task.by_rows
+        rows = values[number]
+        if not rows:
+            return None
+        return task.products.ready(problem._replace(m=rows, workers=workers), strides)
+    arrays = [layouts.strided(n, values) for n in task.layouts]
     if task.weighting is not None:
         q, k, v, *mask, out = arrays
         if 0 in out.shape:

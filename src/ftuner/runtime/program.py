@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ from ftuner.runtime.attention import AttentionRecord
 from ftuner.runtime.encode import SLACK_BYTES, aligned
 from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.panels import Panels
-from ftuner.runtime.planned import Task, planned, workspace_bytes
+from ftuner.runtime.planned import Planned, Task, by_rows, planned, workspace_bytes
 from ftuner.runtime.products import Products, Ready
 
 
@@ -74,21 +74,23 @@ class CompiledAttention(NamedTuple):
 Compiled = CompiledNest | CompiledProduct | CompiledAttention
 
 
-class _Place(NamedTuple):
-    """An address to be written."""
+class _Fill(NamedTuple):
+    """What is written to a slot: `fixed + sources[source] + dim * factor`."""
 
     slot: int
-    arena: int
-    """The number of an arena buffer, or -1."""
     fixed: int
-    """The address of a constant, if it is none."""
-    offset: int
-    """The number of a dim: elements from the beginning."""
-    itemsize: int
+    source: int
+    """Nothing, the records themselves, or a buffer of the arena."""
+    dim: int
+    """The number of a dim."""
+    factor: int
 
 
-@dataclass(frozen=True)
-class BoundProgram:
+NOTHING, RECORDS, FIRST_BUFFER = range(3)
+"""Sources of fills."""
+
+
+class BoundProgram(NamedTuple):
     """Records ready to run, and what keeps them valid."""
 
     records: npt.NDArray[np.int64]
@@ -144,21 +146,18 @@ class ProgramWriter:
             (dims.number(b.elements), b.dtype.itemsize, first, last) for b, first, last in arena
         ]
         self._arena_numbers = {b: i for i, (b, _, _) in enumerate(arena)}
-        self._places: list[_Place] = []
-        self._fills: list[tuple[int, int]] = []
-        """Slots, and the numbers of the dims to write there."""
+        self._fills: list[_Fill] = []
+        self._none = dims.number(0)
         self._patches: list[tuple[int, int, int, int]] = []
         """Slot, array of the caller, number of the offset's dim, bytes of an element."""
-        self._patch_offsets: list[tuple[int, int, int]] = []
-        self._relative: list[int] = [Program.STEPS, Program.PATCHES]
-        """Slots that hold slots, to become addresses."""
         self._checked: list[tuple[int, tuple[str, ...]]] = []
         self._tasks: dict[Task, int] = {}
         """What is to be planned; equal tasks once."""
-        self._products: list[tuple[int, int, int]] = []
-        """Step and call record, and the number of the task."""
-        self._attentions: list[tuple[int, int, int]] = []
-        """Step and dims record, and the number of the task."""
+        self._attentions: list[tuple[int, int]] = []
+        """Dims record, and the number of the task."""
+        self._works: list[tuple[int, int]] = []
+        """For each step, the dim of its tasks or -1, and the number of its task or -1."""
+        product_slots: list[int] = []
         image = [0] * (Program.SIZE + len(lowered.steps) * Step.SIZE)
         for i, (step, code) in enumerate(zip(lowered.steps, made, strict=True)):
             at = Program.SIZE + i * Step.SIZE
@@ -167,86 +166,95 @@ class ProgramWriter:
                 self._add_nest(image, at, step, code, dims)
             else:
                 assert not isinstance(code, CompiledNest)
-                self._add_planned(image, at, step, code, dims)
-        image[Program.STEPS] = Program.SIZE
+                product_slots += self._add_planned(image, at, step, code, dims)
+        self._point(Program.STEPS, Program.SIZE)
+        self._point(Program.PATCHES, len(image))
         image[Program.STEP_COUNT] = len(lowered.steps)
-        image[Program.PATCHES] = len(image)
         image[Program.PATCH_COUNT] = len(self._patches)
         for slot, number, offset, itemsize in self._patches:
-            self._relative.append(len(image) + Patch.SLOT)
-            self._patch_offsets.append((len(image) + Patch.OFFSET, offset, itemsize))
-            image += (slot, number, 0)
+            self._point(len(image) + Patch.SLOT, slot)
+            self._fills.append(_Fill(len(image) + Patch.OFFSET, 0, NOTHING, offset, itemsize))
+            image += (0, number, 0)
         self._image = np.array(image, np.int64)
         # What binding fills in, column by column.
-        self._relative_slots = np.array(self._relative, np.int64)
-        self._fill_columns = _columns(self._fills, 2)
-        self._patch_columns = _columns(self._patch_offsets, 3)
-        self._place_columns = _columns(self._places, 5)
+        self._fill_columns = _columns(self._fills)
+        firsts = Program.SIZE + np.arange(len(lowered.steps)) * Step.SIZE
+        slots = (Step.WORKERS, Step.CHUNKS, Step.TASKS, Step.BEFORE)
+        self._step_slots = np.concatenate([firsts + slot for slot in slots])
+        self._product_slots = np.array(product_slots, np.int64)
         self._outputs = [
             (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
         ]
         self._extents = {n for shape, _ in self._outputs for n in shape}
         self._extents |= {number for number, *_ in self._arena}
         self._evaluate = dims.compiled(names)
-        self._kinds = [PRODUCT_KINDS[t.products.compiled.library.dtype] for t in self._tasks]
+        self._kinds = [_kind(task) for task in self._tasks]
 
     def _add_nest(
         self, image: list[int], at: int, step: NestStep | TopKStep, code: CompiledNest, dims: Dims
     ) -> None:
-        none = dims.number(0)
-        self._begin_step(image, at, code.address, len(image))
+        image[at + Step.FUNCTION] = code.address
+        self._point(at + Step.ARGUMENT, len(image))
         for buffer in (*step.reads, *step.writes):
-            self._add_address(len(image), buffer, none)
+            self._add_address(len(image), buffer, self._none)
             image.append(0)
-        image[at + Step.DIMS] = len(image)
+        self._point(at + Step.DIMS, len(image))
         for number in dims.numbers(code.parameters):
-            self._fills.append((len(image), number))
+            self._fills.append(_Fill(len(image), 0, NOTHING, number, 1))
             image.append(0)
-        tasks = dims.number(code.tasks)
-        self._fills += ((at + Step.TASKS, tasks), (at + Step.CHUNKS, tasks))
+        self._works.append((dims.number(code.tasks), -1))
         if code.checks:
             self._checked.append((at + Step.STATUS, code.checks))
 
-    def _begin_step(self, image: list[int], at: int, function: int, argument: int) -> None:
-        image[at + Step.FUNCTION] = function
-        image[at + Step.ARGUMENT] = argument
-        self._relative += (at + Step.ARGUMENT, at + Step.DIMS)
+    def _point(self, slot: int, to: int) -> None:
+        """Have the address of a slot written to another."""
+        self._fills.append(_Fill(slot, to * SLOT_BYTES, RECORDS, self._none, 0))
 
     def _add_planned(
         self, image: list[int], at: int, step: ProductStep | AttentionStep,
         code: CompiledProduct | CompiledAttention, dims: Dims,
-    ) -> None:  # fmt: skip
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Returns the slots of a product that `_product_values` are for."""
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
         weighting = step.weighting if isinstance(step, AttentionStep) else None
         causal = None if weighting is None else weighting.causal
         offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        task = Task(step.title, code.products, weighting, offset, width, layouts)
+        known = None
+        if isinstance(step, ProductStep) and width:
+            known = by_rows(step, width, dims, self._page_bytes)
+        task = Task(step.title, code.products, weighting, offset, width, layouts, known)
         number = self._tasks.setdefault(task, len(self._tasks))
+        self._works.append((-1, number))
         argument = len(image)
+        self._point(at + Step.ARGUMENT, argument)
+        written: tuple[int, ...] = ()
         if isinstance(step, AttentionStep):
             assert isinstance(code, CompiledAttention)
-            self._begin_step(image, at, code.address, argument)
+            image[at + Step.FUNCTION] = code.address
             image += [0] * len(step.views)
             slots = list(range(argument, len(image)))
-            image[at + Step.DIMS] = len(image)
-            self._attentions.append((at, len(image), number))
+            self._point(at + Step.DIMS, len(image))
+            self._attentions.append((len(image), number))
             image += [0] * (Attention.AXES + (len(step.q.shape) - 2) * Attention.AXIS_SIZE)
         else:
             assert isinstance(code, CompiledProduct)
-            self._begin_step(image, at, 0, argument)
             image += [0] * Call.SIZE
             assert len(step.operands) <= MAX_OPERANDS
             names = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
             slots = [argument + n for n, _ in zip(names, step.views, strict=False)]
-            self._products.append((at, argument, number))
+            written = (
+                at + Step.KIND, at + Step.TOGETHER, argument + Call.PLAN,
+                argument + Call.WORKSPACE, argument + Call.POOL,
+            )  # fmt: skip
         for slot, view in zip(slots, step.views, strict=True):
             offset = self._layouts.offsets[self._layouts.number(view.layout)]
             if panels is not None and view is step.views[1]:
                 image[slot] = int(panels.packed.ctypes.data)
             else:
                 self._add_address(slot, view.buffer, offset)
+        return written
 
     def _add_address(self, slot: int, buffer: Buffer, offset: int) -> None:
         """Have the address of an element written to a slot."""
@@ -255,9 +263,10 @@ class ProgramWriter:
             number = buffer.number + (self._inputs if buffer.kind == "output" else 0)
             self._patches.append((slot, number, offset, size))
             return
-        number = self._arena_numbers.get(buffer, -1)
+        place = self._arena_numbers.get(buffer)
+        source = NOTHING if place is None else FIRST_BUFFER + place
         fixed = 0 if buffer.array is None else int(buffer.array.ctypes.data)
-        self._places.append(_Place(slot, number, fixed, offset, size))
+        self._fills.append(_Fill(slot, fixed, source, offset, size))
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
@@ -277,8 +286,8 @@ class ProgramWriter:
             raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
         if any(values[number] < 0 for number in self._extents):
             raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
-        strided = self._layouts.strided(values)
-        found = [planned(t, values, strided, workers, self._page_bytes) for t in self._tasks]
+        layouts, page_bytes = self._layouts, self._page_bytes
+        found = [planned(t, values, layouts, workers, page_bytes) for t in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
         most = max(map(workspace_bytes, found), default=0)
         base = arena(arena_bytes + most)
@@ -286,60 +295,67 @@ class ProgramWriter:
 
         records = self._image.copy()
         here = int(records.ctypes.data)
-        bound = np.array(values, np.int64)
         records[Program.WORKERS] = workers
         records[Program.POOL] = pool
-        relative = self._relative_slots
-        records[relative] = here + records[relative] * SLOT_BYTES
-        slots, numbers = self._fill_columns
-        records[slots] = bound[numbers]
-        slots, numbers, itemsizes = self._patch_columns
-        records[slots] = bound[numbers] * itemsizes
-        # Constants begin where they are, buffers of the arena where they were just put.
-        slots, arena_numbers, fixed, numbers, itemsizes = self._place_columns
-        begins = np.array([*offsets, 0], np.int64)[arena_numbers] + base
-        begins = np.where(arena_numbers < 0, fixed, begins)
-        records[slots] = begins + bound[numbers] * itemsizes
-        for at, call, number in self._products:
-            ready = found[number]
-            if ready is None:
-                continue
-            assert isinstance(ready, Ready)
-            encoded = ready.encoded
-            records[at + Step.KIND] = self._kinds[number]
-            records[at + Step.WORKERS] = encoded.workers if encoded.together else workers
-            records[at + Step.CHUNKS] = encoded.records[PlanSlot.CHUNKS] or encoded.workers
-            records[at + Step.TOGETHER] = int(encoded.together)
-            records[call + Call.PLAN] = encoded.address
-            records[call + Call.WORKSPACE] = workspace
-            records[call + Call.POOL] = pool
-        for at, place, number in self._attentions:
+        slots, fixed, sources, numbers, factors = self._fill_columns
+        begins = np.array([0, here, *(base + offset for offset in offsets)], np.int64)
+        bound = np.array(values, np.int64)
+        records[slots] = fixed + begins[sources] + bound[numbers] * factors
+        records[self._product_slots] = self._product_values(found, workspace, pool)
+        records[self._step_slots] = self._dealt(found, values, workers)
+        for place, number in self._attentions:
             record = found[number]
-            if record is None:
-                continue
-            assert isinstance(record, AttentionRecord)
-            records[place : place + len(record.dims)] = record.dims
-            records[place + Attention.WORKSPACE] = workspace
-            records[at + Step.TASKS] = record.tasks
-            records[at + Step.CHUNKS] = record.runs
-        self._deal(records, workers)
+            if isinstance(record, AttentionRecord):
+                records[place : place + len(record.dims)] = record.dims
+                records[place + Attention.WORKSPACE] = workspace
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
-        kept = tuple(r for r in found if isinstance(r, Ready))
-        attentions = (r.worker_bytes for r in found if isinstance(r, AttentionRecord))
+        kept = tuple([r for r in found if isinstance(r, Ready)])
+        attentions = [r.worker_bytes for r in found if isinstance(r, AttentionRecord)]
         return BoundProgram(
             records, here, outputs, tuple(self._checked), base, pool, kept, arena_bytes, most,
             max(attentions, default=0),
         )  # fmt: skip
 
-    def _deal(self, records: npt.NDArray[np.int64], workers: int) -> None:
-        """Cut what is left into chunks, and tell each step how many come before it."""
-        steps = records[Program.SIZE :][: len(self._stages) * Step.SIZE].reshape(-1, Step.SIZE)
-        nests = steps[:, Step.KIND] == 0
+    def _product_values(self, found: Sequence[Planned], workspace: int, pool: int) -> list[int]:
+        """Kind, togetherness, plan, workspace and pool of each product."""
+        written: list[int] = []
+        for _, number in self._works:
+            if number < 0 or self._kinds[number] == 0:
+                continue
+            ready = found[number]
+            if isinstance(ready, Ready):
+                encoded = ready.encoded
+                kind = self._kinds[number]
+                written += (kind, int(encoded.together), encoded.address, workspace, pool)
+            else:
+                # Nothing to do.
+                written += (0, 0, 0, 0, 0)
+        return written
+
+    def _dealt(self, found: Sequence[Planned], values: Sequence[int], workers: int) -> list[int]:
+        """The work of all steps, cut into chunks: their workers, then their chunks, then their
+        tasks, then how many chunks come before them."""
         most = CHUNKS_A_WORKER * workers if workers > 1 else 1
-        steps[nests, Step.CHUNKS] = np.minimum(steps[nests, Step.CHUNKS], most)
-        steps[nests, Step.WORKERS] = workers
-        done = np.concatenate(([0], np.cumsum(steps[:, Step.CHUNKS])))
-        steps[:, Step.BEFORE] = done[self._stages]
+        sharing: list[int] = []
+        chunks: list[int] = []
+        tasks: list[int] = []
+        for dim, number in self._works:
+            record = found[number] if number >= 0 else None
+            if isinstance(record, Ready):
+                encoded = record.encoded
+                sharing.append(encoded.workers if encoded.together else workers)
+                chunks.append(encoded.records[PlanSlot.CHUNKS] or encoded.workers)
+                tasks.append(0)
+                continue
+            sharing.append(workers)
+            count = values[dim] if dim >= 0 else 0
+            runs = count
+            if isinstance(record, AttentionRecord):
+                count, runs = record.tasks, record.runs
+            tasks.append(count)
+            chunks.append(min(runs, most))
+        done = [0, *accumulate(chunks)]
+        return [*sharing, *chunks, *tasks, *(done[stage] for stage in self._stages)]
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
         """An offset for each arena buffer, such that those that live together are apart."""
@@ -361,9 +377,16 @@ class ProgramWriter:
         return offsets, total
 
 
-def _columns(rows: Sequence[Sequence[int]], width: int) -> npt.NDArray[np.int64]:
-    columns: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(-1, width).T.copy()
+def _columns(fills: Sequence[_Fill]) -> npt.NDArray[np.int64]:
+    columns: npt.NDArray[np.int64] = np.array(fills, np.int64).reshape(-1, 5).T.copy()
     return columns
+
+
+def _kind(task: Task) -> int:
+    """`Step.KIND` of a planned step."""
+    if task.weighting is not None:
+        return 0
+    return PRODUCT_KINDS[task.products.compiled.library.dtype]
 
 
 def stages(steps: Sequence[AnyStep]) -> list[int]:
