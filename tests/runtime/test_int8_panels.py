@@ -7,6 +7,7 @@ import pytest
 from tests.reference import lie, product_bound, uniform
 
 from ftuner.core.dtype import DTYPES
+from ftuner.planner.widths import best_width
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.panels import Panels, pack_int8
 from ftuner.runtime.products import Products
@@ -22,6 +23,12 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
     found = np.random.default_rng(seed).integers(-128, 128, (n, k)).astype(np.int8)
     found.flat[0], found.flat[-1] = -128, 127
     return found
+
+
+def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
+    n, k = weight.shape
+    width = best_width(products.planner, n, k, workers, "int8_panels")
+    return pack_int8(products, weight, width)
 
 
 def strides_of(x: np.ndarray, y: np.ndarray) -> Strides:
@@ -40,7 +47,7 @@ def test_every_candidate_is_right(session: Session, dtype: str, n: int) -> None:
     products = session.products(DTYPES[dtype], serves=INT8_PANELS)
     for k in (1, 37, 1000):
         weight = integers(n, n, k)
-        panels = pack_int8(products, weight, 2)
+        panels = packed(products, weight, 2)
         for workers in (1, 2):
             for rows in ROWS if k == 37 else (1, 5, 40):
                 x = uniform(rows, (rows, k), dtype)
@@ -68,7 +75,7 @@ def assert_candidates(
 
 def test_short_inputs_read_integers_and_long_ones_widen_first(session: Session) -> None:
     products = session.products(DTYPES["float32"], serves=INT8_PANELS)
-    panels = pack_int8(products, integers(0, 1536, 384), 1)
+    panels = packed(products, integers(0, 1536, 384), 1)
     widens = [
         products.planner.plan(panels.problem(rows, 1)).choice.widen for rows in (1, 2, 3, 512)
     ]
@@ -78,7 +85,7 @@ def test_short_inputs_read_integers_and_long_ones_widen_first(session: Session) 
 def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
     """A weight that does not stay in L2 is read in a quarter of the time."""
     products = session.products(DTYPES["float32"], serves=INT8_PANELS)
-    narrow = pack_int8(products, integers(0, 4096, 4096), 1)
+    narrow = packed(products, integers(0, 4096, 4096), 1)
     wide = Panels(np.empty(0, np.float32), narrow.width, 4096, 4096)
     planner = products.planner
     l3 = [planner.estimate(planner.plan(p.problem(1, 1))).l3_s for p in (narrow, wide)]
@@ -90,5 +97,5 @@ def test_packing_takes_any_strides(session: Session) -> None:
     weight = integers(3, 90, 41)
     for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):
         again = np.ascontiguousarray(view)
-        packed, expected = (pack_int8(products, w, 1) for w in (view, again))
-        assert np.array_equal(packed.packed, expected.packed)
+        found, expected = (packed(products, w, 1) for w in (view, again))
+        assert np.array_equal(found.packed, expected.packed)

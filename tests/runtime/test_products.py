@@ -166,12 +166,10 @@ class _CrampedSession:
             sizes = (1 << 10, 1 << 13, 1 << 14, 1 << 15)
             small = [replace(c, capacity_bytes=s) for c, s in zip(caches, sizes, strict=False)]
             hardware = replace(library.hardware, levels=(*small, dram))
-            compiled = CompiledLibrary(
-                replace(library, hardware=hardware),
-                real.compiled._loaded,
-                real.compiled.kernels,
-                real.compiled.reduce_address,
-            )
+            (loaded, *_) = real.compiled._loaded
+            cramped = replace(library, hardware=hardware)
+            compiled = CompiledLibrary(cramped, loaded, real.compiled.reduce_address)
+            compiled.kernels.update(real.compiled.kernels)
             found = self._products[dtype] = Products(real.backend, compiled)
         return found
 

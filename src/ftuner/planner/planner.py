@@ -170,6 +170,11 @@ class Planner:
 
 
 @lru_cache(maxsize=64)
+def planner_for(library: Library) -> Planner:
+    """The one planner of a library, with its tables."""
+    return Planner(library)
+
+
 def planner_of(
     hardware: CpuHardware,
     isa: str,
@@ -177,5 +182,5 @@ def planner_of(
     epilogue: Expr = ACCUMULATOR,
     serves: str = ANY_OPERANDS,
 ) -> Planner:
-    """The planner of a library for a machine that need not be at hand, with its tables."""
-    return Planner(build_library(hardware, isa, dtype, epilogue, serves))
+    """The planner of a library for a machine that need not be at hand."""
+    return planner_for(build_library(hardware, isa, dtype, epilogue, serves))

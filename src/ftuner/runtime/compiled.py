@@ -10,15 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
-from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import Binding
@@ -37,8 +34,9 @@ from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.footprint import Memory
 from ftuner.runtime.memory import Arena
+from ftuner.runtime.needs import Need, need_of, together
 from ftuner.runtime.panels import pack, pack_int8
-from ftuner.runtime.products import forget_oldest
+from ftuner.runtime.products import Products, forget_oldest
 from ftuner.runtime.program import (
     BoundProgram,
     Compiled,
@@ -48,7 +46,6 @@ from ftuner.runtime.program import (
     ProgramWriter,
 )
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import ANY_OPERANDS, PANELS
 
 MAX_PROGRAMS = 256
 """Programs kept by a graph. One is some kilobytes of records."""
@@ -106,22 +103,32 @@ class CompiledGraph:
         steps = lowered.steps
         bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
         wanted = list(dict.fromkeys(bundles.values()))
-        libraries = [library for step in steps if (library := _library(step))]
-        backend.prepare(dict.fromkeys(libraries), wanted, progress)
+        hardware, isa = session.hardware, backend.isa.name
+        needs = {step: need_of(step, hardware, isa, self.threads) for step in steps}
+        families = together(need for need in needs.values() if need is not None)
+        backend.prepare(families, wanted, progress)
         self._loaded = backend.loaded(wanted, progress)
-        # One weight may have several products.
+
+        def products_of(need: Need) -> Products:
+            return session.products(*need.library, families[need.library])
+
         packed: dict[tuple[int, object], CompiledProduct] = {}
         made: list[Compiled] = []
         for step in steps:
+            need = needs[step]
             if isinstance(step, ProductStep):
-                dtype = step.a.layout.dtype
-                products = session.products(dtype, step.epilogue, step.serves)
-                made.append(self._product(step, products, packed))
+                if need is not None:
+                    products, width = products_of(need), need.width
+                else:
+                    # Its operands lie as they like.
+                    products = session.products(step.a.layout.dtype, step.epilogue)
+                    width = products.compiled.library.widths[0]
+                made.append(_product(step, products, width, packed))
                 continue
             address = self._loaded.addresses[bundles[step].symbol]
             if isinstance(step, AttentionStep):
-                products = session.products(step.q.layout.dtype, serves=PANELS)
-                made.append(CompiledAttention(address, products))
+                assert need is not None
+                made.append(CompiledAttention(address, products_of(need)))
             elif isinstance(step, TopKStep):
                 made.append(CompiledNest(address, step.parameters(), step.rows, ()))
             else:
@@ -130,19 +137,6 @@ class CompiledGraph:
                 texts = tuple(checks(kernel))
                 made.append(CompiledNest(address, kernel.parameters(), tasks, texts))
         return made
-
-    def _product(
-        self, step: ProductStep, products: Any, packed: dict[tuple[int, object], CompiledProduct]
-    ) -> CompiledProduct:
-        array = step.b.buffer.array
-        if array is None or not step.by_weight:
-            return CompiledProduct(products, None)
-        key = (id(array), step.epilogue)
-        if key not in packed:
-            packs = pack_int8 if array.dtype == np.int8 else pack
-            panels = packs(products, array.T, self.threads)
-            packed[key] = CompiledProduct(products, panels)
-        return packed[key]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs, for an array for each input: of its dtype and rank, aligned, contiguous.
@@ -242,14 +236,19 @@ class CompiledGraph:
         return found
 
 
-def _library(step: Step) -> tuple[DType, Expr, str] | None:
-    """The library of a step whose uKernels read contiguous rows and panels: dtype, epilogue, what
-    it serves."""
-    if isinstance(step, AttentionStep):
-        return step.q.layout.dtype, ACCUMULATOR, PANELS
-    if isinstance(step, ProductStep) and step.serves != ANY_OPERANDS:
-        return step.a.layout.dtype, step.epilogue, step.serves
-    return None
+def _product(
+    step: ProductStep, products: Products, width: int,
+    packed: dict[tuple[int, object], CompiledProduct],
+) -> CompiledProduct:  # fmt: skip
+    """A product with its weight in panels, if it has one. One weight may have several products."""
+    array = step.b.buffer.array
+    if array is None or not step.by_weight:
+        return CompiledProduct(products, None)
+    key = (id(array), step.epilogue)
+    if key not in packed:
+        packs = pack_int8 if array.dtype == np.int8 else pack
+        packed[key] = CompiledProduct(products, packs(products, array.T, width))
+    return packed[key]
 
 
 def _without_weight(step: Step, made: Compiled) -> Step:

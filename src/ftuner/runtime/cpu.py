@@ -6,7 +6,7 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.abi import (
@@ -24,29 +24,36 @@ from ftuner.codegen.llvm.jit import compiler_version
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
+from ftuner.core.ukernel import PACKED, ROW, UKernel
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.needs import LibraryName
 from ftuner.runtime.targets import known_target
 from ftuner.runtime.threads import ThreadPool
-from ftuner.ukernels.library import ANY_OPERANDS, Library, build_library
+from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, build_library
 
 log = logging.getLogger(__name__)
 
 
 class CompiledLibrary:
-    """A library whose uKernels are in this process: addresses of its functions."""
+    """A library of which some families, those that were asked for, are in this process: addresses
+    of their functions."""
 
-    def __init__(
-        self, library: Library, loaded: LoadedObject, kernels: dict[str, tuple[int, ...]],
-        reduce_address: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, library: Library, loaded: LoadedObject, reduce_address: int) -> None:
         self.library = library
-        self.kernels = kernels
+        self.kernels: dict[str, tuple[int, ...]] = {}
         """Addresses by family name; the function of height `mr` is at `mr - 1`."""
         self.reduce_address = reduce_address
-        self._loaded = loaded
+        self._loaded = [loaded]
+
+    def add(self, families: Iterable[Family], loaded: LoadedObject) -> None:
+        """Families that have been loaded."""
+        self._loaded.append(loaded)
+        for family in families:
+            addresses = tuple(loaded.addresses[k.symbol] for k in family.kernels)
+            self.kernels[family.name] = addresses
 
 
 class NativeRuntime:
@@ -68,6 +75,11 @@ class NativeRuntime:
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
         self._loaded = loaded
+
+
+def _any_kernel(library: Library) -> UKernel:
+    """One uKernel: the reduction is told by what all of a library have in common."""
+    return library.family(library.widths[0], False, ROW, PACKED).kernels[0]
 
 
 class CpuBackend(Backend):
@@ -113,55 +125,61 @@ class CpuBackend(Backend):
 
     def compiled(
         self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
-        serves: str = ANY_OPERANDS,
+        serves: str = ANY_OPERANDS, families: Sequence[Family] | None = None,
     ) -> CompiledLibrary:  # fmt: skip
-        """The library of a dtype and epilogue, compiled if need be and loaded."""
+        """The library of a dtype and epilogue, compiled if need be and loaded: some of its
+        families, or all."""
         library = build_library(self._hardware, self.isa.name, dtype, epilogue, serves)
-        found = self._compiled.get(library)
-        if found is not None:
-            return found
+        wanted = library.families() if families is None else families
         with self._lock:
-            found = self._compiled.get(library)
-            if found is None:
-                found = self._load(library, progress)
-                self._compiled[library] = found
-            return found
+            missing = self._missing(library, wanted)
+            if missing or library not in self._compiled:
+                self._load(library, missing, progress)
+            return self._compiled[library]
 
     def prepare(
-        self, libraries: Iterable[tuple[DType, Expr, str]], bundles: Iterable[GraphBundle],
+        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[GraphBundle],
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        """Compile all that a graph needs side by side: libraries (dtype, epilogue, what they
-        serve), and its own kernels. They are loaded when they are asked for."""
+        """Compile all that a graph needs side by side: families of libraries, and its own kernels.
+        They are loaded when they are asked for."""
         wanted: list[Bundle] = list(bundles)
         with self._lock:
-            for wants in libraries:
-                library = build_library(self._hardware, self.isa.name, *wants)
-                if library not in self._compiled:
-                    wanted += self._bundles(library)
+            for name, families in libraries.items():
+                library = build_library(self._hardware, self.isa.name, *name)
+                wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
             objects = compile_missing(wanted, self.target, self.cache, progress)
             self._objects.update(zip(wanted, objects, strict=True))
 
-    def _bundles(self, library: Library) -> list[Bundle]:
-        """The families of a library, and the reduction of partial products."""
+    def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
+        """Those of some families that are not loaded."""
+        found = self._compiled.get(library)
+        return [f for f in families if found is None or f.name not in found.kernels]
+
+    def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
+        """Families of a library; with the first of them comes the reduction of partial products."""
         fused, masked = self.isa.fused, self.isa.masked
-        groups = [family.kernels for family in library.families()]
-        families = [KernelBundle(kernels, False, fused, masked) for kernels in groups]
-        return [*families, KernelBundle(groups[0][:1], True, fused, masked)]
+        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused, masked) for f in families]
+        if library not in self._compiled:
+            bundles.append(KernelBundle((_any_kernel(library),), True, fused, masked))
+        return bundles
 
     def _runtime_bundle(self) -> RuntimeBundle:
         return RuntimeBundle(self.isa.vector_bytes)
 
-    def _load(self, library: Library, progress: Progress | None) -> CompiledLibrary:
-        families = library.families()
+    def _load(
+        self, library: Library, families: Sequence[Family], progress: Progress | None
+    ) -> None:
         began = time.perf_counter()
-        loaded = self._compile(self._bundles(library), progress)
+        loaded = self._compile(self._bundles(library, families), progress)
         log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
-        kernels = {f.name: tuple(loaded.addresses[k.symbol] for k in f.kernels) for f in families}
-        reduce_address = loaded.addresses[reduce_symbol(families[0].kernels[0])]
-        return CompiledLibrary(library, loaded, kernels, reduce_address)
+        found = self._compiled.get(library)
+        if found is None:
+            reduce_address = loaded.addresses[reduce_symbol(_any_kernel(library))]
+            found = self._compiled[library] = CompiledLibrary(library, loaded, reduce_address)
+        found.add(families, loaded)
 
     def loaded(
         self, bundles: Sequence[GraphBundle], progress: Progress | None = None

@@ -12,6 +12,7 @@ from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
 from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.planner.plan import Problem
+from ftuner.planner.widths import best_width
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
@@ -120,7 +121,10 @@ class Dense:
         known = self.products.compiled.library.widths
         if width is not None and width not in known:
             raise ConfigurationError(f"width is {width}; this machine's library has {known}")
-        self.panels = pack(self.products, w, session.threads, width)
+        if width is None:
+            n, k = w.shape
+            width = best_width(self.products.planner, n, k, session.threads)
+        self.panels = pack(self.products, w, width)
         self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
         self._calls: dict[tuple[object, ...], _Call] = {}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ftuner.core.ukernel import ROW
 from ftuner.planner.plan import Problem
-from ftuner.planner.widths import best_width, panel_problem
+from ftuner.planner.widths import panel_problem
 from ftuner.runtime.arrays import Array, readable
 from ftuner.runtime.encode import SLACK_BYTES
 from ftuner.runtime.memory import long_lived
@@ -36,14 +36,9 @@ class Panels:
         )
 
 
-def pack(products: Products, weight: Array, workers: int, width: int | None = None) -> Panels:
-    """Pack a weight of (n, k), any strides.
-
-    `width`: one of the library's; by default the one that is best for products with `workers`.
-    """
+def pack(products: Products, weight: Array, width: int) -> Panels:
+    """Pack a weight of (n, k), any strides, in panels of `width` vectors, one of the library's."""
     n, k = weight.shape
-    if width is None:
-        width = best_width(products.planner, n, k, workers)
     weight = readable(weight)
     library = products.compiled.library
     lanes, size = library.lanes, weight.itemsize
@@ -63,11 +58,9 @@ def pack(products: Products, weight: Array, workers: int, width: int | None = No
     return Panels(packed, width, n, k)
 
 
-def pack_int8(products: Products, weight: Array, workers: int) -> Panels:
-    """Pack a weight of (n, k) 8-bit integers, any strides, in the width that is best for products
-    with `workers`."""
+def pack_int8(products: Products, weight: Array, width: int) -> Panels:
+    """Pack a weight of (n, k) 8-bit integers, any strides, in panels of `width` vectors."""
     n, k = weight.shape
-    width = best_width(products.planner, n, k, workers, "int8_panels")
     lanes = products.compiled.library.lanes
     padded = -(-n // lanes) * lanes
     packed = long_lived(padded * k + SLACK_BYTES)[: padded * k].view(np.int8)

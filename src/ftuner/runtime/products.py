@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import ConfigurationError
 from ftuner.planner.plan import Plan, Problem
-from ftuner.planner.planner import Planner
+from ftuner.planner.planner import planner_for
 from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu import CompiledLibrary, CpuBackend
 from ftuner.runtime.encode import Encoded, PlanWriter, Strides
@@ -61,7 +61,7 @@ class Products:
     def __init__(self, backend: CpuBackend, compiled: CompiledLibrary) -> None:
         self.backend = backend
         self.compiled = compiled
-        self.planner = Planner(compiled.library)
+        self.planner = planner_for(compiled.library)
         self._entry = backend.runtime.entries[compiled.library.dtype]
         self._pool = backend.runtime.pool
         self._ready: dict[tuple[Problem, Strides], Ready] = {}

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 
@@ -19,7 +20,7 @@ from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.products import Products
 from ftuner.runtime.threads import usable_threads
-from ftuner.ukernels.library import ANY_OPERANDS
+from ftuner.ukernels.library import ANY_OPERANDS, Family
 
 log = logging.getLogger(__name__)
 ISA_VARIABLE = "FTUNER_ISA"
@@ -71,18 +72,22 @@ class Session:
         return chosen
 
     def products(
-        self, dtype: DType, epilogue: Expr = ACCUMULATOR, serves: str = ANY_OPERANDS
-    ) -> Products:
-        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.serves`."""
+        self, dtype: DType, epilogue: Expr = ACCUMULATOR, serves: str = ANY_OPERANDS,
+        families: Sequence[Family] | None = None,
+    ) -> Products:  # fmt: skip
+        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.serves`.
+
+        `families`: those of the library that are needed; by default all.
+        """
         key = (dtype, epilogue, serves)
         found = self._products.get(key)
-        if found is None:
+        # A library for any operands is there with all of its families, or not at all.
+        if found is None or serves != ANY_OPERANDS:
             with self._lock:
+                compiled = self.backend.compiled(dtype, epilogue, None, serves, families)
                 found = self._products.get(key)
                 if found is None:
-                    compiled = self.backend.compiled(dtype, epilogue, serves=serves)
-                    found = Products(self.backend, compiled)
-                    self._products[key] = found
+                    found = self._products[key] = Products(self.backend, compiled)
         return found
 
 

@@ -1,0 +1,74 @@
+"""What a graph needs of the libraries: uKernels of the panels that its weights are packed in, not
+all that some weight might need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.ukernel import PACKED, PACKED_INT8, ROW
+from ftuner.graph.steps import AttentionStep, ProductStep, Step
+from ftuner.hardware.model import CpuHardware
+from ftuner.planner.planner import planner_of
+from ftuner.planner.widths import best_width
+from ftuner.ukernels.library import INT8_PANELS, PANELS, Family, Library
+
+
+class LibraryName(NamedTuple):
+    """What tells one library of an ISA from another."""
+
+    dtype: DType
+    epilogue: Expr
+    serves: str
+    """As in `Library.serves`."""
+
+
+class Need(NamedTuple):
+    """Families that a step runs."""
+
+    library: LibraryName
+    families: tuple[Family, ...]
+    width: int
+    """Vectors of a panel of the step's weight; 0 if it has none."""
+
+
+def need_of(step: Step, hardware: CpuHardware, isa: str, workers: int) -> Need | None:
+    """What a step needs of a library for panels; None if it runs no uKernels, or any."""
+    if isinstance(step, AttentionStep):
+        name = LibraryName(step.q.layout.dtype, ACCUMULATOR, PANELS)
+        library = planner_of(hardware, isa, *name).library
+        width = library.widths[0]
+        # Any number of keys may come.
+        tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
+        return Need(name, (library.family(width, False, ROW, PACKED), *tails), 0)
+    if isinstance(step, ProductStep) and step.serves in (PANELS, INT8_PANELS):
+        name = LibraryName(step.a.layout.dtype, step.epilogue, step.serves)
+        planner = planner_of(hardware, isa, *name)
+        k, n = (extent for extent in step.b.shape if isinstance(extent, int))
+        source = "int8_panels" if step.serves == INT8_PANELS else "panels"
+        width = best_width(planner, n, k, workers, source)
+        return Need(name, _families(planner.library, width, n), width)
+    return None
+
+
+def _families(library: Library, width: int, n: int) -> tuple[Family, ...]:
+    """Those that products with a weight of `n` columns choose from."""
+    nr = width * library.lanes
+    layouts = (PACKED, PACKED_INT8) if library.serves == INT8_PANELS else (PACKED,)
+    found = []
+    for layout in layouts:
+        if n >= nr:
+            found.append(library.family(width, False, ROW, layout))
+        if n % nr:
+            found.append(library.family(-(-(n % nr) // library.lanes), True, ROW, layout))
+    return tuple(found)
+
+
+def together(needs: Iterable[Need]) -> dict[LibraryName, tuple[Family, ...]]:
+    """The families of each library, each once."""
+    found: dict[LibraryName, dict[Family, None]] = {}
+    for need in needs:
+        found.setdefault(need.library, {}).update(dict.fromkeys(need.families))
+    return {name: tuple(families) for name, families in found.items()}
