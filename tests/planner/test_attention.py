@@ -14,8 +14,8 @@ from ftuner.planner.attention import (
     attention_blocks,
     attention_estimate,
 )
-from ftuner.planner.planner import Planner, planner_of
-from ftuner.ukernels.library import PANELS
+from ftuner.planner.planner import Planner, planner_for
+from ftuner.ukernels.library import PANELS, build_library
 
 PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 
@@ -23,7 +23,7 @@ PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 def planner(name: str) -> Planner:
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
-    return planner_of(machine, machine.widest.name, FLOAT32, serves=PANELS)
+    return planner_for(build_library(machine, machine.widest.name, FLOAT32, serves=PANELS))
 
 
 def plain(

@@ -8,14 +8,15 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import ROW
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.planner import Planner, planner_of
+from ftuner.planner.planner import Planner, planner_for
 from ftuner.planner.widths import REFERENCE_ROWS, best_width, panel_problem
+from ftuner.ukernels.library import build_library
 
 
 def planner(name: str) -> Planner:
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
-    return planner_of(machine, machine.widest.name, FLOAT32)
+    return planner_for(build_library(machine, machine.widest.name, FLOAT32))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:
 
 
 def test_no_other_width_is_cheaper_for_all_rows(recorded: CpuHardware) -> None:
-    found = planner_of(recorded, recorded.widest.name, FLOAT32)
+    found = planner_for(build_library(recorded, recorded.widest.name, FLOAT32))
     for n, k in ((768, 768), (33, 64), (3072, 768)):
         chosen = best_width(found, n, k, 1)
         for other in set(found.library.widths) - {chosen}:

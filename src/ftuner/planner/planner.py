@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
-from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.ukernel import PACKED, ROW
 from ftuner.cost.estimate import Estimate
-from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
 from ftuner.planner.price import Option, PricedMachine, split_rows
-from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, build_library
+from ftuner.ukernels.library import Family, Library
 
 MIN_K_PART = 64
 """Steps of k that a part must keep; below, adding parts up costs more than it saves."""
@@ -173,14 +170,3 @@ class Planner:
 def planner_for(library: Library) -> Planner:
     """The one planner of a library, with its tables."""
     return Planner(library)
-
-
-def planner_of(
-    hardware: CpuHardware,
-    isa: str,
-    dtype: DType,
-    epilogue: Expr = ACCUMULATOR,
-    serves: str = ANY_OPERANDS,
-) -> Planner:
-    """The planner of a library for a machine that need not be at hand."""
-    return planner_for(build_library(hardware, isa, dtype, epilogue, serves))

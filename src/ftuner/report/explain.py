@@ -18,8 +18,9 @@ from ftuner.cost.work import Machine
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
 from ftuner.planner.plan import Plan, Problem, Range
-from ftuner.planner.planner import planner_of
+from ftuner.planner.planner import planner_for
 from ftuner.report.roofline import Roofline, roofline_of
+from ftuner.ukernels.library import build_library
 
 
 class PatchOfWorker(NamedTuple):
@@ -204,7 +205,7 @@ def explain(
             "model says nothing of more"
         )
     contraction = Contraction(m, n, k, DTYPES[dtype], batch)
-    planner = planner_of(hardware, isa or hardware.widest.name, DTYPES[dtype])
+    planner = planner_for(build_library(hardware, isa or hardware.widest.name, DTYPES[dtype]))
     library = planner.library
     # A weight is packed once, for the width that its products are cheapest with.
     plans = []

@@ -21,13 +21,13 @@ from ftuner.planner.attention import (
     attention_estimate,
 )
 from ftuner.planner.plan import Plan
-from ftuner.planner.planner import planner_of
+from ftuner.planner.planner import planner_for
 from ftuner.planner.widths import best_width
 from ftuner.report.units import count
 from ftuner.runtime.attention import arranged
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.strided import StridedArray
-from ftuner.ukernels.library import INT8_PANELS, PANELS
+from ftuner.ukernels.library import INT8_PANELS, PANELS, build_library
 
 Extents = Mapping[str, int]
 SOFTMAX_OPERATIONS = 5
@@ -80,8 +80,8 @@ def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepR
     writes = _touched(step.out, extents)
     if 0 in (*q.shape, *v.shape):
         return StepReport("nothing", _nothing(machine))
-    planner = planner_of(
-        machine.hardware, machine.isa.name, step.q.layout.dtype, ACCUMULATOR, PANELS
+    planner = planner_for(
+        build_library(machine.hardware, machine.isa.name, step.q.layout.dtype, ACCUMULATOR, PANELS)
     )
     limit = step.weighting.causal
     offset = None if limit is None else evaluate(limit, extents)
@@ -109,7 +109,7 @@ def _product(
     if 0 in (*a.shape, *c.shape):
         return StepReport("nothing", _nothing(machine))
     dtype = step.c.layout.dtype
-    planner = planner_of(hardware, isa.name, dtype, step.epilogue, step.serves)
+    planner = planner_for(build_library(hardware, isa.name, dtype, step.epilogue, step.serves))
     k, n = b.shape[-2:]
     source = "int8_panels" if step.serves == INT8_PANELS else "panels"
     width = best_width(planner, n, k, workers, source) if step.by_weight else 0

@@ -29,10 +29,9 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
-from ftuner.runtime.needs import LibraryName
 from ftuner.runtime.targets import known_target
 from ftuner.runtime.threads import ThreadPool
-from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, build_library
+from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, LibraryName, build_library
 
 log = logging.getLogger(__name__)
 

@@ -6,23 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.ukernel import PACKED, PACKED_INT8, ROW
 from ftuner.graph.steps import AttentionStep, ProductStep, Step
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.planner import planner_of
+from ftuner.planner.planner import planner_for
 from ftuner.planner.widths import best_width
-from ftuner.ukernels.library import INT8_PANELS, PANELS, Family, Library
-
-
-class LibraryName(NamedTuple):
-    """What tells one library of an ISA from another."""
-
-    dtype: DType
-    epilogue: Expr
-    serves: str
-    """As in `Library.serves`."""
+from ftuner.ukernels.library import (
+    INT8_PANELS,
+    PANELS,
+    Family,
+    Library,
+    LibraryName,
+    build_library,
+)
 
 
 class Need(NamedTuple):
@@ -38,14 +35,14 @@ def need_of(step: Step, hardware: CpuHardware, isa: str, workers: int) -> Need |
     """What a step needs of a library for panels; None if it runs no uKernels, or any."""
     if isinstance(step, AttentionStep):
         name = LibraryName(step.q.layout.dtype, ACCUMULATOR, PANELS)
-        library = planner_of(hardware, isa, *name).library
+        library = build_library(hardware, isa, *name)
         width = library.widths[0]
         # Any number of keys may come.
         tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
         return Need(name, (library.family(width, False, ROW, PACKED), *tails), 0)
     if isinstance(step, ProductStep) and step.serves in (PANELS, INT8_PANELS):
         name = LibraryName(step.a.layout.dtype, step.epilogue, step.serves)
-        planner = planner_of(hardware, isa, *name)
+        planner = planner_for(build_library(hardware, isa, *name))
         k, n = (extent for extent in step.b.shape if isinstance(extent, int))
         source = "int8_panels" if step.serves == INT8_PANELS else "panels"
         width = best_width(planner, n, k, workers, source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -49,6 +50,15 @@ class Family:
     def name(self) -> str:
         kind = "tail" if self.tail else "full"
         return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}"
+
+
+class LibraryName(NamedTuple):
+    """What tells one library of an ISA from another."""
+
+    dtype: DType
+    epilogue: Expr
+    serves: str
+    """As in `Library.serves`."""
 
 
 @dataclass(frozen=True)

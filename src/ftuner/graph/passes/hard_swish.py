@@ -30,20 +30,16 @@ def recognise_hard_swish(graph: Graph) -> Graph:
 
 def _clipped(around: Surroundings, node: Node) -> tuple[Value, float] | None:
     """What a node limits to the numbers from zero to a positive one, and that one."""
-    if node.op == "minimum":
-        within, high = _limited(node)
-        inner = around.producer(within, "maximum")
-        if inner is None:
-            return None
-        value, low = _limited(inner)
-    elif node.op == "maximum":
-        within, low = _limited(node)
-        inner = around.producer(within, "minimum")
-        if inner is None:
-            return None
-        value, high = _limited(inner)
-    else:
+    other = {"minimum": "maximum", "maximum": "minimum"}.get(node.op)
+    if other is None:
         return None
+    within, outer_bound = _limited(node)
+    inner = around.producer(within, other)
+    if inner is None:
+        return None
+    value, inner_bound = _limited(inner)
+    bounds = (inner_bound, outer_bound)
+    low, high = bounds if node.op == "minimum" else bounds[::-1]
     return (value, high) if low == 0 and high is not None and high > 0 else None
 
 
