@@ -370,6 +370,8 @@ class OpenVino(Engine):
 
 SUBJECT = FTuner.name
 """The engine that ratios are about; the others are its peers."""
+INT8_SUBJECT = "ftuner, int8"
+"""The same, where weights are of 8-bit integers."""
 
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (FTuner, NumPy, Torch, TorchCompile, OnnxRuntime, OpenVino)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.engines import SUBJECT
+from benchmarks.engines import INT8_SUBJECT, SUBJECT
 from benchmarks.report_models import by_length, draw_latency, starts
 from benchmarks.results import Document, geomean, load, summarise
 from benchmarks.run import RESULTS
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
 
-KINDS = ("model", "gemm", "bmm", "metaschedule", "regret", "overhead", "start")
+KINDS = ("model", "gemm", "bmm", "int8", "metaschedule", "regret", "overhead", "start")
 PEERS_KINDS = ("model", "gemm", "bmm")
 """Kinds of document that the page shows, in order; other results may stand beside them."""
 
@@ -204,6 +204,30 @@ def _regret(documents: Sequence[Document]) -> Iterator[str]:
     yield from _rows(("cases", "shapes", "mean", "worst"), rows)
 
 
+def _int8(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### Weights of 8-bit integers"
+    yield ""
+    yield (
+        "A layer whose weight outgrows L2: the time of the same layer in float32, and of ONNX "
+        "Runtime on the integers, over ftuner's on the integers."
+    )
+    yield ""
+    head = ["rows"]
+    cells: dict[int, list[str]] = {}
+    for document in documents:
+        for name in document["cases"][0]["engines"]:
+            if name != INT8_SUBJECT:
+                head.append(f"{name}, {_threads(document)}")
+        for case in document["cases"]:
+            own = case["engines"][INT8_SUBJECT]["min_s"]
+            cells.setdefault(case["rows"], []).extend(
+                f"{timing['min_s'] / own:.2f}"
+                for name, timing in case["engines"].items()
+                if name != INT8_SUBJECT
+            )
+    yield from _rows(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
+
+
 def _overhead(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Besides multiplying"
     yield ""
@@ -246,6 +270,7 @@ def _chapter(documents: Sequence[Document]) -> str:
         lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
     for kind, section in (
         ("start", _starts),
+        ("int8", _int8),
         ("metaschedule", _tuning),
         ("regret", _regret),
         ("overhead", _overhead),

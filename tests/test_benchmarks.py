@@ -375,6 +375,14 @@ def test_report_of_searches():
     assert "| 1x8x8 | 60.00 | 3.00 |" in report.render([made])
 
 
+def test_report_of_int8_weights():
+    made = document([1.0], kind="int8")
+    seconds = {"ftuner, int8": 2e-6, "ftuner, float32": 6e-6, "other": 3e-6}
+    timings = {name: {"min_s": s, "median_s": s} for name, s in seconds.items()}
+    made["cases"] = [{"rows": 4, "engines": timings}]
+    assert "| 4 | 3.00 | 1.50 |" in report.render([made])
+
+
 def test_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
         report.replace_between_markers("no markers here", "generated")
