@@ -1,12 +1,14 @@
 """`python -m benchmarks.int8`: a layer whose weight is of 8-bit integers, at many numbers of rows.
 
 The weight (768 x 12288, a scale for each column) outgrows L2 even as integers, so that a short
-input waits for it. ftuner runs the ONNX file with the integers and the same layer in float32, ONNX
-Runtime the file with the integers; interleaved, with equal threads, on inputs that rotate.
+input waits for it. ftuner and OpenVINO run the ONNX file with the integers, ftuner and ONNX Runtime
+the same layer in float32 (ONNX Runtime would round the input to integers, too, which is another
+result); interleaved, with equal threads, on inputs that rotate.
 """
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import openvino
 import typer
 from onnx import helper, numpy_helper
 
@@ -32,7 +35,7 @@ K, N = 768, 12288
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 COPIES = 3
 """Inputs that calls rotate through."""
-FLOAT, PEER = "ftuner, float32", "onnxruntime, int8"
+FLOAT, ONNXRUNTIME, OPENVINO = "ftuner, float32", "onnxruntime, float32", "openvino, int8"
 
 
 def layer(narrow: bool, integers: Array, scale: Array) -> bytes:
@@ -62,9 +65,19 @@ def sessions(threads: int, integers: Array, scale: Array) -> Mapping[str, Callab
     made = {
         INT8_SUBJECT: InferenceSession(narrow, own),
         FLOAT: InferenceSession(wide, own),
-        PEER: onnxruntime.InferenceSession(narrow, peer, providers=["CPUExecutionProvider"]),
+        ONNXRUNTIME: onnxruntime.InferenceSession(wide, peer, providers=["CPUExecutionProvider"]),
     }
-    return {name: _of(session) for name, session in made.items()}
+    engines = {name: _of(session) for name, session in made.items()}
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        # It, too, would round the input to integers.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    }
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(io.BytesIO(narrow)), "CPU", settings)
+    request = compiled.create_infer_request()
+    return engines | {OPENVINO: lambda x: np.array(request.infer([x])[compiled.output(0)])}
 
 
 def _of(session: Any) -> Callable[[Array], Array]:

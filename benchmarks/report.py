@@ -208,8 +208,8 @@ def _int8(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Weights of 8-bit integers"
     yield ""
     yield (
-        "A layer whose weight outgrows L2: the time of the same layer in float32, and of ONNX "
-        "Runtime on the integers, over ftuner's on the integers."
+        "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
+        "over ftuner's on the integers."
     )
     yield ""
     head = ["rows"]
