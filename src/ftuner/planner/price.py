@@ -37,10 +37,13 @@ A_SHARE_OF_LAST_CACHE = 0.5
 BLOCK_SHARE_OF_L2 = 0.4
 """A block of A fills at most this part of L2, where it is blocked at all."""
 LONG_BLOCK = 768
-"""Where L2 holds a block of A this many steps long, A is blocked as soon as it outgrows L2. Fitted
-on Intel Emerald Rapids (2 MiB of L2), where that takes 4% off products of 1000 rows on two cores;
-the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in passes over C than they
-save."""
+"""Where L2 holds a block of A this many steps long, A is blocked as soon as it outgrows the share
+of a block. Fitted on Intel Emerald Rapids (2 MiB of L2), where that takes 5 to 12% off products
+of 500 to 1000 rows; the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in
+passes over C than they save."""
+SHORT_BLOCK_SHARE_OF_L2 = 0.25
+"""There, blocks are as high as fills this part of L2. Fitted likewise: heights from 0.1 to 0.25 are
+within 2% of each other, 0.4 is 3% slower."""
 CHUNK_S = 10e-6
 """A chunk takes at least this long. Derived: taking one costs a compare-and-swap, and a walk some
 0.2 us, so 2% at worst."""
@@ -199,10 +202,14 @@ class Option:
         self._rate_l3, self._rate_dram = machine.rates(workers)
         self._footprint_fixed = batch * k * n * b_itemsize
         self._footprint_per_row = batch * (k + n) * size
-        self._resident_rows = int(BLOCK_SHARE_OF_L2 * machine.l2_bytes / (size * choice.kc))
+        share_bytes = BLOCK_SHARE_OF_L2 * machine.l2_bytes
+        block_bytes = share_bytes
         unblocked_bytes = A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes
         if machine.steps_of_block >= LONG_BLOCK:
-            unblocked_bytes = min(unblocked_bytes, parts_m * machine.l2_bytes)
+            unblocked_bytes = min(unblocked_bytes, parts_m * share_bytes)
+            block_bytes = SHORT_BLOCK_SHARE_OF_L2 * machine.l2_bytes
+        self._resident_rows = int(share_bytes / (size * choice.kc))
+        self._block_rows = max(int(block_bytes / (size * choice.kc)), 1)
         self._cached_rows = int(unblocked_bytes / (size * k))
         lengths = () if dot else machine.blocks_of_k(k, nr)
         # The rows that the option is for: every worker gets some worth its while, blocks of k are
@@ -272,7 +279,7 @@ class Option:
 
     def block_of_rows(self, m: int) -> int:
         """Rows of A in a block: all, unless A is too large to be read again for every panel."""
-        return m if m <= self._cached_rows else max(self._resident_rows, 1)
+        return m if m <= self._cached_rows else self._block_rows
 
     def terms(self, m: int) -> tuple[float, float, float, float, float, float, float]:
         """The terms of `Estimate`, in its order, for the busiest worker."""
@@ -295,7 +302,7 @@ class Option:
         l3_s = dram_s = 0.0
         footprint = self._footprint_fixed + self._footprint_per_row * m
         if m > self._cached_rows:
-            row_blocks = -(-rows // max(self._resident_rows, 1))
+            row_blocks = -(-rows // self._block_rows)
             b_bytes *= row_blocks
             widen_s *= row_blocks
         if footprint > self._machine.l2_bytes:
