@@ -39,12 +39,13 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
     planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
     extent = st.integers(1, 40) | st.integers(1, largest)
     m, n, k = draw(extent), draw(extent), draw(extent | st.integers(1, 5000))
-    source = draw(st.sampled_from(["panels", "int8_panels", "rows", "columns", "other"]))
-    in_panels = source.endswith("panels")
+    source = draw(st.sampled_from(["panels", "rows", "columns", "other"]))
+    int8 = source == "panels" and draw(st.booleans())
+    in_panels = source == "panels"
     width = draw(st.sampled_from(planner.library.widths)) if in_panels else 0
     # Weights of 8-bit integers are read by products of contiguous rows alone.
-    layouts = [ROW] if source == "int8_panels" else [ROW, COLUMN]
-    must_pack = source != "int8_panels" and draw(st.booleans())
+    layouts = [ROW] if int8 else [ROW, COLUMN]
+    must_pack = not int8 and draw(st.booleans())
     problem = Problem(
         m=m,
         n=n,
@@ -56,6 +57,7 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
         width=width,
         b_k_bytes=0 if in_panels else draw(st.sampled_from([4, 4 * n, 4096, 65536])),
         workers=draw(st.integers(1, 64)),
+        int8=int8,
     )
     return planner, problem
 
@@ -142,7 +144,7 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
         for band in share.bands:
             in_panels = band.packed or problem.in_panels
             in_place = DOT if plan.choice.dot else STRIDED
-            narrow = problem.b_source == "int8_panels" and not plan.choice.widen
+            narrow = problem.int8 and not plan.choice.widen
             panels = PACKED_INT8 if narrow else PACKED
             assert band.family.b_layout == (panels if in_panels else in_place)
             assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)

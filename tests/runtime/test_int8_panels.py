@@ -27,7 +27,7 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
 
 def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
     n, k = weight.shape
-    width = best_width(products.planner, n, k, workers, "int8_panels")
+    width = best_width(products.planner, n, k, workers, int8=True)
     return pack_int8(products, weight, width)
 
 

@@ -14,7 +14,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.model import Model
-from ftuner.runtime.needs import need_of, together
+from ftuner.runtime.needs import by_library, need_of
 from ftuner.runtime.session import Session
 from ftuner.ukernels.library import INT8_PANELS, PANELS
 
@@ -34,7 +34,7 @@ def layers(*columns: int) -> Graph:
 def names(graph: Graph, machine: CpuHardware) -> list[str]:
     steps = lower(graph).steps
     needs = [need_of(step, machine, machine.widest.name, 1) for step in steps]
-    ((_, families),) = together(need for need in needs if need is not None).items()
+    ((_, families),) = by_library(need for need in needs if need is not None).items()
     return [family.name for family in families]
 
 

@@ -24,13 +24,15 @@ class Problem(NamedTuple):
     """`row` or `column`; an A that is neither is packed and counts as `column`."""
     a_must_pack: bool
     b_source: str
-    """`panels`: packed before, in panels of `width`; `int8_panels`: likewise, as 8-bit integers;
-    `rows`: contiguous along n; `columns`: contiguous along k; `other`: to be packed."""
+    """`panels`: packed before, in panels of `width`; `rows`: contiguous along n; `columns`:
+    contiguous along k; `other`: to be packed."""
     width: int
     """Vectors of a packed panel; 0 if B is not in panels."""
     b_k_bytes: int
     """Bytes between two k steps of a B that is not in panels; 0 if it is."""
     workers: int
+    int8: bool = False
+    """Whether panels hold 8-bit integers."""
 
     @property
     def in_panels(self) -> bool:

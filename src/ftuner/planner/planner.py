@@ -112,7 +112,7 @@ class Planner:
         if problem.in_panels:
             widths: tuple[int, ...] = (problem.width,)
             packs: tuple[bool, ...] = (False,)
-            if problem.b_source == "int8_panels":
+            if problem.int8:
                 widens = (False, True)
         else:
             widths = self.library.widths

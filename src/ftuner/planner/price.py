@@ -7,6 +7,7 @@ alone, the common case, costs a few microseconds a candidate. The terms are thos
 
 from __future__ import annotations
 
+from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
 from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, STRIDED
 from ftuner.cost.estimate import (
@@ -41,7 +42,7 @@ LONG_BLOCK = 768
 of a block. Fitted on Intel Emerald Rapids (2 MiB of L2), where that takes 5 to 12% off products
 of 500 to 1000 rows; the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in
 passes over C than they save."""
-SHORT_BLOCK_SHARE_OF_L2 = 0.25
+BLOCK_SHARE_OF_LARGE_L2 = 0.25
 """There, blocks are as high as fills this part of L2. Fitted likewise: heights from 0.1 to 0.25 are
 within 2% of each other, 0.4 is 3% slower."""
 CHUNK_S = 10e-6
@@ -141,10 +142,9 @@ class Option:
         # The uKernels, and the ranges of workers along the axes other than m.
         a_layout = COLUMN if choice.pack_a else problem.a_layout
         in_panels = choice.pack_b or problem.in_panels
-        narrow = problem.b_source == "int8_panels"
-        panels = PACKED_INT8 if narrow and not choice.widen else PACKED
+        panels = PACKED_INT8 if problem.int8 and not choice.widen else PACKED
         b_layout = DOT if dot else panels if in_panels else STRIDED
-        b_itemsize = 1 if narrow else size
+        b_itemsize = INT8.itemsize if problem.int8 else size
         self.family = machine.family(choice.vectors, False, a_layout, b_layout)
         self.tail_family = None
         if self.left and dot:
@@ -207,7 +207,7 @@ class Option:
         unblocked_bytes = A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes
         if machine.steps_of_block >= LONG_BLOCK:
             unblocked_bytes = min(unblocked_bytes, parts_m * share_bytes)
-            block_bytes = SHORT_BLOCK_SHARE_OF_L2 * machine.l2_bytes
+            block_bytes = BLOCK_SHARE_OF_LARGE_L2 * machine.l2_bytes
         self._resident_rows = int(share_bytes / (size * choice.kc))
         self._block_rows = max(int(block_bytes / (size * choice.kc)), 1)
         self._cached_rows = int(unblocked_bytes / (size * k))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.dim import evaluate
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.cost.elementary import expression_cycles, expression_operations
 from ftuner.cost.nest import NestCost, Operand
 from ftuner.cost.top_k import TopKProblem, top_k_work
@@ -22,12 +21,12 @@ from ftuner.planner.attention import (
 )
 from ftuner.planner.plan import Plan
 from ftuner.planner.planner import planner_for
-from ftuner.planner.widths import best_width
 from ftuner.report.units import count
 from ftuner.runtime.attention import arranged
+from ftuner.runtime.needs import need_of
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.strided import StridedArray
-from ftuner.ukernels.library import INT8_PANELS, PANELS, build_library
+from ftuner.ukernels.library import build_library
 
 Extents = Mapping[str, int]
 SOFTMAX_OPERATIONS = 5
@@ -80,9 +79,9 @@ def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepR
     writes = _touched(step.out, extents)
     if 0 in (*q.shape, *v.shape):
         return StepReport("nothing", _nothing(machine))
-    planner = planner_for(
-        build_library(machine.hardware, machine.isa.name, step.q.layout.dtype, ACCUMULATOR, PANELS)
-    )
+    need = need_of(step, machine.hardware, machine.isa.name, machine.workers)
+    assert need is not None
+    planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
     limit = step.weighting.causal
     offset = None if limit is None else evaluate(limit, extents)
     seen = mask[0] if mask else None
@@ -108,12 +107,11 @@ def _product(
     writes = _touched(step.c, extents)
     if 0 in (*a.shape, *c.shape):
         return StepReport("nothing", _nothing(machine))
-    dtype = step.c.layout.dtype
-    planner = planner_for(build_library(hardware, isa.name, dtype, step.epilogue, step.serves))
-    k, n = b.shape[-2:]
-    source = "int8_panels" if step.serves == INT8_PANELS else "panels"
-    width = best_width(planner, n, k, workers, source) if step.by_weight else 0
-    problem, _ = step_problem(a, b, c, operands, width, workers, hardware.page_bytes)
+    dtype, k = step.c.layout.dtype, b.shape[-2]
+    need = need_of(step, hardware, isa.name, workers)
+    assert need is not None
+    planner = planner_for(build_library(hardware, isa.name, *need.library))
+    problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware.page_bytes)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     used = plan.workers

@@ -34,7 +34,7 @@ from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.footprint import Memory
 from ftuner.runtime.memory import Arena
-from ftuner.runtime.needs import Need, need_of, together
+from ftuner.runtime.needs import by_library, need_of
 from ftuner.runtime.panels import pack, pack_int8
 from ftuner.runtime.products import Products, forget_oldest
 from ftuner.runtime.program import (
@@ -105,37 +105,28 @@ class CompiledGraph:
         wanted = list(dict.fromkeys(bundles.values()))
         hardware, isa = session.hardware, backend.isa.name
         needs = {step: need_of(step, hardware, isa, self.threads) for step in steps}
-        families = together(need for need in needs.values() if need is not None)
+        families = by_library(need for need in needs.values() if need is not None)
         backend.prepare(families, wanted, progress)
         self._loaded = backend.loaded(wanted, progress)
-
-        def products_of(need: Need) -> Products:
-            return session.products(*need.library, families[need.library])
-
         packed: dict[tuple[int, object], CompiledProduct] = {}
         made: list[Compiled] = []
+        addresses = {s: self._loaded.addresses[bundle.symbol] for s, bundle in bundles.items()}
         for step in steps:
-            need = needs[step]
-            if isinstance(step, ProductStep):
-                if need is not None:
-                    products, width = products_of(need), need.width
-                else:
-                    # Its operands lie as they like.
-                    products = session.products(step.a.layout.dtype, step.epilogue)
-                    width = products.compiled.library.widths[0]
-                made.append(_product(step, products, width, packed))
-                continue
-            address = self._loaded.addresses[bundles[step].symbol]
-            if isinstance(step, AttentionStep):
+            if isinstance(step, ProductStep | AttentionStep):
+                need = needs[step]
                 assert need is not None
-                made.append(CompiledAttention(address, products_of(need)))
+                products = session.products(*need.library, families[need.library])
+                if isinstance(step, ProductStep):
+                    made.append(_product(step, products, need.width, packed))
+                else:
+                    made.append(CompiledAttention(addresses[step], products))
             elif isinstance(step, TopKStep):
-                made.append(CompiledNest(address, step.parameters(), step.rows, ()))
+                made.append(CompiledNest(addresses[step], step.parameters(), step.rows, ()))
             else:
                 kernel = step.kernel
                 tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes))
                 texts = tuple(checks(kernel))
-                made.append(CompiledNest(address, kernel.parameters(), tasks, texts))
+                made.append(CompiledNest(addresses[step], kernel.parameters(), tasks, texts))
         return made
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
@@ -242,7 +233,7 @@ def _product(
 ) -> CompiledProduct:  # fmt: skip
     """A product with its weight in panels, if it has one. One weight may have several products."""
     array = step.b.buffer.array
-    if array is None or not step.by_weight:
+    if array is None or not width:
         return CompiledProduct(products, None)
     key = (id(array), step.epilogue)
     if key not in packed:

@@ -12,6 +12,7 @@ from ftuner.codegen.llvm.abi import Pack as PackSlot
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.codegen.llvm.abi import Segment as SegmentSlot
 from ftuner.codegen.llvm.abi import Worker as WorkerSlot
+from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
 from ftuner.core.ukernel import COLUMN
 from ftuner.planner.plan import Band, Plan, Share
@@ -300,7 +301,7 @@ def _band_record(
     """A band without its rows; `number`: of its first panel among the share's."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
-    b_itemsize = 1 if problem.b_source == "int8_panels" else itemsize
+    b_itemsize = INT8.itemsize if problem.int8 else itemsize
     record = [0] * BandSlot.SIZE
     record[BandSlot.COLUMN] = column
     record[BandSlot.PANELS] = band.panels

@@ -13,6 +13,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.planner.planner import planner_for
 from ftuner.planner.widths import best_width
 from ftuner.ukernels.library import (
+    ANY_OPERANDS,
     INT8_PANELS,
     PANELS,
     Family,
@@ -32,26 +33,29 @@ class Need(NamedTuple):
 
 
 def need_of(step: Step, hardware: CpuHardware, isa: str, workers: int) -> Need | None:
-    """What a step needs of a library for panels; None if it runs no uKernels, or any."""
+    """What a step needs of a library; None if it runs no uKernels."""
     if isinstance(step, AttentionStep):
         name = LibraryName(step.q.layout.dtype, ACCUMULATOR, PANELS)
         library = build_library(hardware, isa, *name)
-        width = library.widths[0]
+        full = library.family(library.widths[0], False, ROW, PACKED)
         # Any number of keys may come.
         tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
-        return Need(name, (library.family(width, False, ROW, PACKED), *tails), 0)
-    if isinstance(step, ProductStep) and step.serves in (PANELS, INT8_PANELS):
-        name = LibraryName(step.a.layout.dtype, step.epilogue, step.serves)
-        planner = planner_for(build_library(hardware, isa, *name))
+        return Need(name, (full, *tails), 0)
+    if not isinstance(step, ProductStep):
+        return None
+    name = LibraryName(step.a.layout.dtype, step.epilogue, step.serves)
+    planner = planner_for(build_library(hardware, isa, *name))
+    width = 0
+    if step.by_weight:
         k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-        source = "int8_panels" if step.serves == INT8_PANELS else "panels"
-        width = best_width(planner, n, k, workers, source)
-        return Need(name, _families(planner.library, width, n), width)
-    return None
+        width = best_width(planner, n, k, workers, step.serves == INT8_PANELS)
+        if step.serves != ANY_OPERANDS:
+            return Need(name, _families(planner.library, width, n), width)
+    return Need(name, planner.library.families(), width)
 
 
 def _families(library: Library, width: int, n: int) -> tuple[Family, ...]:
-    """Those that products with a weight of `n` columns choose from."""
+    """Those that products of contiguous rows with a weight of `n` columns choose from."""
     nr = width * library.lanes
     layouts = (PACKED, PACKED_INT8) if library.serves == INT8_PANELS else (PACKED,)
     found = []
@@ -63,7 +67,7 @@ def _families(library: Library, width: int, n: int) -> tuple[Family, ...]:
     return tuple(found)
 
 
-def together(needs: Iterable[Need]) -> dict[LibraryName, tuple[Family, ...]]:
+def by_library(needs: Iterable[Need]) -> dict[LibraryName, tuple[Family, ...]]:
     """The families of each library, each once."""
     found: dict[LibraryName, dict[Family, None]] = {}
     for need in needs:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.dtype import INT8
 from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.errors import ShapeError
 from ftuner.planner.plan import Problem
@@ -114,10 +115,10 @@ def step_problem(
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
     if width:
-        source = "int8_panels" if b.itemsize == 1 else "panels"
         problem = panel_problem(
-            n, k, width, c.shape[0], workers, layout.layout, layout.must_pack, source
-        )
+            n, k, width, c.shape[0], workers, layout.layout, layout.must_pack,
+            int8=b.itemsize == INT8.itemsize,
+        )  # fmt: skip
     else:
         b_k = b.strides[-2]
         b_column = b.itemsize if unit_columns(b) else b.strides[-1]

@@ -24,16 +24,13 @@ class Panels:
     """Vectors of a full panel."""
     n: int
     k: int
-    source: str = "panels"
-    """`Problem.b_source`."""
 
     def problem(
         self, rows: int, workers: int, layout: str = ROW, must_pack: bool = False
     ) -> Problem:
         """What the planner is asked for `rows` rows of an A that lies as told."""
-        return panel_problem(
-            self.n, self.k, self.width, rows, workers, layout, must_pack, self.source
-        )
+        int8 = self.packed.dtype == np.int8
+        return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack, int8)
 
 
 def pack(products: Products, weight: Array, width: int) -> Panels:
@@ -70,4 +67,4 @@ def pack_int8(products: Products, weight: Array, width: int) -> Panels:
         panel = packed[column * k : min(column + nr, padded) * k].reshape(k, -1)
         panel[:, : len(columns)] = columns.T
         panel[:, len(columns) :] = 0
-    return Panels(packed, width, n, k, "int8_panels")
+    return Panels(packed, width, n, k)

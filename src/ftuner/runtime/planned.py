@@ -11,12 +11,13 @@ from ftuner.errors import ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.steps import ProductStep
 from ftuner.planner.plan import Problem
+from ftuner.planner.widths import panel_problem
 from ftuner.runtime.attention import AttentionRecord, attention_record
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.products import Products, Ready
-from ftuner.runtime.strided import StridedArray
+from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS
 
 
 class ByRows(NamedTuple):
@@ -49,34 +50,25 @@ Planned = Ready | AttentionRecord | None
 """None if there is nothing to do."""
 
 
-def by_rows(step: ProductStep, width: int, dims: Dims, page_bytes: int) -> ByRows | None:
-    """What is known of a product with a weight in panels of `width` before its rows are; None if
-    its arrays lie otherwise for other rows."""
-    a, b, c, *operands = (_matrix(view) for view in step.views)
-    if a is None or b is None or c is None or a.strides[-1] != a.itemsize or 0 in b.shape:
+def by_rows(step: ProductStep, width: int, dims: Dims) -> ByRows | None:
+    """What is known of a product of contiguous rows with a weight in panels of `width` before its
+    rows are; None if that is not all."""
+    apart = [_bytes_between_rows(view) for view in (step.a, step.c, *step.operands)]
+    known = [distance for distance in apart if isinstance(distance, int)]
+    if step.serves == ANY_OPERANDS or len(known) < len(apart):
         return None
-    known = [x for x in operands if x is not None]
-    if len(known) < len(operands):
-        return None
-    problem, strides = step_problem(a, b, c, known, width, 1, page_bytes)
+    a_row, c_row, *operands = known
+    k, n = (extent for extent in step.b.shape if isinstance(extent, int))
+    problem = panel_problem(n, k, width, 1, 1, int8=step.serves == INT8_PANELS)
+    a_k = step.a.layout.dtype.itemsize
+    strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
     return ByRows(problem, strides, dims.number(product(step.c.shape[:-1])))
 
 
-def _matrix(view: View) -> StridedArray | None:
-    """A view as rows, if the numbers of its last two axes are known: of rows that are not, two
-    stand for all."""
-    shape, layout = view.shape, view.layout
-    columns, strides = shape[-1], layout.strides[-2:]
-    rows: tuple[Dim, ...] = ()
-    if len(shape) > 1:
-        rows = (1,) if all(n == 1 for n in shape[:-1]) else (shape[-2],)
-        rows = tuple(n if isinstance(n, int) and len(shape) == 2 else 2 for n in rows)
-    size = layout.dtype.itemsize
-    extents = [n for n in (*rows, columns) if isinstance(n, int)]
-    steps = [n * size for n in strides if isinstance(n, int)]
-    if len(extents) != len(rows) + 1 or len(steps) != len(strides):
-        return None
-    return StridedArray(tuple(extents), tuple(steps), size)
+def _bytes_between_rows(view: View) -> Dim:
+    """Zero where there is but one row, for all rows of a product."""
+    one = all(extent == 1 for extent in view.shape[:-1])
+    return 0 if one else view.layout.strides[-2] * view.layout.dtype.itemsize
 
 
 def planned(

@@ -155,9 +155,12 @@ class ProgramWriter:
         """What is to be planned; equal tasks once."""
         self._attentions: list[tuple[int, int]] = []
         """Dims record, and the number of the task."""
+        self._products: list[int] = []
+        """The number of the task of each product."""
+        self._product_slots: list[int] = []
+        """Those that `_product_values` are for, product by product."""
         self._works: list[tuple[int, int]] = []
         """For each step, the dim of its tasks or -1, and the number of its task or -1."""
-        product_slots: list[int] = []
         image = [0] * (Program.SIZE + len(lowered.steps) * Step.SIZE)
         for i, (step, code) in enumerate(zip(lowered.steps, made, strict=True)):
             at = Program.SIZE + i * Step.SIZE
@@ -166,7 +169,7 @@ class ProgramWriter:
                 self._add_nest(image, at, step, code, dims)
             else:
                 assert not isinstance(code, CompiledNest)
-                product_slots += self._add_planned(image, at, step, code, dims)
+                self._add_planned(image, at, step, code, dims)
         self._point(Program.STEPS, Program.SIZE)
         self._point(Program.PATCHES, len(image))
         image[Program.STEP_COUNT] = len(lowered.steps)
@@ -181,14 +184,12 @@ class ProgramWriter:
         firsts = Program.SIZE + np.arange(len(lowered.steps)) * Step.SIZE
         slots = (Step.WORKERS, Step.CHUNKS, Step.TASKS, Step.BEFORE)
         self._step_slots = np.concatenate([firsts + slot for slot in slots])
-        self._product_slots = np.array(product_slots, np.int64)
         self._outputs = [
             (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
         ]
         self._extents = {n for shape, _ in self._outputs for n in shape}
         self._extents |= {number for number, *_ in self._arena}
         self._evaluate = dims.compiled(names)
-        self._kinds = [_kind(task) for task in self._tasks]
 
     def _add_nest(
         self, image: list[int], at: int, step: NestStep | TopKStep, code: CompiledNest, dims: Dims
@@ -213,23 +214,19 @@ class ProgramWriter:
     def _add_planned(
         self, image: list[int], at: int, step: ProductStep | AttentionStep,
         code: CompiledProduct | CompiledAttention, dims: Dims,
-    ) -> tuple[int, ...]:  # fmt: skip
-        """Returns the slots of a product that `_product_values` are for."""
+    ) -> None:  # fmt: skip
         layouts = tuple(self._layouts.number(v.layout) for v in step.views)
         panels = code.panels if isinstance(code, CompiledProduct) else None
         weighting = step.weighting if isinstance(step, AttentionStep) else None
         causal = None if weighting is None else weighting.causal
         offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        known = None
-        if isinstance(step, ProductStep) and width:
-            known = by_rows(step, width, dims, self._page_bytes)
+        known = by_rows(step, width, dims) if isinstance(step, ProductStep) and width else None
         task = Task(step.title, code.products, weighting, offset, width, layouts, known)
         number = self._tasks.setdefault(task, len(self._tasks))
         self._works.append((-1, number))
         argument = len(image)
         self._point(at + Step.ARGUMENT, argument)
-        written: tuple[int, ...] = ()
         if isinstance(step, AttentionStep):
             assert isinstance(code, CompiledAttention)
             image[at + Step.FUNCTION] = code.address
@@ -244,9 +241,11 @@ class ProgramWriter:
             assert len(step.operands) <= MAX_OPERANDS
             names = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
             slots = [argument + n for n, _ in zip(names, step.views, strict=False)]
-            written = (
-                at + Step.KIND, at + Step.TOGETHER, argument + Call.PLAN,
-                argument + Call.WORKSPACE, argument + Call.POOL,
+            image[at + Step.KIND] = PRODUCT_KINDS[code.products.compiled.library.dtype]
+            self._products.append(number)
+            self._product_slots += (
+                at + Step.TOGETHER, argument + Call.PLAN, argument + Call.WORKSPACE,
+                argument + Call.POOL,
             )  # fmt: skip
         for slot, view in zip(slots, step.views, strict=True):
             offset = self._layouts.offsets[self._layouts.number(view.layout)]
@@ -254,7 +253,6 @@ class ProgramWriter:
                 image[slot] = int(panels.packed.ctypes.data)
             else:
                 self._add_address(slot, view.buffer, offset)
-        return written
 
     def _add_address(self, slot: int, buffer: Buffer, offset: int) -> None:
         """Have the address of an element written to a slot."""
@@ -317,19 +315,16 @@ class ProgramWriter:
         )  # fmt: skip
 
     def _product_values(self, found: Sequence[Planned], workspace: int, pool: int) -> list[int]:
-        """Kind, togetherness, plan, workspace and pool of each product."""
+        """Togetherness, plan, workspace and pool of each product."""
         written: list[int] = []
-        for _, number in self._works:
-            if number < 0 or self._kinds[number] == 0:
-                continue
+        for number in self._products:
             ready = found[number]
             if isinstance(ready, Ready):
                 encoded = ready.encoded
-                kind = self._kinds[number]
-                written += (kind, int(encoded.together), encoded.address, workspace, pool)
+                written += (int(encoded.together), encoded.address, workspace, pool)
             else:
-                # Nothing to do.
-                written += (0, 0, 0, 0, 0)
+                # Without chunks, nobody looks at it.
+                written += (0, 0, 0, 0)
         return written
 
     def _dealt(self, found: Sequence[Planned], values: Sequence[int], workers: int) -> list[int]:
@@ -380,13 +375,6 @@ class ProgramWriter:
 def _columns(fills: Sequence[_Fill]) -> npt.NDArray[np.int64]:
     columns: npt.NDArray[np.int64] = np.array(fills, np.int64).reshape(-1, 5).T.copy()
     return columns
-
-
-def _kind(task: Task) -> int:
-    """`Step.KIND` of a planned step."""
-    if task.weighting is not None:
-        return 0
-    return PRODUCT_KINDS[task.products.compiled.library.dtype]
 
 
 def stages(steps: Sequence[AnyStep]) -> list[int]:
