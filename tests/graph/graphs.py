@@ -77,6 +77,21 @@ class Maker(Builder):
         weights = self.add("softmax", scores, axis=scores.rank - 1, log=False)
         return self.add("matmul", weights, v)
 
+    def self_attention(self, x: Value, mask: Value, heads: int) -> Value:
+        """Heads of three projections of one tensor, side by side again; a mask of ones and
+        zeros."""
+        *_, width = x.shape
+        assert isinstance(width, int)
+        q, k, v = (self.linear(x, width) for _ in range(3))
+        q = self.heads(q, heads, (0, 2, 1, 3))
+        k = self.heads(k, heads, (0, 2, 3, 1))
+        v = self.heads(v, heads, (0, 2, 1, 3))
+        shown = self.add("reshape", mask, shape=(B, 1, 1, S))
+        hidden = self.add("multiply", self.add("subtract", self.number(1), shown),
+                          self.number(-1e9))  # fmt: skip
+        y = self.attention(q, k, v, (width / heads) ** -0.5, hidden)
+        return self.add("reshape", self.add("transpose", y, perm=(0, 2, 1, 3)), shape=x.shape)
+
     def made(self, *outputs: Value) -> Graph:
         """The graph of outputs `y0`, `y1`, ..."""
         graph = self.graph(self.inputs, [(f"y{i}", y) for i, y in enumerate(outputs)])
@@ -95,16 +110,7 @@ def layer(width: int = 24, heads: int = 2, hidden: int = 40) -> Graph:
     """An encoder layer, with a mask of ones and zeros."""
     maker = Maker()
     x, mask = maker.given("x", B, S, width), maker.given("mask", B, S)
-    q, k, v = (maker.linear(x, width) for _ in range(3))
-    q = maker.heads(q, heads, (0, 2, 1, 3))
-    k = maker.heads(k, heads, (0, 2, 3, 1))
-    v = maker.heads(v, heads, (0, 2, 1, 3))
-    hidden_ones = maker.add(
-        "subtract", maker.number(1), maker.add("reshape", mask, shape=(B, 1, 1, S))
-    )
-    y = maker.attention(q, k, v, (width / heads) ** -0.5,
-                        maker.add("multiply", hidden_ones, maker.number(-1e9)))  # fmt: skip
-    y = maker.add("reshape", maker.add("transpose", y, perm=(0, 2, 1, 3)), shape=(B, S, width))
+    y = maker.self_attention(x, mask, heads)
     y = maker.add("add", maker.linear(y, width), x)
     y = maker.add("norm", y, maker.weight(width), maker.weight(width), axis=2, epsilon=1e-5,
                   rms=False)  # fmt: skip
@@ -183,6 +189,12 @@ def assert_steps_are_sound(lowered: Lowered) -> None:
             if len(step.b.shape) == 2:
                 for view in (step.a, step.c, *step.operands):
                     assert flat(view), f"{step.title}: rows of {view.layout} are no one axis"
+
+
+def assert_left_alone(apply: Callable[[Graph], Graph], body: Body) -> None:
+    """A pass finds nothing in a graph."""
+    graph = graph_of(body)
+    assert ops(applied(apply, graph)) == ops(graph)
 
 
 def titles(graph: Graph) -> list[str]:

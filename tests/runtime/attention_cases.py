@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from ftuner.core.dtype import DTYPES
 from ftuner.core.weighting import Weighting
@@ -15,6 +16,11 @@ from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]
 SCALE = 0.3
+ANY_EXTENTS = st.tuples(
+    st.integers(1, 3), st.integers(1, 5), st.integers(1, 70), st.integers(1, 70),
+    st.integers(1, 40), st.integers(1, 40),
+)  # fmt: skip
+"""Batch, heads, rows, keys, depth, columns."""
 PLAIN = Weighting(SCALE)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import B, Maker, S, T, assert_runs
 from tests.runtime.attention_cases import (
+    ANY_EXTENTS,
     SCALE,
     assert_attention,
     expected_of,
@@ -143,10 +144,7 @@ def masked(widest: Session) -> Model:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    extents=st.tuples(
-        st.integers(1, 3), st.integers(1, 3), st.integers(1, 70), st.integers(1, 70),
-        st.integers(1, 40), st.integers(1, 40),
-    ),
+    extents=ANY_EXTENTS,
     threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_extents(
@@ -191,16 +189,7 @@ def encoder(merged: bool) -> Graph:
     """Attention of projections of one tensor, heads side by side; a mask of ones and zeros."""
     maker = Maker()
     x, mask = maker.given("x", B, S, WIDTH), maker.given("mask", B, S)
-    q, k, v = (maker.linear(x, WIDTH) for _ in range(3))
-    q = maker.heads(q, HEADS, (0, 2, 1, 3))
-    k = maker.heads(k, HEADS, (0, 2, 3, 1))
-    v = maker.heads(v, HEADS, (0, 2, 1, 3))
-    shown = maker.add("reshape", mask, shape=(B, 1, 1, S))
-    hidden = maker.add("multiply", maker.add("subtract", maker.number(1), shown),
-                       maker.number(-1e9))  # fmt: skip
-    y = maker.attention(q, k, v, DEPTH**-0.5, hidden)
-    y = maker.add("transpose", y, perm=(0, 2, 1, 3))
-    graph = maker.made(maker.add("reshape", y, shape=(B, S, WIDTH)))
+    graph = maker.made(maker.self_attention(x, mask, HEADS))
     return optimised(graph) if merged else graph
 
 

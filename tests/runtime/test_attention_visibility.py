@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import Maker, S, T, assert_close, reference
 from tests.runtime.attention_cases import (
+    ANY_EXTENTS,
     SCALE,
     Array,
     assert_attention,
@@ -223,10 +224,7 @@ def causal(widest: Session) -> Model:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    extents=st.tuples(
-        st.integers(1, 3), st.integers(1, 5), st.integers(1, 70), st.integers(1, 70),
-        st.integers(1, 40), st.integers(1, 40),
-    ),
+    extents=ANY_EXTENTS,
     past=st.integers(0, 80),
     share=st.sampled_from((0.05, 0.5, 1.0)),
     threads=st.integers(1, 4),

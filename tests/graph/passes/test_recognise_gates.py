@@ -13,6 +13,7 @@ from tests.graph.graphs import (
     Pass,
     S,
     applied,
+    assert_left_alone,
     assert_runs,
     graph_of,
     ops,
@@ -111,8 +112,7 @@ NO_GELU: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(NO_GELU)))
 def test_what_is_no_gelu_with_tanh(number: int) -> None:
-    graph = graph_of(NO_GELU[number])
-    assert ops(applied(recognise_gelu_tanh, graph)) == ops(graph)
+    assert_left_alone(recognise_gelu_tanh, NO_GELU[number])
 
 
 # Silu.
@@ -154,8 +154,7 @@ NO_SILU: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(NO_SILU)))
 def test_what_is_no_silu(number: int) -> None:
-    graph = graph_of(NO_SILU[number])
-    assert ops(applied(recognise_silu, graph)) == ops(graph)
+    assert_left_alone(recognise_silu, NO_SILU[number])
 
 
 def test_silu_whose_gate_somebody_reads() -> None:
@@ -221,8 +220,7 @@ NO_HARD_SWISH: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(NO_HARD_SWISH)))
 def test_what_is_no_hard_swish(number: int) -> None:
-    graph = graph_of(NO_HARD_SWISH[number])
-    assert ops(applied(recognise_hard_swish, graph)) == ops(graph)
+    assert_left_alone(recognise_hard_swish, NO_HARD_SWISH[number])
 
 
 # In a product.
