@@ -29,10 +29,14 @@ class DType:
         return self.name
 
 
+FLOAT16 = DType("float16", 2, 11)
+BFLOAT16 = DType("bfloat16", 2, 8)
 FLOAT32 = DType("float32", 4, 24)
 FLOAT64 = DType("float64", 8, 53)
 DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT32, FLOAT64)}
-"""What matrix products are made for."""
+"""What matrix products are made for on a CPU."""
+GPU_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16, FLOAT32)}
+"""What matrix products are made for on a GPU."""
 INT8, INT16, INT32, INT64 = (DType(f"int{8 * s}", s, kind="int") for s in (1, 2, 4, 8))
 UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{8 * s}", s, kind="uint") for s in (1, 2, 4, 8))
 BOOL = DType("bool", 1, kind="bool")

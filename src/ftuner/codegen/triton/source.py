@@ -1,0 +1,71 @@
+"""Source: the text of one Triton kernel, all that decides it, and how it becomes a function.
+
+A text is specialised whole: tile sizes, orders and dtypes are literals in it, so that a kernel's
+arguments are pointers and numbers that change from call to call, and none of them decides what is
+compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+TRITON_TYPES = {
+    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+}  # fmt: skip
+"""Triton's name, in a signature, of a dtype."""
+LANGUAGE_TYPES = {
+    "bool": "tl.int1", "bfloat16": "tl.bfloat16", "float16": "tl.float16",
+    **{name: f"tl.{name}" for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+        "float32", "float64",
+    )},
+}  # fmt: skip
+"""The name of a dtype in a kernel's text."""
+HEADER = "import triton\nimport triton.language as tl\n"
+"""What every text begins with; `load` needs triton, nothing else does."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel: `type` is Triton's, as in `*bf16`, `i32` or `fp32`; a `divisor`
+    above 1 promises that the address, or the number, is a multiple of it."""
+
+    name: str
+    type: str
+    divisor: int = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel, ready to be compiled."""
+
+    function: str
+    """The name of the function in `text` that is decorated with `triton.jit`."""
+    text: str
+    arguments: tuple[Argument, ...]
+    warps: int
+    stages: int
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all that decides the machine code, but for the target and Triton itself."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=4096)
+def load(source: Source) -> Any:
+    """The function of a source: compiled by Triton where it is launched, or run by Triton's
+    interpreter where `TRITON_INTERPRET` was set before triton was imported."""
+    name = f"<ftuner {source.function} {source.key}>"
+    # Triton asks `inspect` for the text of a function, and `inspect` looks here.
+    lines = source.text.splitlines(keepends=True)
+    linecache.cache[name] = (len(source.text), None, lines, name)
+    module: dict[str, Any] = {"__name__": f"ftuner_kernel_{source.key}"}
+    exec(compile(source.text, name, "exec"), module)
+    return module[source.function]

@@ -1,0 +1,89 @@
+"""The uKernel of a GPU: a block tile of fixed spatial size and run-time reduction length.
+
+The tile equation. Level 1 is the block tile: `bm x bn` accumulators spread over the registers of
+`warps` warps; `bk` steps of A and B at a time pass through shared memory, where `stages` of them
+are on their way or in use. Level 0, what one warp or warp group does of it, follows from the
+matrix instruction and is left to the compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.ukernel import epilogue_digest
+
+Order = Literal["k", "spatial"]
+"""Along which axis an operand is contiguous: k, or its spatial axis (m for A, n for B)."""
+Multiply = Literal["float16", "bfloat16", "tf32", "float32"]
+"""What the elements of A and B are rounded to before they are multiplied: as they are, or float32
+to the 19 bits of tf32. Sums are float32 always. The names are those of `GpuHardware`'s rates;
+`float32` runs on the vector units."""
+Loads = Literal["pointers", "descriptors"]
+"""How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
+the whole operand that the chip's copy engine (TMA) walks."""
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """Level 1."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self, itemsize: int) -> int:
+        """Bytes of the stages of A and B."""
+        return self.stages * (self.bm + self.bn) * self.bk * itemsize
+
+    def accumulators_per_thread(self, warp_threads: int) -> int:
+        return self.bm * self.bn // (self.warps * warp_threads)
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.warps}w{self.stages}s"
+
+
+@dataclass(frozen=True)
+class BlockKernel:
+    """What is compiled and launched once for a product: one uKernel, or two that patch one output.
+
+    `tiles[0]` covers the first rows, `tiles[1]`, if there is one, the rest; they have the same
+    `bn`, `bk`, `warps` and `stages`, so that one launch runs both.
+    """
+
+    tiles: tuple[BlockTile, ...]
+    dtype: DType
+    multiply: Multiply
+    a_order: Order
+    b_order: Order
+    loads: Loads = "pointers"
+    aligned: bool = True
+    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes."""
+    split: bool = False
+    """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
+    epilogue: Expr = ACCUMULATOR
+
+    @property
+    def main(self) -> BlockTile:
+        return self.tiles[0]
+
+    @property
+    def symbol(self) -> str:
+        """The name of the compiled function, unique among all kernels."""
+        tile = self.main
+        heights = "_".join(str(t.bm) for t in self.tiles)
+        flags = "".join(
+            letter
+            for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
+                               ("s", self.split))
+            if on
+        )  # fmt: skip
+        return (
+            f"block_{self.dtype}_{self.multiply}_{heights}x{tile.bn}x{tile.bk}"
+            f"_{tile.warps}w{tile.stages}s_{self.a_order}_{self.b_order}_{flags or 'p'}"
+            f"_{epilogue_digest(self.epilogue)}"
+        )
