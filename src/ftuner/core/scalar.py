@@ -32,7 +32,6 @@ FLOATS = frozenset({"float"})
 INTEGERS = frozenset({"int", "uint"})
 ALL = NUMBERS | {"bool"}
 BOOLS = frozenset({"bool"})
-BITS = INTEGERS | BOOLS
 
 
 def _float_function(function: Callable[[float], float]) -> Callable[[Any], Any]:

@@ -37,9 +37,6 @@ class Operator:
     define: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], Nest] | None
 
 
-Load = Callable[[Writer, int, Index], int]
-
-
 def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index) -> int:
     """The element of an operand at an index."""
     assert len(index) == types[operand].rank
