@@ -62,7 +62,13 @@ class BlockKernel:
     b_order: Order
     loads: Loads = "pointers"
     aligned: bool = True
-    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes."""
+    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes, and,
+    where pointers walk along a contiguous k, the bytes of k too."""
+    c_aligned: bool = True
+    """False if `aligned` is not to be relied on for C and the epilogue's matrices."""
+    specialised: bool = False
+    """Whether some warps load while others multiply (warp specialisation); for chips where Triton
+    does that, with descriptors."""
     split: bool = False
     """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
     epilogue: Expr = ACCUMULATOR
@@ -79,7 +85,8 @@ class BlockKernel:
         flags = "".join(
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
-                               ("s", self.split))
+                               ("c", self.aligned and self.c_aligned), ("s", self.split),
+                               ("w", self.specialised))
             if on
         )  # fmt: skip
         return (
