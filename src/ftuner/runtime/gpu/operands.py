@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ftuner.core.block import Order
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.tensors import Tensor
+from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,11 @@ def _apart(matrix: Tensor, outer: int, inner: int) -> bool:
 
 
 def between(matrix: Tensor, order: Order, k_axis: int) -> int:
-    """Elements between neighbours along the axis that is not contiguous."""
+    """Elements between neighbours along the axis that is not contiguous; where there is but one,
+    any number that is aligned."""
     outer = -3 - k_axis if order == "k" else k_axis
     if matrix.shape[outer] == 1:
-        return matrix.shape[-3 - outer]
+        return -(-matrix.shape[-3 - outer] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return matrix.stride(outer)
 
 

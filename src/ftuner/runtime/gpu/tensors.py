@@ -73,7 +73,8 @@ def aligned(tensors: Sequence[Tensor]) -> bool:
         size = x.element_size()
         if x.data_ptr() % ALIGNMENT_BYTES:
             return False
-        if any(s != 1 and s * size % ALIGNMENT_BYTES for s in x.stride()):
+        steps = zip(x.stride(), x.shape, strict=True)
+        if any(s != 1 and extent > 1 and s * size % ALIGNMENT_BYTES for s, extent in steps):
             return False
     return True
 
