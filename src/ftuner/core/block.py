@@ -25,6 +25,17 @@ Loads = Literal["pointers", "descriptors"]
 """How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
 the whole operand that the chip's copy engine (TMA) walks."""
 
+_THREADS_PER_WARP = 32
+"""Where a chip has more, a thread holds less than is said here."""
+_VALUES_AT_ONCE = 32
+"""Of a thread in an epilogue, beside its accumulators. Fitted on kernels compiled by Triton 3.6 and
+3.9 for sm_80 and sm_90 with gelu, the longest epilogue: threads of 128 accumulators spill up to 1.7
+KiB without slices, some hundred bytes with 64 values at once, next to nothing with 32."""
+_STAGING_BYTES = 32 * 1024
+"""Of C on its way to the copy engine: little enough that a tile of 128 x 256 x 64 has four stages
+of 16 bits in the 227 KiB of sm_90."""
+_LEAST_SLICE_COLUMNS = 16
+
 
 @dataclass(frozen=True)
 class BlockTile:
@@ -76,6 +87,27 @@ class BlockKernel:
     @property
     def main(self) -> BlockTile:
         return self.tiles[0]
+
+    @property
+    def stores_by_descriptor(self) -> bool:
+        """Whether C too is written by the copy engine."""
+        return self.loads == "descriptors" and self.aligned and self.c_aligned
+
+    @property
+    def slices(self) -> int:
+        """Slices of its columns in which a tile passes through the epilogue, one after the other;
+        a power of two. One where warps are specialised: Triton cannot slice what they hand on."""
+        if self.specialised:
+            return 1
+        tile = self.main
+        wanted = 1
+        if self.stores_by_descriptor:
+            wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // _STAGING_BYTES)
+        if self.epilogue != ACCUMULATOR:
+            values = tile.accumulators_per_thread(_THREADS_PER_WARP)
+            wanted = max(wanted, -(-values // _VALUES_AT_ONCE))
+        # Tiles and warps are powers of two, and so is what is wanted.
+        return max(1, min(wanted, tile.bn // _LEAST_SLICE_COLUMNS))
 
     @property
     def symbol(self) -> str:

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.gemm import (
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.gemm_arguments import (
     gemm_arguments,
-    gemm_source,
     operand_argument,
     stored_block,
-    stores_by_descriptor,
     workspace_elements,
 )
 from ftuner.codegen.triton.source import load
@@ -59,13 +58,17 @@ def run(
         values[name] = stored
         if described:
             values[name] = described_by(stored, *stored_block(order, spatial, tile.bk))
-    values["c"] = described_by(c, tile.bm, tile.bn) if stores_by_descriptor(kernel) else c
+    values["c"] = (
+        described_by(c, tile.bm, tile.bn // kernel.slices) if kernel.stores_by_descriptor else c
+    )
     if len(kernel.tiles) > 1:
         rest = kernel.tiles[1]
         values["a_rest"] = described and described_by(
             a_stored, *stored_block(kernel.a_order, rest.bm, rest.bk)
         )
-        values["c_rest"] = stores_by_descriptor(kernel) and described_by(c, rest.bm, rest.bn)
+        values["c_rest"] = kernel.stores_by_descriptor and described_by(
+            c, rest.bm, rest.bn // kernel.slices
+        )
     if kernel.split:
         elements = workspace_elements(kernel, m, n, batch, values["rows"], parts)
         values["workspace"] = torch.full((elements,), float("nan"))

@@ -23,8 +23,6 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
 class RenderedEpilogue(NamedTuple):
     """The text of an epilogue."""
 
-    prelude: str
-    """Functions that stand before the kernel."""
     lines: tuple[str, ...]
     """One assignment each."""
     value: str
@@ -40,7 +38,6 @@ def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> R
     steps = flatten(epilogue)
     if not any(isinstance(step.node, Operand) for step in steps):
         raise ExpressionError("an epilogue of constants alone; expected one of the accumulator")
-    used = {step.node.op for step in steps if isinstance(step.node, (Unary, Binary))}
     lines: list[str] = []
     values: list[str] = []
     for step in steps:
@@ -53,9 +50,14 @@ def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> R
         else:
             lines.append(f"{name}{len(lines)} = {_expression(step, steps, values)}")
             values.append(f"{name}{len(lines) - 1}")
-    return RenderedEpilogue(
-        prelude(_FUNCTIONS.get(op, op) for op in used), tuple(lines), values[-1]
-    )
+    return RenderedEpilogue(tuple(lines), values[-1])
+
+
+def epilogue_prelude(epilogue: Expr) -> str:
+    """The functions that stand before a kernel with this epilogue."""
+    nodes = [step.node for step in flatten(epilogue)]
+    used = {node.op for node in nodes if isinstance(node, (Unary, Binary))}
+    return prelude(_FUNCTIONS.get(op, op) for op in used)
 
 
 def _literal(value: float) -> str:
