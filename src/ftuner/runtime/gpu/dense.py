@@ -1,13 +1,13 @@
-"""`Dense` on a GPU: a layer whose weight lies there."""
+"""`Dense` on a GPU: a layer whose weight lies there, with the same meaning as on a CPU."""
 
 from __future__ import annotations
 
 import torch
 
 from ftuner.core.expr import operands
-from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
-from ftuner.runtime.dense import BIAS, RESIDUAL, Activation, Dense, layer_epilogue
-from ftuner.runtime.gpu.session import session_of
+from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.runtime.dense import BIAS, RESIDUAL, Activation, layer_epilogue
+from ftuner.runtime.gpu.session import GpuSession, session_of
 from ftuner.runtime.gpu.tensors import (
     ALIGNMENT_BYTES,
     Tensor,
@@ -19,7 +19,7 @@ from ftuner.runtime.gpu.tensors import (
 )
 
 
-class GpuDense(Dense):
+class GpuDense:
     """`y = activation(x @ weight.T + bias) + residual` of tensors on one GPU.
 
     The weight is copied once, its rows at multiples of 16 bytes, and read in place by every tile.
@@ -32,13 +32,21 @@ class GpuDense(Dense):
         activation: Activation = None,
         residual: bool = False,
         *,
-        width: int | None = None,
-        session: object | None = None,
+        session: GpuSession | None = None,
     ) -> None:
-        """Keep a weight and make the layer's kernels ready: the arguments are those of `Dense`, as
-        tensors on one GPU of dtype float16, bfloat16 or float32."""
-        if width is not None or session is not None:
-            raise ConfigurationError("width and session are for layers on a CPU")
+        """Keep a weight and make the layer's kernels ready.
+
+        Args:
+            weight: `(out_features, in_features)`, float16, bfloat16 or float32, any strides;
+                copied.
+            bias: `(out_features,)`, or None; copied.
+            activation, residual: as of a layer on a CPU.
+            session: the state of the weight's device, to use instead of the process's own.
+
+        Raises:
+            ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
+            HardwareError: a chip that kernels cannot run on.
+        """
         w = as_tensor(weight, "weight")
         matrix_dtype(w, "weight")
         if w.dim() != 2 or not w.numel():
@@ -46,8 +54,8 @@ class GpuDense(Dense):
                 f"weight is {tuple(w.shape)}; expected (out_features, in_features), neither 0"
             )
         self.out_features, self.in_features = w.shape
-        self.tensor_dtype = w.dtype
-        self._given = session_of(w.device)
+        self.dtype = w.dtype
+        self._products = (session or session_of(w.device)).products
         self._weight = _with_aligned_rows(w.detach())
         self._operands: dict[str, Tensor] = {}
         if bias is not None:
@@ -63,18 +71,29 @@ class GpuDense(Dense):
             raise ExpressionError(
                 f"the epilogue reads {', '.join(names)}; a layer has only bias and residual"
             )
-        self._given.products.ready(self._weight.mT, self.epilogue)
+        self._products.ready(self._weight.mT, self.epilogue)
 
     def __call__(
         self, x: object, residual: object | None = None, out: object | None = None
-    ) -> Tensor:  # type: ignore[override]
-        """Apply the layer, on the current stream of the GPU: the arguments are those of
-        `Dense.__call__`, as tensors."""
+    ) -> Tensor:
+        """Apply the layer, on the current stream of its GPU.
+
+        Args:
+            x: `(..., in_features)`, of the weight's dtype, any strides.
+            residual: `(..., out_features)`, if and only if the layer was made with `residual=True`.
+            out: `(..., out_features)` to write to; made if not given.
+
+        Returns:
+            `(..., out_features)`.
+
+        Raises:
+            ShapeError, DTypeError, OperandError: arguments that do not fit.
+        """
         device = self._weight.device
         given = as_tensor(x, "x", device)
-        if given.dtype != self.tensor_dtype:
+        if given.dtype != self.dtype:
             raise DTypeError(
-                f"x has dtype {given.dtype}, the weight {self.tensor_dtype}; convert one of them"
+                f"x has dtype {given.dtype}, the weight {self.dtype}; convert one of them"
             )
         if not given.dim() or given.shape[-1] != self.in_features:
             raise ShapeError(f"x is {tuple(given.shape)}; expected (..., {self.in_features})")
@@ -105,7 +124,7 @@ class GpuDense(Dense):
                 shape, dtype=given.dtype, device=device
             )  # fmt: skip
             matrix = target.view(-1, self.out_features)
-            self._given.products.run(rows, self._weight.mT, matrix, self.epilogue, extra)
+            self._products.run(rows, self._weight.mT, matrix, self.epilogue, extra)
             if target is not result:
                 result.copy_(target)
         return result

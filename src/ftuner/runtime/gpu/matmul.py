@@ -6,8 +6,10 @@ import torch
 
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand
 from ftuner.errors import DTypeError, ShapeError
+from ftuner.runtime.arrays import on_gpu
 from ftuner.runtime.gpu.operands import product_shape
 from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.session import session_of
 from ftuner.runtime.gpu.tensors import (
     Tensor,
     as_tensor,
@@ -22,6 +24,18 @@ BEFORE = Operand("before", "matrix")
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 
 
+def matmul(a: object, b: object, out: object | None, accumulate: bool) -> Tensor:
+    """As `ftuner.matmul`, of tensors of which at least one is on a GPU.
+
+    Raises:
+        ShapeError, DTypeError, OperandError: as there; other operands that are elsewhere.
+        HardwareError: a chip that kernels cannot run on.
+    """
+    given = a if on_gpu(a) else b
+    assert isinstance(given, torch.Tensor)
+    return Matmul(session_of(given.device).products)(a, b, out, accumulate)
+
+
 class Matmul:
     """Matrix products on one GPU."""
 
@@ -29,9 +43,10 @@ class Matmul:
         self._products = products
 
     def __call__(
-        self, a_given: object, b_given: object, out: object | None, accumulate: bool
-    ) -> Tensor:
-        """As `ftuner.matmul`, of tensors."""
+        self, a_given: object, b_given: object, out: object | None = None,
+        accumulate: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """As `ftuner.matmul`, of tensors on the device of the products."""
         device = self._products.device
         a, b = as_tensor(a_given, "a", device), as_tensor(b_given, "b", device)
         matrix_dtype(a, "a")

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.gemm import (
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.gemm_arguments import (
     gemm_arguments,
-    gemm_source,
     operand_argument,
     stored_block,
-    stores_by_descriptor,
     workspace_elements,
 )
 from ftuner.core.block import BlockKernel, BlockTile, Multiply, Order
@@ -256,9 +255,10 @@ def _matrices(call: _Call, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Any]:
             a, p.batch, a_apart, stored_block(kernel.a_order, p.m, p.k), numbers["a_stride"],
             stored_block(kernel.a_order, tile.bm, tile.bk),
         )  # fmt: skip
-        if stores_by_descriptor(kernel):
+        if kernel.stores_by_descriptor:
             found[f"c{suffix}"] = _descriptor(
-                c, p.batch, c_apart, (p.m, p.n), numbers["c_row"], (tile.bm, tile.bn)
+                c, p.batch, c_apart, (p.m, p.n), numbers["c_row"],
+                (tile.bm, tile.bn // kernel.slices),
             )
     found["b"] = _descriptor(
         b, p.batch, b_apart, stored_block(kernel.b_order, p.n, p.k), numbers["b_stride"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -103,8 +102,3 @@ def overlaps_itself(x: Tensor) -> bool:
             return True
         reach += (extent - 1) * stride
     return False
-
-
-def on_gpu(value: Any) -> bool:
-    """Whether a value is a tensor on a GPU."""
-    return isinstance(value, torch.Tensor) and value.is_cuda
