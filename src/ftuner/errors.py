@@ -36,7 +36,7 @@ class UnsupportedOperatorError(GraphError):
 
 
 class UnsupportedKernelError(FTunerError, NotImplementedError):
-    """A definition for which a back end has no schedule; the message lists what stands in the way."""
+    """A definition that a back end has no schedule for; the message lists what is in the way."""
 
 
 class InputError(FTunerError, ValueError):

@@ -207,9 +207,10 @@ def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
     ones."""
     kept = range(len(kernel.kept))
     others = tuple(a for a in kept if a != vector)
-    columns, singles = (vector,), others
+    columns: tuple[int, ...] = (vector,)
     if _short(kernel.axes[vector]):
-        columns, singles = (*others, vector), ()
+        columns = (*others, vector)
+    singles = tuple(a for a in kept if a not in columns)
     extent = product(kernel.reduced)
     whole = isinstance(extent, int) and 0 < extent <= STRIP
     rows = _power(extent) if whole and isinstance(extent, int) else STRIP

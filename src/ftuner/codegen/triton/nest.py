@@ -193,9 +193,7 @@ class _Emission:
         """What follows, for each block of the reduced axes; it computes these steps."""
         outer.prepare(steps)
         with self.positions.loop() as (index, masks):
-            yield Values(
-                self.frame, {**outer.index, **index}, {**outer.masks, **masks}, outer
-            )
+            yield Values(self.frame, {**outer.index, **index}, {**outer.masks, **masks}, outer)
 
     @property
     def _across(self) -> int:
@@ -219,7 +217,7 @@ class _Emission:
 
     def _elements(self, values: Values, step: int, nothing: str) -> str:
         """A step for all lanes of a block, as reductions gather it: `nothing` beyond the edge."""
-        frame, dtype = self.frame, self.kernel.steps[step].dtype
+        dtype = self.kernel.steps[step].dtype
         term = values.value(step)
         text, along = term.name, term.along
         if gathered(dtype) != functions.register(dtype):
@@ -329,9 +327,7 @@ class _Emission:
         index = values.index[axis]
         self.frame.body.line(f"before = {index.name} - 1")
         self.frame.body.line(f"known = (before >= 0) & (before < {extent})")
-        return values.elsewhere(
-            {axis: Term("before", index.along)}, {self._across: "known"}
-        )
+        return values.elsewhere({axis: Term("before", index.along)}, {self._across: "known"})
 
 
 def _memory_type(dtype: DType) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ftuner.codegen.triton.nest_values import UNIFORM, Frame, Term, lanes
-from ftuner.core.dim import Dim
 
 Place = tuple[Mapping[int, Term], Mapping[int, str]]
 """The index along each axis, and a mask for each dimension with lanes beyond an edge."""
@@ -151,7 +150,8 @@ class Positions:
             number = f"i{axes[0]}"
         else:
             self._lane_digits(dimension, first, axes)
-        if not _covers(self._schedule.extent(self._frame.kernel, dimension), self._block(dimension)):
+        extent = self._schedule.extent(self._frame.kernel, dimension)
+        if not isinstance(extent, int) or extent % self._block(dimension):
             masks[dimension] = f"m{dimension}"
             body.line(f"m{dimension} = {number} < {self._elements(dimension)}")
 
@@ -175,8 +175,3 @@ class Positions:
             body.line(f"{turns} = tl.where(count < room, 0, 1 + (count - room) // {wrap})")
             body.line(f"i{axis} = i{axis} + count - {turns}.to(tl.int64) * {name}")
         body.line(f"i{axes[0]} = {left} + {turns}")
-
-
-def _covers(extent: Dim, block: int) -> bool:
-    """Whether blocks end where the elements end."""
-    return isinstance(extent, int) and extent % block == 0

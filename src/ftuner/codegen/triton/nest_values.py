@@ -250,7 +250,8 @@ class Values:
         if kernel.combine:
             before = functions.from_memory(f"tl.load({address}{mask})", dtype)
             frame.body.line(f"before = {before}")
-            frame.body.line(f"after = {frame.functions.combine(kernel.combine, 'before', name, dtype)}")
+            after = frame.functions.combine(kernel.combine, "before", name, dtype)
+            frame.body.line(f"after = {after}")
             name = "after"
         frame.body.line(f"tl.store({address}, {functions.to_memory(name, dtype)}{mask})")
 
