@@ -8,8 +8,8 @@ from extents that it knows. Extents of run time choose among a few schedules at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ftuner.core.affine import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
@@ -23,8 +23,12 @@ MAX_WHOLE = 8192
 ROW_BLOCKS = ((16, 64), (4, 256), (1, 2048))
 """Rows and columns of blocks that hold whole rows, where only run time tells how long they are: a
 row four times as long wastes no more than a short one did."""
+LOOP_BLOCK = (1, 4096)
+"""Of rows longer than that: 8 elements for each of 512 threads, as a row has but one program."""
 STRIP = 32
-"""Elements of a contiguous axis where other axes share the block: 128 bytes of float32."""
+"""Elements along an axis where another one shares the block."""
+LINE_BYTES = 128
+"""What is contiguous in memory is read in lines of so many bytes."""
 LEAST_VECTOR = 16
 """A contiguous axis shorter than this is flattened together with others."""
 MAX_WARPS = 16
@@ -53,9 +57,20 @@ class BlockSchedule:
     """Whether the reduced axes fit in one block, so that what is loaded stays in registers."""
     warps: int
 
+    @property
+    def flat(self) -> int | None:
+        """The one axis, if tiles are blocks of nothing else."""
+        rows, columns = self.axes
+        alone = not rows and len(columns) == 1 and not (*self.singles, *self.serial)
+        return columns[0] if alone and self.reduction is None else None
+
+    @property
+    def room(self) -> int | None:
+        """Elements along the reduced axes in one block."""
+        return None if self.reduction is None else self.block[self.reduction]
+
     def reduced(self, kernel: Kernel) -> Dim:
-        """Elements along the reduced axes. A schedule with `whole` is for at most
-        `block[reduction]` of them."""
+        """Elements along the reduced axes. A schedule with `whole` holds those that `room` does."""
         return product(kernel.axes[a] for a in range(len(kernel.kept), len(kernel.axes)))
 
     def extent(self, kernel: Kernel, dimension: int) -> Dim:
@@ -88,7 +103,7 @@ def block_schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
     if not kernel.reduced:
         return _maps(kernel)
     split = len(kernel.kept)
-    vector = max(range(len(kernel.axes)), key=lambda axis: (_contiguous(kernel, axis), axis))
+    vector = _most_contiguous(kernel, range(len(kernel.axes)))
     if vector < split:
         return (_down_columns(kernel, vector),)
     return _along_rows(kernel, vector)
@@ -96,27 +111,32 @@ def block_schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
 
 def best_schedule(kernel: Kernel, values: Sequence[tuple[int, int]]) -> int:
     """The number of the best of `block_schedules`; `values` are, for each of them, its `lanes` and
-    the elements along the reduced axes."""
+    its `reduced`."""
     schedules = block_schedules(kernel)
     holding = [
         number
         for number, (schedule, (_, reduced)) in enumerate(zip(schedules, values, strict=True))
-        if not schedule.whole or reduced <= _room(schedule)
+        if not schedule.whole or schedule.room is None or reduced <= schedule.room
     ]
     return min(holding, key=lambda number: values[number][0])
-
-
-def _room(schedule: BlockSchedule) -> int:
-    return 1 if schedule.reduction is None else schedule.block[schedule.reduction]
 
 
 def _accesses(kernel: Kernel) -> list[Access]:
     return [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
 
 
-def _contiguous(kernel: Kernel, axis: int) -> int:
-    """Accesses that are contiguous along an axis."""
-    return sum(1 for a in _accesses(kernel) if a.coefficients[axis] == 1)
+def _most_contiguous(kernel: Kernel, axes: Iterable[int]) -> int:
+    """The axis along which most is contiguous: accesses that differ along more axes move more
+    elements and come first; the last axis in doubt."""
+
+    def score(axis: int) -> tuple[list[int], int]:
+        moved = [0] * (len(kernel.axes) + 1)
+        for access in _accesses(kernel):
+            if access.coefficients[axis] == 1:
+                moved[-1 - sum(1 for c in access.coefficients if c != 0)] += 1
+        return moved, axis
+
+    return max(axes, key=score)
 
 
 def _power(n: int) -> int:
@@ -134,10 +154,17 @@ def _strip(extent: Dim, most: int) -> int:
     return min(candidates or [most], key=lambda b: (-(-extent // b) * b, -b))
 
 
+def _line(kernel: Kernel) -> int:
+    """Elements of the narrowest type in a line, no less than a strip."""
+    narrowest = min(kernel.steps[v].dtype.itemsize for v in kernel.values)
+    loads = (s.dtype.itemsize for s in kernel.steps if s.op == "load")
+    return max(LINE_BYTES // min((narrowest, *loads)), STRIP)
+
+
 def _warps(block: tuple[int, int]) -> int:
     elements = block[0] * block[1]
     warps = max(1, elements // WARP_ELEMENTS)
-    # Long rows have more elements a thread, not more threads, up to twice as many.
+    # Rows in registers have more elements a thread before they have more threads.
     return warps if warps <= MAX_WARPS // 2 else min(warps // 2, MAX_WARPS)
 
 
@@ -153,16 +180,22 @@ def _maps(kernel: Kernel) -> tuple[BlockSchedule, ...]:
         singles = tuple(a for a in axes if a not in (*rows, *columns))
         return BlockSchedule((rows, columns), block, singles, (), None, True, _warps(block))
 
-    vector = max(axes, key=lambda axis: (_contiguous(kernel, axis), axis))
+    vector = _most_contiguous(kernel, axes)
     extent = kernel.axes[vector]
     others = tuple(a for a in axes if a != vector)
     if not others:
         return (found((), (vector,), (1, _strip(extent, TILE))),)
-    across = [a for a in others if _contiguous(kernel, a) and not _short(kernel.axes[a])]
+    across = [
+        axis for axis in others
+        if not _short(kernel.axes[axis]) and any(
+            a.coefficients[axis] == 1 and a.coefficients[vector] != 0 for a in _accesses(kernel)
+        )
+    ]  # fmt: skip
     if across and not _short(extent):
         # Read along one axis and written along another.
-        row = max(across, key=lambda axis: (_contiguous(kernel, axis), axis))
-        block = (_strip(kernel.axes[row], STRIP), _strip(extent, STRIP))
+        row = _most_contiguous(kernel, across)
+        line = min(_line(kernel), 2 * STRIP)
+        block = (_strip(kernel.axes[row], line), _strip(extent, line))
         return (found((row,), (vector,), block),)
     if isinstance(extent, int):
         columns = _strip(extent, TILE)
@@ -193,13 +226,13 @@ def _along_rows(kernel: Kernel, vector: int) -> tuple[BlockSchedule, ...]:
         block = (min(rows, _rows(kernel, kept, 1)), columns)
         return BlockSchedule(axes, block, (), (), 1, whole, _warps(block))
 
-    longest = ROW_BLOCKS[-1]
+    loop = replace(found(*LOOP_BLOCK, whole=False), warps=MAX_WARPS)
     if not isinstance(extent, int):
-        return (*(found(*block, whole=True) for block in ROW_BLOCKS), found(*longest, whole=False))
+        return (*(found(*block, whole=True) for block in ROW_BLOCKS), loop)
     if 0 < extent <= MAX_WHOLE:
         columns = _power(extent)
         return (found(_rows(kernel, kept, columns), columns, whole=True),)
-    return (found(*longest, whole=False),)
+    return (loop,)
 
 
 def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
@@ -214,7 +247,8 @@ def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
     extent = product(kernel.reduced)
     whole = isinstance(extent, int) and 0 < extent <= STRIP
     rows = _power(extent) if whole and isinstance(extent, int) else STRIP
-    block = (rows, _strip(product(kernel.axes[a] for a in columns), TILE // rows))
+    most = max(TILE // rows, min(_line(kernel), 2 * STRIP))
+    block = (rows, _strip(product(kernel.axes[a] for a in columns), most))
     axes = (tuple(range(len(kept), len(kernel.axes))), columns)
     return BlockSchedule(axes, block, singles, (), 0, whole, _warps(block))
 

@@ -97,13 +97,16 @@ class Functions:
         return self._integer(name, arguments, dtype)
 
     def cast(self, x: str, source: DType, target: DType) -> str:
-        """Rounded to float16 and bfloat16, which is exact again in the register."""
+        """From floats to float16 and bfloat16 it rounds; the register has room for integers that
+        these have none for, such as the number of elements that a norm divides by."""
         if target == BOOL:
             return f"{x} != 0"
         if source.kind == "float" and target.kind in ("int", "uint"):
             return self._nearest(x, register(source), target)
-        text = f"{x}.to({LANGUAGE_TYPES[target.name]})"
-        return text if register(target) == target else f"{text}.to({type_text(target)})"
+        text = f"{x}.to({type_text(target)})"
+        if source.kind == "float" and register(target) != target:
+            text += f".to({LANGUAGE_TYPES[target.name]}).to({type_text(target)})"
+        return text
 
     def combine(self, kind: str, x: str, y: str, dtype: DType) -> str:
         """One step of a reduction."""
@@ -268,9 +271,10 @@ def _float_fmod(dtype: str) -> str:
     format_ = coefficients.FLOAT32 if dtype == "float32" else coefficients.FLOAT64
     shift, bits = format_.fraction_bits, format_.bits
     lift = shift + 1
-    # Of exponents, between the largest number and the smallest subnormal.
+    # Of exponents, between the largest number and the smallest subnormal. What is not normal is
+    # as far from any other such number as a round goes.
     gap = 2 * format_.bias + shift
-    gain = shift - 2
+    gain = shift - 1
     return f"""\
 a, b = tl.broadcast(tl.abs(x), tl.abs(y))
 subnormal = b < {2.0 ** (1 - format_.bias)!r}

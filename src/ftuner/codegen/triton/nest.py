@@ -159,12 +159,18 @@ class _Emission:
                     # Who reads an element next may not be the thread that wrote it.
                     self.frame.body.line("tl.debug_barrier()")
             return
+        flat = schedule.flat
+        if flat is not None and masks and _divisor(kernel.axes[flat]) < VECTOR_BYTES:
+            # Under a mask that may end anywhere, elements would be loaded one by one.
+            end, body = self.frame.dim(kernel.axes[flat]), self.frame.body
+            with body.block(f"if first1 + {schedule.block[1]} <= {end}"):
+                self._map(Values(self.frame, index, {}))
+            with body.block("else"):
+                self._map(Values(self.frame, index, masks))
+            return
         outer = Values(self.frame, index, masks)
         if schedule.reduction is None:
-            for stage in kernel.stages:
-                # Of one element.
-                outer.stages.append(outer.value(stage.value))
-            self._store(outer, range(len(kernel.values)))
+            self._map(outer)
             return
         if any(stage.kind == "scan" for stage in kernel.stages):
             self._scan(outer)
@@ -183,6 +189,12 @@ class _Emission:
         elif wide:
             with self._loop(outer, [kernel.values[i] for i in wide]) as values:
                 self._store(values, wide)
+
+    def _map(self, values: Values) -> None:
+        """All results, and reductions of one element, where no axis is reduced."""
+        for stage in self.kernel.stages:
+            values.stages.append(values.value(stage.value))
+        self._store(values, range(len(self.kernel.values)))
 
     def _store(self, values: Values, results: Iterable[int]) -> None:
         for result in results:
