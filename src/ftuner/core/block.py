@@ -25,6 +25,17 @@ Loads = Literal["pointers", "descriptors"]
 """How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
 the whole operand that the chip's copy engine (TMA) walks."""
 
+_THREADS_PER_WARP = 32
+"""Where a chip has more, a thread holds less than is said here."""
+_VALUES_AT_ONCE = 32
+"""Of a thread in an epilogue, beside its accumulators. Fitted on kernels compiled by Triton 3.6 and
+3.9 for sm_80 and sm_90 with gelu, the longest epilogue: threads of 128 accumulators spill up to 1.7
+KiB without slices, some hundred bytes with 64 values at once, next to nothing with 32."""
+_STAGING_BYTES = 32 * 1024
+"""Of C on its way to the copy engine: little enough that a tile of 128 x 256 x 64 has four stages
+of 16 bits in the 227 KiB of sm_90."""
+_LEAST_SLICE_COLUMNS = 16
+
 
 @dataclass(frozen=True)
 class BlockTile:
@@ -62,7 +73,13 @@ class BlockKernel:
     b_order: Order
     loads: Loads = "pointers"
     aligned: bool = True
-    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes."""
+    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes, and,
+    where pointers walk along a contiguous k, the bytes of k too."""
+    c_aligned: bool = True
+    """False if `aligned` is not to be relied on for C and the epilogue's matrices."""
+    specialised: bool = False
+    """Whether some warps load while others multiply (warp specialisation); for chips where Triton
+    does that, with descriptors."""
     split: bool = False
     """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
     epilogue: Expr = ACCUMULATOR
@@ -72,6 +89,27 @@ class BlockKernel:
         return self.tiles[0]
 
     @property
+    def stores_by_descriptor(self) -> bool:
+        """Whether C too is written by the copy engine."""
+        return self.loads == "descriptors" and self.aligned and self.c_aligned
+
+    @property
+    def slices(self) -> int:
+        """Slices of its columns in which a tile passes through the epilogue, one after the other;
+        a power of two. One where warps are specialised: Triton cannot slice what they hand on."""
+        if self.specialised:
+            return 1
+        tile = self.main
+        wanted = 1
+        if self.stores_by_descriptor:
+            wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // _STAGING_BYTES)
+        if self.epilogue != ACCUMULATOR:
+            values = tile.accumulators_per_thread(_THREADS_PER_WARP)
+            wanted = max(wanted, -(-values // _VALUES_AT_ONCE))
+        # Tiles and warps are powers of two, and so is what is wanted.
+        return max(1, min(wanted, tile.bn // _LEAST_SLICE_COLUMNS))
+
+    @property
     def symbol(self) -> str:
         """The name of the compiled function, unique among all kernels."""
         tile = self.main
@@ -79,7 +117,8 @@ class BlockKernel:
         flags = "".join(
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
-                               ("s", self.split))
+                               ("c", self.aligned and self.c_aligned), ("s", self.split),
+                               ("w", self.specialised))
             if on
         )  # fmt: skip
         return (
