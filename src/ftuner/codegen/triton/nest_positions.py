@@ -22,7 +22,8 @@ class Positions:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._schedule = frame.schedule
-        self._singles: dict[int, Term] = {}
+        self._elements: dict[int, str] = {}
+        """How many there are along each dimension."""
 
     def _extent(self, axis: int) -> str:
         return self._frame.dim(self._frame.kernel.axes[axis])
@@ -40,24 +41,25 @@ class Positions:
             head.line(f"numbers{dimension} = {numbers}")
             head.line(f"{lanes(dimension)} = numbers{dimension}.to(tl.int64)")
         for dimension in (0, 1):
-            if not isinstance(schedule.extent(self._frame.kernel, dimension), int):
-                extents = " * ".join(self._extent(a) for a in schedule.axes[dimension])
-                head.line(f"extent{dimension} = {extents}")
-
-    def _elements(self, dimension: int) -> str:
-        """How many elements there are along a dimension."""
-        extent = self._schedule.extent(self._frame.kernel, dimension)
-        return str(extent) if isinstance(extent, int) else f"extent{dimension}"
+            axes = schedule.axes[dimension]
+            extent = schedule.extent(self._frame.kernel, dimension)
+            if len(axes) == 1:
+                self._elements[dimension] = self._extent(axes[0])
+            elif isinstance(extent, int):
+                self._elements[dimension] = str(extent)
+            else:
+                self._elements[dimension] = f"extent{dimension}"
+                head.line(f"extent{dimension} = {' * '.join(map(self._extent, axes))}")
 
     def _blocks(self, dimension: int) -> str:
         """How many blocks there are along a dimension."""
         extent = self._schedule.extent(self._frame.kernel, dimension)
-        block = self._block(dimension)
+        block, elements = self._block(dimension), self._elements[dimension]
         if isinstance(extent, int):
             return str(-(-extent // block))
         if block == 1:
-            return f"extent{dimension}"
-        self._frame.head.line(f"blocks{dimension} = (extent{dimension} + {block - 1}) // {block}")
+            return elements
+        self._frame.head.line(f"blocks{dimension} = ({elements} + {block - 1}) // {block}")
         return f"blocks{dimension}"
 
     @contextmanager
@@ -72,21 +74,25 @@ class Positions:
         total = " * ".join(count for _, count in counts) or "1"
         frame.head.line(f"tiles = {total}")
         with frame.body.block("for tile in range(tl.program_id(0), tiles, tl.num_programs(0))"):
-            frame.body.line("rest = tl.cast(tile, tl.int64)")
-            self._digits("rest", counts)
+            self._digits("tl.cast(tile, tl.int64)", "rest", counts)
             for dimension in (0, 1):
                 name, block = f"first{dimension}", self._block(dimension)
                 if block > 1 and name in dict(counts):
                     frame.body.line(f"{name} = {name} * {block}")
             yield
 
-    def _digits(self, number: str, counts: Sequence[tuple[str, str]]) -> None:
-        """The digits of a scalar, the fastest first, each with a name and how many it takes."""
+    def _digits(self, number: str, left: str, counts: Sequence[tuple[str, str]]) -> None:
+        """The digits of a scalar, the fastest first, each with a name and how many it takes; what
+        is left of it on the way has a name too."""
+        body = self._frame.body
         for name, count in counts[:-1]:
-            self._frame.body.line(f"{name} = {number} % {count}")
-            self._frame.body.line(f"{number} = {number} // {count}")
+            if number != left:
+                body.line(f"{left} = {number}")
+                number = left
+            body.line(f"{name} = {left} % {count}")
+            body.line(f"{left} = {left} // {count}")
         if counts:
-            self._frame.body.line(f"{counts[-1][0]} = {number}")
+            body.line(f"{counts[-1][0]} = {number}")
 
     def kept(self) -> Place:
         """The kept axes of a tile."""
@@ -112,7 +118,7 @@ class Positions:
         assert dimension is not None
         body = self._frame.body
         step = self._block(dimension)
-        with body.block(f"for at in range(0, {self._elements(dimension)}, {step})"):
+        with body.block(f"for at in range(0, {self._elements[dimension]}, {step})"):
             body.line(f"first{dimension} = tl.cast(at, tl.int64)")
             index: dict[int, Term] = {}
             masks: dict[int, str] = {}
@@ -138,8 +144,7 @@ class Positions:
             return
         if dimension not in self._frame.present:
             names = [(f"i{axis}", self._extent(axis)) for axis in reversed(axes)]
-            body.line(f"left{dimension} = {first}")
-            self._digits(f"left{dimension}", names)
+            self._digits(first, f"left{dimension}", names)
             index.update({axis: Term(f"i{axis}", UNIFORM) for axis in axes})
             return
         index.update({axis: Term(f"i{axis}", frozenset({dimension})) for axis in axes})
@@ -153,7 +158,7 @@ class Positions:
         extent = self._schedule.extent(self._frame.kernel, dimension)
         if not isinstance(extent, int) or extent % self._block(dimension):
             masks[dimension] = f"m{dimension}"
-            body.line(f"m{dimension} = {number} < {self._elements(dimension)}")
+            body.line(f"m{dimension} = {number} < {self._elements[dimension]}")
 
     def _lane_digits(self, dimension: int, first: str, axes: Sequence[int]) -> None:
         """The digits of lanes: those of `first`, and how often counting on from there goes around.
