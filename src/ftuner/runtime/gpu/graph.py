@@ -243,11 +243,14 @@ class GpuGraph:
         )
         if not rows * wanted:
             return None
-        x = _Operand(memory(step.x.buffer), (rows, count), (distance, 1), offset)
-        out = [
-            _Operand(memory(b), (rows, wanted), (wanted, 1), 0)
-            for b in (step.values, step.positions)
-        ]
+        # Rows whose elements are `distance` apart lie side by side.
+        blocks = rows // distance
+
+        def lies(along: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            return (blocks, along, distance), (along * distance, distance, 1)
+
+        x = _Operand(memory(step.x.buffer), *lies(count), offset)
+        out = [_Operand(memory(b), *lies(wanted), 0) for b in (step.values, step.positions)]
 
         def launch(arrays: Sequence[Tensor]) -> None:
             # In order of position where elements are equal, as the definition says.

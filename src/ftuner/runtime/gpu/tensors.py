@@ -65,16 +65,17 @@ def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
         )
 
 
-def aligned(tensors: Sequence[Tensor]) -> bool:
+def aligned(matrices: Sequence[Tensor]) -> bool:
     """Whether addresses and strides of matrices, but for that along the contiguous axis, are
     multiples of what the widest loads ask for."""
-    for x in tensors:
+    for x in matrices:
         size = x.element_size()
         if x.data_ptr() % ALIGNMENT_BYTES:
             return False
-        steps = zip(x.stride(), x.shape, strict=True)
-        if any(s != 1 and extent > 1 and s * size % ALIGNMENT_BYTES for s, extent in steps):
-            return False
+        for axis, (extent, stride) in enumerate(zip(x.shape, x.stride(), strict=True), -x.dim()):
+            contiguous = axis >= -2 and stride == 1
+            if extent > 1 and not contiguous and stride * size % ALIGNMENT_BYTES:
+                return False
     return True
 
 
