@@ -14,8 +14,8 @@ from ftuner.runtime.gpu.tensors import (
     as_tensor,
     matrix_dtype,
     overlap,
-    overlaps_itself,
     same_dtype,
+    writable,
 )
 
 
@@ -111,7 +111,7 @@ class GpuDense:
         if out is None:
             result = torch.empty(shape, dtype=given.dtype, device=device)
         else:
-            result = as_tensor(out, "out", device)
+            result = writable(out, "out", device)
             if tuple(result.shape) != shape:
                 raise ShapeError(f"out is {tuple(result.shape)}; expected {shape}")
             if result.dtype != given.dtype:
@@ -119,10 +119,9 @@ class GpuDense:
         if result.numel():
             rows = given.reshape(-1, self.in_features)
             others = [rows, *extra.values()]
-            whole = result.is_contiguous() and not any(overlap(result, y) for y in others)
-            target = result if whole and not overlaps_itself(result) else torch.empty(
-                shape, dtype=given.dtype, device=device
-            )  # fmt: skip
+            target = result
+            if not result.is_contiguous() or any(overlap(result, y) for y in others):
+                target = torch.empty(shape, dtype=given.dtype, device=device)
             matrix = target.view(-1, self.out_features)
             self._products.run(rows, self._weight.mT, matrix, self.epilogue, extra)
             if target is not result:

@@ -53,9 +53,7 @@ class GpuGraph:
     """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
     runs follow each other."""
 
-    def __init__(
-        self, graph: Graph, session: GpuSession, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
         """Lower a graph, compile its kernels and move its constants.
 
         Raises:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load

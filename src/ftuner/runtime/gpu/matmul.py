@@ -15,8 +15,8 @@ from ftuner.runtime.gpu.tensors import (
     as_tensor,
     matrix_dtype,
     overlap,
-    overlaps_itself,
     same_dtype,
+    writable,
 )
 
 BEFORE = Operand("before", "matrix")
@@ -67,7 +67,7 @@ class Matmul:
                 raise ShapeError("accumulate needs an out to add to")
             result = torch.empty(shape, dtype=a.dtype, device=device)
         else:
-            result = as_tensor(out, "out", device)
+            result = writable(out, "out", device)
             if tuple(result.shape) != shape:
                 raise ShapeError(
                     f"out is {tuple(result.shape)}; the product of {tuple(a.shape)} and "
@@ -91,12 +91,10 @@ class Matmul:
         if c.stride(-1) != 1 and c.stride(-2) == 1:
             # C lies transposed: so does the product.
             a, b, c = b.mT, a.mT, c.mT
-        if overlap(c, a) or overlap(c, b) or overlaps_itself(c) or c.stride(-1) != 1:
-            whole = c.contiguous() if accumulate else torch.empty_like(
-                c, memory_format=torch.contiguous_format
-            )  # fmt: skip
-            if whole.data_ptr() == c.data_ptr():
-                whole = c.clone()
+        if overlap(c, a) or overlap(c, b) or c.stride(-1) != 1:
+            whole = torch.empty(c.shape, dtype=c.dtype, device=c.device)
+            if accumulate:
+                whole.copy_(c)
             self._into(a, b, whole, accumulate)
             c.copy_(whole)
             return

@@ -24,9 +24,7 @@ from ftuner.runtime.model import TensorSpec, check_names, spec_of
 class GpuModel:
     """A graph compiled for one GPU. Safe to use from several threads."""
 
-    def __init__(
-        self, graph: Graph, session: GpuSession, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
         """Compile a graph.
 
         Raises:

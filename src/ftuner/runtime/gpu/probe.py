@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ class Rates:
 
 def read_device(device: torch.device) -> DeviceFacts:
     """What the driver tells of an NVIDIA device."""
-    found = torch.cuda.get_device_properties(device)
+    found: Any = torch.cuda.get_device_properties(device)
     return DeviceFacts(
         name=found.name,
         architecture=f"sm_{found.major}{found.minor}",
@@ -83,12 +84,8 @@ def nearest_recorded(facts: DeviceFacts) -> GpuHardware:
             f"{facts.name} is a chip of {facts.architecture}, which no recorded machine has; "
             f"recorded are chips of {known}"
         )
-    words = facts.name.lower().replace("-", " ").split()
-
-    def shared_words(gpu: GpuHardware) -> int:
-        return sum(any(part in words for part in (p, f"{p}s")) for p in gpu.name.split("-"))
-
-    return max(alike, key=shared_words)
+    name = "".join(c for c in facts.name.lower() if c.isalnum())
+    return max(alike, key=lambda gpu: sum(part in name for part in gpu.name.split("-")))
 
 
 def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
@@ -141,9 +138,10 @@ _MATRIX_OPERANDS = {
 def _fastest_s(work: Callable[[], object], times: int) -> float:
     """Seconds of one of `times` runs in a row, in the fastest of some bursts."""
     work()
-    found = []
+    found: list[float] = []
     for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Any = torch.cuda.Event
+        begin, end = (event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(times):
             work()

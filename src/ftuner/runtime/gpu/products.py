@@ -16,7 +16,7 @@ from ftuner.codegen.triton.gemm_arguments import (
     stored_block,
     workspace_elements,
 )
-from ftuner.core.block import BlockKernel, BlockTile, Multiply, Order
+from ftuner.core.block import Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
@@ -162,9 +162,7 @@ class Products:
         whole_k = k * a.element_size() % 16 == 0
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, both and whole_k)
         library = self._library(dtype, multiply)
-        self._prepare(
-            _Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue)
-        )
+        self._prepare(_Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue))
         plan = block_planner_for(library).plan(problem, epilogue)
         kernel = replace(plan.kernel, c_aligned=rest)
         plan = plan._replace(kernel=kernel)
@@ -257,7 +255,11 @@ def _matrices(call: _Call, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Any]:
         )  # fmt: skip
         if kernel.stores_by_descriptor:
             found[f"c{suffix}"] = _descriptor(
-                c, p.batch, c_apart, (p.m, p.n), numbers["c_row"],
+                c,
+                p.batch,
+                c_apart,
+                (p.m, p.n),
+                numbers["c_row"],
                 (tile.bm, tile.bn // kernel.slices),
             )
     found["b"] = _descriptor(

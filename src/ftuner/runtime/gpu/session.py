@@ -17,7 +17,13 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
-from ftuner.runtime.gpu.probe import DeviceFacts, hardware_of, measure, nearest_recorded, read_device
+from ftuner.runtime.gpu.probe import (
+    DeviceFacts,
+    hardware_of,
+    measure,
+    nearest_recorded,
+    read_device,
+)
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.session import HARDWARE
 from ftuner.ukernels.blocks import BlockLibrary, build_block_library
@@ -28,9 +34,7 @@ log = logging.getLogger(__name__)
 class GpuSession:
     """Everything of one device that outlives a call."""
 
-    def __init__(
-        self, device: torch.device, hardware: GpuHardware, target: Target | None
-    ) -> None:
+    def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
         """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
         self.device = device
         self.hardware = hardware

@@ -43,6 +43,18 @@ def as_tensor(value: object, name: str, device: torch.device | None = None) -> T
     return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
 
 
+def writable(value: object, name: str, device: torch.device) -> Tensor:
+    """A tensor to write to.
+
+    Raises:
+        OperandError: as for `as_tensor`; or two of its elements lie at one address.
+    """
+    found = as_tensor(value, name, device)
+    if _overlaps_itself(found):
+        raise OperandError(f"{name} has several elements at one address; clone it")
+    return found
+
+
 def matrix_dtype(tensor: Tensor, name: str) -> DType:
     """The element type of a tensor that is multiplied.
 
@@ -95,7 +107,7 @@ def _end(x: Tensor) -> int:
     return _first(x) + (reach + 1) * x.element_size()
 
 
-def overlaps_itself(x: Tensor) -> bool:
+def _overlaps_itself(x: Tensor) -> bool:
     """Whether two elements may lie at one address."""
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(x.stride(), x.shape, strict=True) if e > 1):
