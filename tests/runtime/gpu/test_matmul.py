@@ -170,7 +170,7 @@ def test_bad_operands(matmul: Matmul) -> None:
         matmul(a, random(5, 6).half())
     with pytest.raises(DTypeError, match="out has dtype"):
         matmul(a, random(5, 6), torch.empty(4, 6, dtype=torch.float16))
-    with pytest.raises(OperandError, match="all of them are tensors"):
+    with pytest.raises(OperandError, match="all of them are"):
         matmul(a, a.numpy())
     with pytest.raises(OperandError, match="move one"):
         matmul(a, torch.empty(5, 6, device="meta"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -222,9 +223,7 @@ def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
     found = []
     for x in tensors:
         extents = [(n, s) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n != 1]
-        if any(
-            outer != inner * n for (_, outer), (n, inner) in zip(extents, extents[1:], strict=False)
-        ):
+        if any(outer != inner * n for (_, outer), (n, inner) in pairwise(extents)):
             return None
         rows, step = 1, x.shape[-1]
         for n, s in reversed(extents):

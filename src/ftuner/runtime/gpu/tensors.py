@@ -31,8 +31,8 @@ def as_tensor(value: object, name: str, device: torch.device | None = None) -> T
     """
     if not isinstance(value, torch.Tensor):
         raise OperandError(
-            f"{name} is a {type(value).__name__}; with an operand on a GPU, all of them are tensors "
-            "on that GPU"
+            f"{name} is a {type(value).__name__}; where one operand is on a GPU, all of them are "
+            "tensors on that GPU"
         )
     if device is not None and value.device != device:
         raise OperandError(f"{name} is on {value.device}, other operands on {device}; move one")
