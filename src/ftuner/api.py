@@ -13,6 +13,7 @@ from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.explain import Explanation
 from ftuner.report.explain import explain as explain_on
+from ftuner.report.explain_block import BlockExplanation
 from ftuner.runtime.arrays import on_gpu
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.dense import Activation, layer_epilogue
@@ -172,7 +173,7 @@ def explain(
     dtype: str = "float32",
     workers: int | None = None,
     hardware: str | None = None,
-) -> Explanation:
+) -> Explanation | BlockExplanation:
     """The plan of a product, its estimate by terms, and its place under the roofline.
 
     Args:
