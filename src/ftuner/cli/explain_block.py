@@ -25,7 +25,8 @@ def show_block(found: BlockExplanation) -> None:
     parts = f", {plan.parts} parts of k" if plan.parts > 1 else ""
     out.print(
         f"{plan.kernel.loads}; {count(plan.group, 'row tile')} walked together{parts}; "
-        f"library: {found.enumerated} tiles enumerated, {found.kept} kept"
+        f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
+        soft_wrap=True,
     )
     out.print(wave_picture(found))
     out.print(estimate_table(found.estimate))

@@ -20,7 +20,7 @@ from ftuner.report.picture import (
 )
 from ftuner.report.units import count
 
-BAR = 60
+BAR = 44
 """Characters of a wave of programs."""
 MAX_WAVES = 4
 """Waves that are drawn one by one; of more, the first and the last ones."""
