@@ -181,6 +181,7 @@ def _power(t: _Text) -> str:
     lift = shift + 1
     limit = t.number(-2.0 * constants.exp_low)
     return f"""\
+    x, y = tl.broadcast(x, y)
     a = tl.abs(x)
     normal = tl.where(a < {smallest}, a * {t.number(2.0**lift)}, a)
     bits = normal.to({t.integer}, bitcast=True)
