@@ -20,7 +20,7 @@ from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep
+from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.gpu.nests import CompiledNest
@@ -72,7 +72,6 @@ class GpuGraph:
             for step in self.lowered.steps
             if isinstance(step, NestStep)
         }
-        self._attentions: dict[Step, Any] = {}
         session.kernels.prepare(
             [source for nest in self._nests.values() for source in nest.sources], progress
         )
@@ -81,6 +80,8 @@ class GpuGraph:
                 self._layouts.number(view.layout)
             if isinstance(step, TopKStep):
                 self._dims.numbers((step.rows, *step.parameters()))
+            if isinstance(step, AttentionStep) and step.weighting.causal is not None:
+                self._dims.number(step.weighting.causal)
         self._spans = _spans(self.lowered)
         self._sizes = {b: self._dims.number(b.elements) for b in self._spans}
         self._outputs = [
@@ -261,7 +262,22 @@ class GpuGraph:
     def _attention(
         self, step: AttentionStep, values: Sequence[int], memory: Memory
     ) -> Launch | None:
-        raise NotImplementedError
+        q, k, v, *masks, out = (self._operand(view, values, memory) for view in step.views)
+        if 0 in out.shape:
+            return None
+        if 0 in v.shape or 0 in q.shape:
+            raise ShapeError(f"{step.title}: attention over an axis of no elements")
+        weighting, attentions = step.weighting, self._session.attentions
+        past = None
+        if weighting.causal is not None:
+            past = values[self._dims.number(weighting.causal)]
+
+        def launch(arrays: Sequence[Tensor]) -> None:
+            mask = masks[0].tensor(arrays) if masks else None
+            given = (x.tensor(arrays) for x in (q, k, v, out))
+            attentions.run(*given, mask, weighting, past)
+
+        return launch
 
 
 class _Operand(NamedTuple):

@@ -107,3 +107,10 @@ def launches(axes: Sequence[Axis], tensors: int) -> tuple[Axis, list[tuple[int, 
             ]
     assert len(offsets) * inner.extent == math.prod(axis.extent for axis in axes)
     return inner, offsets
+
+
+def moved(x: Tensor, elements: int) -> Tensor:
+    """What lies so many elements further on: kernels are told of strides apart."""
+    if not elements:
+        return x
+    return x.as_strided((1,), (1,), x.storage_offset() + elements)

@@ -25,8 +25,9 @@ from ftuner.errors import ShapeError
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import block_planner_for
 from ftuner.runtime.gpu.launching import Kernel, Kernels
-from ftuner.runtime.gpu.operands import batch_axes, between, launches, order_of
-from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype
+from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
+from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.workspace import Counters
 from ftuner.ukernels.blocks import BlockLibrary
 
 MAX_CALLS = 4096
@@ -66,14 +67,14 @@ class Products:
         self,
         device: torch.device,
         kernels: Kernels,
+        counters: Counters,
         library: Callable[[DType, Multiply], BlockLibrary],
     ) -> None:
         self.device = device
         self._kernels = kernels
         self._library = library
         self._calls: dict[tuple[object, ...], _Call] = {}
-        self._counters: dict[int, Tensor] = {}
-        """Zeros for split products, by stream: kernels leave them as they find them."""
+        self._counters = counters
 
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
         """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for
@@ -83,9 +84,7 @@ class Products:
         assert order is not None
         c_aligned = b.shape[-1] * b.element_size() % 16 == 0
         a_aligned = b.shape[-2] * b.element_size() % 16 == 0 and aligned([b])
-        self._prepare(
-            _Like(dtype, self._multiply(dtype), "k", order, a_aligned, c_aligned, epilogue)
-        )
+        self._prepare(_Like(dtype, multiply_of(dtype), "k", order, a_aligned, c_aligned, epilogue))
 
     def run(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
@@ -116,7 +115,7 @@ class Products:
         matrices = [a, b, c, *(x for x in given.values() if x.dim() > 1)]
         both, rest = aligned([a, b]), aligned(matrices[2:])
         dtype = matrix_dtype(a, "a")
-        multiply = self._multiply(dtype)
+        multiply = multiply_of(dtype)
         layout = [(x.shape, x.stride()) for x in matrices]
         key = (*layout, both, rest, dtype, multiply, epilogue)
         call = self._calls.get(key)
@@ -127,13 +126,6 @@ class Products:
             self._calls[key] = call
         for offsets in call.offsets:
             self._launch(call, a, b, c, given, offsets)
-
-    def _multiply(self, dtype: DType) -> Multiply:
-        """As torch multiplies float32: exactly, unless it was told not to mind."""
-        if dtype.name != "float32":
-            return dtype.name  # type: ignore[return-value]
-        exact = torch.get_float32_matmul_precision() == "highest"
-        return "float32" if exact else "tf32"
 
     def _prepare(self, like: _Like) -> None:
         """Compile all kernels that a plan may launch, those that are not there yet."""
@@ -190,11 +182,11 @@ class Products:
         kernel, plan, numbers = call.plan.kernel, call.plan, call.numbers
         values: dict[str, Any] = dict(numbers)
         matrices = [x for x in given.values() if x.dim() > 1]
-        a, b, c, *moved = [
-            _moved(x, offset) for x, offset in zip((a, b, c, *matrices), offsets, strict=True)
+        a, b, c, *rest = [
+            moved(x, offset) for x, offset in zip((a, b, c, *matrices), offsets, strict=True)
         ]
         values |= _matrices(call, a, b, c)
-        left = iter(moved)
+        left = iter(rest)
         for operand in operands_of(kernel.epilogue):
             x = given[operand.name]
             values[operand_argument(operand.name)] = next(left) if x.dim() > 1 else x
@@ -202,20 +194,8 @@ class Products:
             p = plan.problem
             elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.parts)
             values["workspace"] = torch.empty(elements, dtype=torch.float32, device=self.device)
-            values["counters"] = self._zeros(plan.tiles)
+            values["counters"] = self._counters.zeros(plan.tiles)
         call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
-
-    def _zeros(self, count: int) -> Tensor:
-        """At least `count` zeros, of the current stream."""
-        if self.device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-            # What a graph replays has its own.
-            return torch.zeros(count, dtype=torch.int32, device=self.device)
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        found = self._counters.get(stream)
-        if found is None or found.numel() < count:
-            found = torch.zeros(max(count, 1024), dtype=torch.int32, device=self.device)
-            self._counters[stream] = found
-        return found
 
 
 def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
@@ -231,13 +211,6 @@ def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
             rows *= n
         found.append(x.as_strided((rows, x.shape[-1]), (step, x.stride(-1))))
     return found
-
-
-def _moved(x: Tensor, elements: int) -> Tensor:
-    """What lies so many elements further on: kernels are told of strides apart."""
-    if not elements:
-        return x
-    return x.as_strided((1,), (1,), x.storage_offset() + elements)
 
 
 def _matrices(call: _Call, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Any]:

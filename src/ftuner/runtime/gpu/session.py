@@ -16,6 +16,7 @@ from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.cache import Cache, default_cache
+from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
 from ftuner.runtime.gpu.probe import (
     DeviceFacts,
@@ -25,6 +26,7 @@ from ftuner.runtime.gpu.probe import (
     read_device,
 )
 from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.workspace import Counters
 from ftuner.runtime.session import HARDWARE
 from ftuner.ukernels.blocks import BlockLibrary, build_block_library
 
@@ -39,7 +41,9 @@ class GpuSession:
         self.device = device
         self.hardware = hardware
         self.kernels = Kernels(device, target)
-        self.products = Products(device, self.kernels, self.library)
+        counters = Counters(device)
+        self.products = Products(device, self.kernels, counters, self.library)
+        self.attentions = Attentions(device, self.kernels, counters, hardware)
 
     def library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
         """The block tiles kept for this device."""

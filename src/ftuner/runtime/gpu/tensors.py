@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ftuner.core.block import Multiply
 from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.errors import DTypeError, OperandError
 
@@ -67,6 +68,13 @@ def matrix_dtype(tensor: Tensor, name: str) -> DType:
             f"{name} has dtype {tensor.dtype}; supported on a GPU are {', '.join(GPU_DTYPES)}"
         )
     return found
+
+
+def multiply_of(dtype: DType) -> Multiply:
+    """As torch multiplies float32: exactly, unless it was told not to mind."""
+    if dtype.name != "float32":
+        return dtype.name  # type: ignore[return-value]
+    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
