@@ -13,6 +13,7 @@ import importlib.util
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -91,11 +92,15 @@ def machine_of_device() -> dict[str, Any]:
 
 
 def driver_version() -> str:
-    """As the kernel module tells it."""
+    """As the kernel module or the driver's own tool tells it."""
+    tool = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
-        return "unknown"
+        try:
+            text = subprocess.run(tool, capture_output=True, text=True, check=False).stdout
+        except OSError:
+            return "unknown"
     found = re.search(r"\d+\.\d+(\.\d+)*", text)
     return found.group() if found else "unknown"
 
@@ -180,14 +185,14 @@ def main(
         os.environ["TRITON_INTERPRET"] = "1"
     import torch
 
-    from benchmarks.gpu_bench import DRY_KIND, KIND
-
     if not dry and not torch.cuda.is_available():
         fail("benchmarks.gpu measures a CUDA device, and PyTorch finds none; --dry needs none")
     with tempfile.TemporaryDirectory(prefix="ftuner-gpu-") as scratch:
         # Empty caches, so that tuning starts from nothing.
         os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / "triton")
         os.environ["FTUNER_CACHE_DIR"] = str(Path(scratch) / "ftuner")
+        from benchmarks.gpu_bench import DRY_KIND, KIND
+
         bench, made = dry_bench() if dry else device_bench()
         machine = {"cpu_model": "Triton's interpreter"} if dry else machine_of_device()
         slug = re.sub(r"[^a-z0-9]+", "-", machine["cpu_model"].lower()).strip("-")

@@ -31,6 +31,8 @@ TORCH_TYPES = {
 }
 INPUT_ROUNDOFF = {"bfloat16": 0.0, "float16": 0.0, "tf32": 2.0**-10, "float32": 0.0}
 """What each operand may err by, relatively: tf32 keeps ten bits, and may cut instead of round."""
+ENDLESS = 1e30
+"""In place of errors that are infinite or no number."""
 CONFIDENCE = 8.0
 """As in `benchmarks.reference`."""
 
@@ -127,7 +129,7 @@ def error_of(
     y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, multiply: str, rows: int = 64
 ) -> float:
     """The largest error of `y = x @ w` over what rounding explains, from some rows, the last ones
-    among them, in float64; above one (or NaN) it is wrong.
+    among them, in float64; above one it is wrong.
 
     The scale of an element is the root of its sum of squares: with random operands its own size.
     """
@@ -141,4 +143,9 @@ def error_of(
     sums = math.sqrt(k) * torch.finfo(torch.float32).eps
     bound = (2.0 * out + CONFIDENCE * (INPUT_ROUNDOFF[multiply] + sums)) * scale
     error = (y[..., chosen, :].double() - expected).abs() / bound.clamp_min(1e-30)
-    return float(error.max().nan_to_num(math.inf))
+    return finite(error.max())
+
+
+def finite(error: torch.Tensor) -> float:
+    """An error as a number that JSON can hold."""
+    return float(error.double().nan_to_num(nan=ENDLESS, posinf=ENDLESS).clamp_max(ENDLESS))

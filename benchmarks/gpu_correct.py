@@ -24,6 +24,7 @@ from benchmarks.gpu_bench import (
     Bench,
     Section,
     error_of,
+    finite,
     multiplying,
 )
 from benchmarks.gpu_graphs import GRAPHS, run_graph
@@ -196,7 +197,7 @@ def _dense(bench: Bench, session: GpuSession, multiply: Multiply, activation: st
     scale = ((x64 * x64) @ (w64 * w64)).sqrt() + sums.abs() + residual.double().abs() + 1.0
     bound = 2.0 * torch.finfo(y.dtype).eps + CONFIDENCE * (INPUT_ROUNDOFF[multiply] + 1e-6)
     error = (y.double() - expected).abs() / (bound * scale)
-    return float(error.max().nan_to_num(float("inf")))
+    return finite(error.max())
 
 
 def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:

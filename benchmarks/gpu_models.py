@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu_bench import SUBJECT, Bench, Section, multiplying
+from benchmarks.gpu_bench import SUBJECT, Bench, Section, finite, multiplying
 from benchmarks.gpu_timing import Settings
 from benchmarks.minilm import EMBEDDING, VOCABULARY, model_path, torch_encoder
 from ftuner.core.dim import symbol
@@ -151,8 +151,7 @@ def captured(run: Run, feeds: Feeds, device: torch.device) -> Callable[[], torch
 
 def _difference(y: torch.Tensor, expected: torch.Tensor) -> float:
     scale = expected.double().abs().max().clamp_min(1e-30)
-    worst = (y.double() - expected.double()).abs().max() / scale
-    return float(worst.nan_to_num(float("inf")))
+    return finite((y.double() - expected.double()).abs().max() / scale)
 
 
 def run_shape(bench: Bench, subject: Subject, shape: tuple[int, ...]) -> dict[str, Any]:

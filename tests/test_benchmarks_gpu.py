@@ -127,6 +127,21 @@ def test_bursts_are_interleaved_and_copies_rotate():
         assert timing.min_s < timing.median_s
 
 
+def test_wrong_results_are_told_from_rounding():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from benchmarks.gpu_bench import ENDLESS, error_of
+
+    torch.manual_seed(0)
+    x, w = torch.randn(70, 4096).bfloat16(), torch.randn(4096, 24).bfloat16()
+    y = (x.double() @ w.double()).bfloat16()
+    assert error_of(y, x, w, "bfloat16") < 1.0
+    short = (x[:, :-32].double() @ w[:-32].double()).bfloat16()
+    assert error_of(short, x, w, "bfloat16") > 1.0
+    y[-1, 3] = torch.nan
+    assert error_of(y, x, w, "bfloat16") == ENDLESS
+
+
 def made(name: str, cases: list[dict], **more: object) -> dict:
     """A document as a run on a chip would leave it."""
     return {
