@@ -93,6 +93,7 @@ SCATTERS: tuple[tuple[str, Kernel, tuple[int, ...]], ...] = (
     ("rows by data", scatter(0, (B, S), (T, S)), (0,)),
     ("within rows", scatter(1, (B, S), (B, T)), (1,)),
     ("fewer columns than there are", scatter(0, (B, 8), (T, 5)), (0,)),
+    ("more columns than there are", scatter(0, (B, 4), (T, 5)), (0, 1)),
     ("columns of who knows where", scatter(0, (B, S), (T, B)), (0, 1)),
     ("elements", kernel("scatter_nd", (FLOAT32, (B,)), (INT64, (T, 1)), (FLOAT32, (T,)),
                         kind="none"), (0,)),
