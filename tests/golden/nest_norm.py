@@ -7,16 +7,13 @@ def nest(x0, x1, y0, n0):
     n0 = tl.cast(n0, tl.int64)
     numbers1 = tl.arange(0, 1024)
     lanes1 = numbers1.to(tl.int64)
-    extent0 = n0
-    tiles = extent0
+    tiles = n0
     c8 = tl.full((), 1.0, tl.float32)
     c1 = tl.full((), 768, tl.int64)
     c6 = tl.full((), 1e-05, tl.float32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        rest = tl.cast(tile, tl.int64)
-        first0 = rest
-        left0 = first0
-        i0 = left0
+        first0 = tl.cast(tile, tl.int64)
+        i0 = first0
         i1 = lanes1
         m1 = i1 < 768
         v0 = tl.load(x0 + (i0 * 768) + (i1), mask=m1, other=0)

@@ -66,12 +66,8 @@ class BlockSchedule:
 
     @property
     def room(self) -> int | None:
-        """Elements along the reduced axes in one block."""
+        """Elements along the reduced axes in one block: a schedule with `whole` holds no more."""
         return None if self.reduction is None else self.block[self.reduction]
-
-    def reduced(self, kernel: Kernel) -> Dim:
-        """Elements along the reduced axes. A schedule with `whole` holds those that `room` does."""
-        return product(kernel.axes[a] for a in range(len(kernel.kept), len(kernel.axes)))
 
     def extent(self, kernel: Kernel, dimension: int) -> Dim:
         """Elements along a dimension."""
@@ -87,8 +83,7 @@ class BlockSchedule:
         return product((*blocks, *(kernel.axes[a] for a in self.singles)))
 
     def lanes(self, kernel: Kernel) -> Dim:
-        """Elements of all blocks, those beyond the edges too: of schedules that hold a kernel, the
-        one with the fewest is best."""
+        """Elements of all blocks, those beyond the edges too."""
         extents = [
             ceil_quotient(self.extent(kernel, d), self.block[d]) * self.block[d] for d in (0, 1)
         ]
@@ -96,8 +91,7 @@ class BlockSchedule:
 
 
 def block_schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
-    """The schedules among which extents choose; of equally good ones the first is best. The last
-    one holds any extents."""
+    """The schedules among which extents choose. The last one holds any extents."""
     if any(t.rest for t in kernel.targets):
         return (_scattering(kernel),)
     if not kernel.reduced:
@@ -109,16 +103,22 @@ def block_schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
     return _along_rows(kernel, vector)
 
 
-def best_schedule(kernel: Kernel, values: Sequence[tuple[int, int]]) -> int:
-    """The number of the best of `block_schedules`; `values` are, for each of them, its `lanes` and
-    its `reduced`."""
-    schedules = block_schedules(kernel)
+def reduced_elements(kernel: Kernel) -> Dim:
+    """Elements along all reduced axes."""
+    return product(kernel.reduced)
+
+
+def best_schedule(schedules: Sequence[BlockSchedule], lanes: Sequence[int], reduced: int) -> int:
+    """The number of the best schedule: the first that holds the kernel and has no more lanes than
+    any other does, but for an eighth. `lanes` are those of each schedule, `reduced` is
+    `reduced_elements`."""
     holding = [
         number
-        for number, (schedule, (_, reduced)) in enumerate(zip(schedules, values, strict=True))
+        for number, schedule in enumerate(schedules)
         if not schedule.whole or schedule.room is None or reduced <= schedule.room
     ]
-    return min(holding, key=lambda number: values[number][0])
+    fewest = min(lanes[number] for number in holding)
+    return next(number for number in holding if 8 * lanes[number] <= 9 * fewest)
 
 
 def _accesses(kernel: Kernel) -> list[Access]:
@@ -220,12 +220,18 @@ def _along_rows(kernel: Kernel, vector: int) -> tuple[BlockSchedule, ...]:
     kept = tuple(range(len(kernel.kept)))
     reduced = tuple(a for a in range(len(kept), len(kernel.axes)) if a != vector)
     axes = (kept, (*reduced, vector))
-    extent = product(kernel.reduced)
+    extent = reduced_elements(kernel)
 
     def found(rows: int, columns: int, whole: bool) -> BlockSchedule:
         block = (min(rows, _rows(kernel, kept, 1)), columns)
         return BlockSchedule(axes, block, (), (), 1, whole, _warps(block))
 
+    if any(stage.kind == "scan" for stage in kernel.stages):
+        # Sums pass from block to block: there is nothing to be had of whole rows.
+        most = ROW_BLOCKS[-1][1]
+        columns = min(_power(extent), most) if isinstance(extent, int) else 0
+        blocks = ((_rows(kernel, kept, columns), columns),) if columns else ROW_BLOCKS
+        return tuple(found(*block, whole=False) for block in blocks)
     loop = replace(found(*LOOP_BLOCK, whole=False), warps=MAX_WARPS)
     if not isinstance(extent, int):
         return (*(found(*block, whole=True) for block in ROW_BLOCKS), loop)
@@ -244,7 +250,7 @@ def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
     if _short(kernel.axes[vector]):
         columns = (*others, vector)
     singles = tuple(a for a in kept if a not in columns)
-    extent = product(kernel.reduced)
+    extent = reduced_elements(kernel)
     whole = isinstance(extent, int) and 0 < extent <= STRIP
     rows = _power(extent) if whole and isinstance(extent, int) else STRIP
     most = max(TILE // rows, min(_line(kernel), 2 * STRIP))

@@ -12,7 +12,12 @@ from tests.codegen.nest_running import Array, Bindings
 from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load
 from ftuner.core.affine import Kernel
-from ftuner.core.block_schedule import BlockSchedule, best_schedule, block_schedules
+from ftuner.core.block_schedule import (
+    BlockSchedule,
+    best_schedule,
+    block_schedules,
+    reduced_elements,
+)
 from ftuner.core.dim import evaluate
 
 PROGRAMS = 3
@@ -48,11 +53,9 @@ def launch(
 def chosen(kernel: Kernel, bindings: Bindings) -> BlockSchedule:
     """The schedule that a launcher takes."""
     schedules = block_schedules(kernel)
-    values = [
-        (evaluate(s.lanes(kernel), bindings), evaluate(s.reduced(kernel), bindings))
-        for s in schedules
-    ]
-    return schedules[best_schedule(kernel, values)]
+    lanes = [evaluate(s.lanes(kernel), bindings) for s in schedules]
+    reduced = evaluate(reduced_elements(kernel), bindings)
+    return schedules[best_schedule(schedules, lanes, reduced)]
 
 
 def small(kernel: Kernel) -> BlockSchedule:

@@ -190,13 +190,12 @@ def test_reductions_beyond_31_bits() -> None:
 
 
 def test_more_elements_than_31_bits_number() -> None:
-    """The last tile of a flat kernel, and rows of which there are as many: their indices."""
+    """The last tile: of a flat kernel, of so many rows, and of rows flattened from two axes."""
     count = 2**32 + 5
-    for shape in ((count,), (count, 3)):
-        nest, _ = nest_of("iota", shape=shape, axis=0)
-        # All results lie at one place, but for the last rows.
-        strides = (0,) * len(shape)
-        kernel = kernel_of(nest, [Operand(INT64, shape, strides)])
+    for shape, axis in (((count,), 0), ((count, 3), 0), ((2, count, 3), 1)):
+        nest, _ = nest_of("iota", shape=shape, axis=axis)
+        # All results lie at one place, where those of the last rows stay.
+        kernel = kernel_of(nest, [Operand(INT64, shape, (0,) * len(shape))])
         made = nest_kernel(kernel)
         tiles = made.tiles
         assert isinstance(tiles, int)

@@ -66,6 +66,12 @@ class NestKernel:
         return self.kernel.parameters()
 
     @cached_property
+    def even_parameters(self) -> tuple[Dim, ...]:
+        """Parameters that must be multiples of 16 for threads to load vectors, and that nothing
+        says are; see `nest_kernel`."""
+        return _even_parameters(self.kernel, self.schedule)
+
+    @cached_property
     def tiles(self) -> Dim:
         """Programs that have something to do: that many are launched, or fewer, which do several
         tiles each; no launch if it is zero."""
@@ -73,18 +79,32 @@ class NestKernel:
 
 
 def nest_kernel(
-    kernel: Kernel, schedule: BlockSchedule | None = None, aligned: bool = True
+    kernel: Kernel,
+    schedule: BlockSchedule | None = None,
+    aligned: bool = True,
+    even: bool = False,
 ) -> NestKernel:
     """A kernel by one of its schedules, the last if none is given, which holds any extents.
 
-    `aligned` promises that the addresses of all buffers are multiples of 16 bytes.
+    `aligned` promises that the addresses of all buffers are multiples of 16 bytes; `even`, that all
+    `even_parameters` are multiples of 16.
 
     Raises:
         UnsupportedKernelError: something in the kernel has no schedule here; the message says what.
     """
     expect_supported(kernel)
     schedule = schedule or block_schedules(kernel)[-1]
-    return NestKernel(kernel, schedule, _Emission(kernel, schedule).source(aligned))
+    source = _Emission(kernel, schedule).source(aligned, even)
+    return NestKernel(kernel, schedule, source)
+
+
+def _even_parameters(kernel: Kernel, schedule: BlockSchedule) -> tuple[Dim, ...]:
+    """Strides, offsets, and the extent of the axis along which vectors lie."""
+    accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+    needed: list[Dim] = [d for a in accesses for d in (a.constant, *a.coefficients)]
+    needed += [m for a in accesses for _, m in a.rest]
+    needed += [kernel.axes[a] for a in schedule.axes[1][-1:]]
+    return tuple(d for d in kernel.parameters() if d in needed and _divisor(d) < VECTOR_BYTES)
 
 
 def expect_supported(kernel: Kernel) -> None:
@@ -119,9 +139,9 @@ class _Emission:
         self.frame = Frame(kernel, schedule)
         self.positions = Positions(self.frame)
 
-    def source(self, aligned: bool) -> Source:
+    def source(self, aligned: bool, even: bool) -> Source:
         frame = self.frame
-        arguments = self._arguments(aligned)
+        arguments = self._arguments(aligned, even)
         for name in frame.parameters.values():
             # Whatever the caller's integers were.
             frame.head.line(f"{name} = tl.cast({name}, tl.int64)")
@@ -135,7 +155,7 @@ class _Emission:
         )
         return Source("nest", text, arguments, self.schedule.warps, 1)
 
-    def _arguments(self, aligned: bool) -> tuple[Argument, ...]:
+    def _arguments(self, aligned: bool, even: bool) -> tuple[Argument, ...]:
         frame, kernel = self.frame, self.kernel
         loads = {s.payload: s.dtype for s in kernel.steps if s.op == "load"}
         dtypes = [(name, loads[n]) for n, name in frame.operands.items()]
@@ -145,7 +165,10 @@ class _Emission:
         found = [Argument(name, f"*{_memory_type(dtype)}", divisor) for name, dtype in dtypes]
         if frame.checks:
             found.append(Argument("status", "*i32"))
-        found += [Argument(name, "i64", _divisor(dim)) for dim, name in frame.parameters.items()]
+        promised = _even_parameters(kernel, self.schedule) if even else ()
+        for dim, name in frame.parameters.items():
+            known = VECTOR_BYTES if dim in promised else _divisor(dim)
+            found.append(Argument(name, "i64", known))
         return tuple(found)
 
     def _tile(self) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 from ftuner.codegen.triton.nest_values import UNIFORM, Frame, Term, lanes
 
+_DIGITS = ("left", "turns", "count", "room")
 Place = tuple[Mapping[int, Term], Mapping[int, str]]
 """The index along each axis, and a mask for each dimension with lanes beyond an edge."""
 
@@ -164,7 +165,8 @@ class Positions:
         """The digits of lanes: those of `first`, and how often counting on from there goes around.
         That is less often than there are lanes, whatever the extents are."""
         body, block = self._frame.body, self._block(dimension)
-        left, turns = f"left{dimension}", f"turns{dimension}"
+        # Names of their own: those of kept axes are known in the loop over reduced ones.
+        left, turns, count, room = (f"{name}{dimension}" for name in _DIGITS)
         body.line(f"{left} = tl.cast({first}, tl.int64)")
         body.line(f"{turns} = numbers{dimension}")
         for axis in reversed(axes[1:]):
@@ -175,8 +177,8 @@ class Positions:
                 wrap = str(min(max(extent, 1), block))
             body.line(f"i{axis} = {left} % {name}")
             body.line(f"{left} = {left} // {name}")
-            body.line(f"room = tl.minimum({name} - i{axis}, {block}).to(tl.int32)")
-            body.line(f"count = {turns}")
-            body.line(f"{turns} = tl.where(count < room, 0, 1 + (count - room) // {wrap})")
-            body.line(f"i{axis} = i{axis} + count - {turns}.to(tl.int64) * {name}")
+            body.line(f"{room} = tl.minimum({name} - i{axis}, {block}).to(tl.int32)")
+            body.line(f"{count} = {turns}")
+            body.line(f"{turns} = tl.where({count} < {room}, 0, 1 + ({count} - {room}) // {wrap})")
+            body.line(f"i{axis} = i{axis} + {count} - {turns}.to(tl.int64) * {name}")
         body.line(f"i{axes[0]} = {left} + {turns}")
