@@ -14,8 +14,6 @@ from itertools import product
 from typing import Any
 
 import torch
-from ftuner.planner.block_planner import block_planner_for
-from ftuner.ukernels.blocks import BlockLibrary
 
 from benchmarks.gpu_bench import (
     CONFIDENCE,
@@ -35,12 +33,14 @@ from ftuner.core.block import Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.planner.block_plan import BlockProblem
+from ftuner.planner.block_planner import block_planner_for
 from ftuner.runtime.dense import layer_epilogue
 from ftuner.runtime.gpu.dense import GpuDense
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession, session_of
 from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.ukernels.blocks import BlockLibrary
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
 DRY_MULTIPLIES: tuple[Multiply, ...] = ("float16", "float32")

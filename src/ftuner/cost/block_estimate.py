@@ -149,7 +149,7 @@ def work_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bo
 
 
 def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> BlockEstimate:
-    """A walk over the first band of all batch elements, then over the second; it covers `m` rows."""
+    """A walk over the first band of all batch elements, then over the second, `m` rows in all."""
     first, second = work.first, work.second or work.first
     (tall, low), parts, _, programs = walk
     per_row = work.batch * work.columns * parts
