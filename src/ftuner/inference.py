@@ -22,7 +22,7 @@ from ftuner.runtime.threads import checked_threads
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
     device: str = "cpu",
-) -> Model:  # fmt: skip
+) -> Any:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
     Args:

@@ -54,10 +54,6 @@ class BlockTile:
     warps: int
     stages: int
 
-    def shared_bytes(self, itemsize: int) -> int:
-        """Bytes of the stages of A and B, if all are kept; `BlockKernel.shared_bytes` knows."""
-        return self.stages * (self.bm + self.bn) * self.bk * itemsize
-
     def accumulators_per_thread(self, warp_threads: int) -> int:
         return self.bm * self.bn // (self.warps * warp_threads)
 

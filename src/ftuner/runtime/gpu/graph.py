@@ -274,8 +274,10 @@ class GpuGraph:
 
         def launch(arrays: Sequence[Tensor]) -> None:
             mask = masks[0].tensor(arrays) if masks else None
-            given = (x.tensor(arrays) for x in (q, k, v, out))
-            attentions.run(*given, mask, weighting, past)
+            attentions.run(
+                q.tensor(arrays), k.tensor(arrays), v.tensor(arrays), out.tensor(arrays), mask,
+                weighting, past,
+            )  # fmt: skip
 
         return launch
 
