@@ -34,9 +34,11 @@ def run(
     programs: int = 3,
     parts: int = 1,
     counters: torch.Tensor | None = None,
+    bases: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Fill `c` (batch, m, n) with the product of `a` (batch, m, k) and `b` (batch, n, k), whose
-    strides say how they are stored; an extent of one along the batch is shared."""
+    strides say how they are stored; an extent of one along the batch is shared. `bases` are passed
+    instead of the tensors, where these are too large to be."""
     batch, m, n = c.shape
     k = a.shape[2]
     a_stored = a if kernel.a_order == "k" else a.transpose(1, 2)
@@ -80,6 +82,7 @@ def run(
         if operand.kind == "matrix":
             values[f"{name}_row"] = tensor.stride(1)
             values[f"{name}_batch"] = 0 if tensor.shape[0] == 1 else tensor.stride(0)
+    values.update(bases or {})
     source = gemm_source(kernel)
     assert source.arguments == gemm_arguments(kernel)
     load(source)[(programs,)](*(values[argument.name] for argument in source.arguments))

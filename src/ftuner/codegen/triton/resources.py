@@ -12,6 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 
+from ftuner.core.block import BlockKernel
 from ftuner.errors import ObjectFileError
 
 _ELF_MAGIC = b"\x7fELF\x02\x01"
@@ -21,6 +22,12 @@ _INFO = ".nv.info"
 _SIZED = 4
 """Format of an attribute that tells its own size; all others are four bytes."""
 _FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
+MOST_REGISTERS = 255
+"""Of a thread, by the instruction set of NVIDIA's chips; AMD's may have twice as many."""
+_ACCUMULATES_IN_REGISTERS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
+"""The others have memory of their own for that, or registers that are counted apart."""
+_SLACK_BYTES = 512
+"""Of shared memory: barriers, and rows or columns on their way from one layout to another."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +106,22 @@ def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
     # ones go to lanes of vector registers.
     registers = number("vgpr_count")
     return Resources(threads, registers, 4 * number("vgpr_spill_count"), shared_bytes)
+
+
+def disagreements(kernel: BlockKernel, architecture: str, compiled: Resources) -> tuple[str, ...]:
+    """Where a compiled product kernel is not what its model says: spills, more registers than there
+    are or fewer than its accumulators, more shared memory. Empty if it is; less shared memory than
+    modelled is no disagreement."""
+    warp_threads = 32 if kernel.specialised else compiled.threads // kernel.main.warps
+    accumulators = kernel.main.accumulators_per_thread(warp_threads)
+    modelled = kernel.shared_bytes(architecture)
+    found = []
+    if compiled.spilled_bytes:
+        found.append(f"spills {compiled.spilled_bytes} bytes of a thread's registers")
+    if compiled.registers > MOST_REGISTERS:
+        found.append(f"takes {compiled.registers} registers of a thread")
+    if compiled.registers < accumulators and architecture in _ACCUMULATES_IN_REGISTERS:
+        found.append(f"has {compiled.registers} registers for {accumulators} accumulators")
+    if compiled.shared_bytes > modelled + _SLACK_BYTES:
+        found.append(f"takes {compiled.shared_bytes} bytes of shared memory, modelled {modelled}")
+    return tuple(found)
