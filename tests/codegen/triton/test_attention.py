@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.codegen.triton.attention import attention_source
+from ftuner.codegen.triton.attention import SEARCH, attention_source
 from ftuner.core.block_attention import (
     AttentionCall,
     AttentionForm,
@@ -39,6 +39,8 @@ from tests.codegen.triton.attention_running import (  # noqa: E402
     random,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+"""NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
 SCALE = 0.3
 PLAIN = Weighting(SCALE)
 LOWEST = float(np.finfo(np.float32).min)
@@ -106,14 +108,14 @@ def test_large_scores() -> None:
 
 
 @pytest.mark.parametrize("past", [0, 3, 30, -3, -1000, 1000])
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_causal(past: int, packed: bool, parts: int) -> None:
-    for extents in EXTENTS:
+def test_causal(past: int, parts: int) -> None:
+    for number, extents in enumerate(EXTENTS):
         rows, keys = extents[3:5]
         # As a call gives it.
-        past = min(max(past, -rows), keys)
-        check(operands_of(extents), Weighting(SCALE, past), packed=packed, parts=parts)
+        limit = min(max(past, -rows), keys)
+        packed = (number + parts) % 2 == 0
+        check(operands_of(extents), Weighting(SCALE, limit), packed=packed, parts=parts)
 
 
 def test_the_last_position_sees_all_keys() -> None:
@@ -187,7 +189,7 @@ def test_masks_of_sixteen_bits(dtype: DType) -> None:
 
 @pytest.mark.parametrize("boolean", [False, True])
 def test_layouts_of_masks(boolean: bool) -> None:
-    extents = (2, 2, 2, 37, 53, 8, 24)
+    extents = (2, 1, 2, 21, 53, 8, 24)
     dtype = BOOL if boolean else FLOAT32
     for axes in ((0, 1, 4), (2, 3, 4)):
         operands = operands_of(extents, mask=masks_of(extents, axes, dtype))
@@ -196,7 +198,7 @@ def test_layouts_of_masks(boolean: bool) -> None:
             for layout in ("contiguous", "strided"):
                 check(operands, mask=AttentionMask(dtype, spread, layout))
     # Aligned ones have rows of whole 16 bytes.
-    extents = (2, 2, 2, 37, 64, 8, 24)
+    extents = (2, 1, 2, 21, 64, 8, 24)
     operands = operands_of(extents, mask=masks_of(extents, (2, 3, 4), dtype))
     check(operands, Weighting(SCALE, 5), mask=AttentionMask(dtype, "scores", "aligned"))
 
@@ -366,17 +368,17 @@ def test_descriptors(causal: int | None) -> None:
 
 LENGTHS = (
     # Rows and keys of each request.
-    ((3, 3), (0, 5), (40, 61), (1, 70), (5, 0), (16, 16), (17, 17)), ((1, 9), (1, 33), (1, 1)),
-    ((0, 0), (0, 0)), ((33, 33),), ((2, 40),) * 131,
+    ((3, 3), (0, 5), (20, 41), (1, 50), (5, 0), (16, 16), (17, 17)), ((1, 9), (1, 33), (1, 1)),
+    ((0, 0), (0, 0)), ((33, 33),),
 )  # fmt: skip
 
 
 def ragged(
     lengths: tuple[tuple[int, int], ...], causal: str, offsets: DType, past: int = 0,
-    parts: int = 1, packed: bool = False, **form: Any,
+    parts: int = 1, packed: bool = False, heads: int = 1, sharing: int = 2, **form: Any,
 ) -> None:  # fmt: skip
     """Requests one after the other give what each gives alone."""
-    heads, sharing, depth, columns = 2, 2, 8, 24
+    depth, columns = 8, 24
     rows, keys = (sum(each) for each in zip(*lengths, strict=True))
     dtype = FLOAT16 if form.get("loads") == "descriptors" else FLOAT32
     # Behind the last request there is what must not be read.
@@ -389,9 +391,9 @@ def ragged(
     operands = Operands(q, k, v)
     kernel = kernel_of(operands, dtype, packed=packed, split=parts > 1, causal=causal,
                        ragged=offsets, **form)  # fmt: skip
-    starts = np.cumsum([(0, 0), *lengths], axis=0)
+    starts = [tuple(map(int, each)) for each in np.cumsum([(0, 0), *lengths], axis=0)]
     given = {
-        name: torch.from_numpy(starts[:, i].astype(offsets.name))
+        name: torch.tensor([each[i] for each in starts], dtype=getattr(torch, offsets.name))
         for i, name in enumerate(("q_offsets", "k_offsets"))
     }
     out = torch.full((1, heads, sharing, rows, columns), SENTINEL, dtype=q.dtype)
@@ -410,8 +412,13 @@ def ragged(
 @pytest.mark.parametrize("number", range(len(LENGTHS)))
 @pytest.mark.parametrize("causal", ["none", "first", "last"])
 def test_requests_of_unequal_length(number: int, causal: str) -> None:
-    ragged(LENGTHS[number], causal, INT32)
+    ragged(LENGTHS[number], causal, INT32, heads=2)
     ragged(LENGTHS[number], causal, INT64, parts=3, packed=True)
+
+
+def test_many_requests() -> None:
+    """More than are looked at together."""
+    ragged(((1, 2),) * SEARCH + ((2, 20), (0, 3)), "last", INT32, sharing=1)
 
 
 def test_requests_of_unequal_length_by_descriptors() -> None:
@@ -441,7 +448,7 @@ def test_the_next_request_may_hold_anything() -> None:
 # Any of it.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     extents=st.tuples(
         st.integers(1, 2), st.integers(1, 2), st.integers(1, 3), st.integers(1, 40),
@@ -462,9 +469,9 @@ def test_any_extents(
     check(operands, Weighting(SCALE, past, safe=True), packed=packed, parts=parts, group=group)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
-    lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=5),
+    lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4),
     causal=st.sampled_from(("none", "first", "last")),
     past=st.integers(-5, 5),
     packed=st.booleans(),

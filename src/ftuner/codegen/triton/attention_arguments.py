@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument
 from ftuner.core.block_attention import AttentionCall, AttentionKernel
 from ftuner.core.dtype import FLOAT32, INT32
@@ -39,9 +41,9 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     pointers["workspace"] = Argument("workspace", f"*{floats}", ALIGNED_BYTES)
     pointers["arrivals"] = Argument("arrivals", f"*{counts}")
     numbers = []
-    for name, kind in AttentionCall.__annotations__.items():
+    for name, kind in get_type_hints(AttentionCall).items():
         array, _, axis = name.partition("_")
-        if kind == "float":
+        if kind is float:
             numbers.append(Argument(name, floats))
         elif described and array in ("k", "v"):
             # Of descriptors: 0 or 1.
