@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 from ftuner.errors import ConfigurationError, InputError
 from ftuner.frontends.onnx.importer import import_model
@@ -22,7 +21,7 @@ from ftuner.runtime.threads import checked_threads
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
     device: str = "cpu",
-) -> Any:  # fmt: skip
+) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
     Args:
@@ -51,13 +50,15 @@ def load(
     return Model(optimised(imported.graph), default_session(), threads, progress)
 
 
-def _on_gpu(graph: Graph, device: str, progress: Progress | None) -> Any:
+def _on_gpu(graph: Graph, device: str, progress: Progress | None) -> Model:
+    """A model with the methods of `Model`."""
     try:
         # Imported by name: it needs torch and triton.
         gpu = import_module("ftuner.runtime.gpu.model")
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None
-    return gpu.gpu_model(graph, device, progress)
+    found: Model = gpu.gpu_model(graph, device, progress)
+    return found
 
 
 @dataclass
