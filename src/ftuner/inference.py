@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
-from ftuner.errors import InputError
+from ftuner.errors import ConfigurationError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
+from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.arrays import Array
 from ftuner.runtime.backend import Progress
@@ -16,7 +18,10 @@ from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
 
 
-def load(model: Source, *, threads: int | None = None, progress: Progress | None = None) -> Model:
+def load(
+    model: Source, *, threads: int | None = None, progress: Progress | None = None,
+    device: str = "cpu",
+) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
     Args:
@@ -24,19 +29,36 @@ def load(model: Source, *, threads: int | None = None, progress: Progress | None
         threads: that a run uses, the caller's own included; by default those of the process
             (`ftuner.set_num_threads`).
         progress: called with (what, done, total).
+        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes tensors
+            that are there as well as arrays, and gives what it was given.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.
 
     Raises:
-        UnsupportedOperatorError: operators that ftuner does not have; all of them are listed.
+        UnsupportedOperatorError: operators that ftuner does not have, or not on the device; all of
+            them are listed.
         GraphError: a file that is no valid model.
-        ConfigurationError: the extra `onnx` is not installed.
+        ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device.
+        HardwareError: a GPU that kernels cannot run on.
     """
     imported = import_model(model)
+    if device != "cpu":
+        return _on_gpu(optimised(imported.graph), device, progress)
     if threads is not None:
         threads = checked_threads(threads)
     return Model(optimised(imported.graph), default_session(), threads, progress)
+
+
+def _on_gpu(graph: Graph, device: str, progress: Progress | None) -> Model:
+    """A model with the methods of `Model`."""
+    try:
+        # Imported by name: it needs torch and triton.
+        gpu = import_module("ftuner.runtime.gpu.model")
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None
+    found: Model = gpu.gpu_model(graph, device, progress)
+    return found
 
 
 @dataclass

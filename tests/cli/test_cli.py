@@ -108,6 +108,20 @@ def test_explain() -> None:
     assert document("explain", "gemm", "--m", "3", "--n", "5", "--k", "7")["workers"] == 1
 
 
+def test_explain_on_a_gpu(tmp_path: Path) -> None:
+    target = tmp_path / "plan.svg"
+    shape = (*SHAPE[:-1], "h200", "--dtype", "bfloat16")
+    result = run("explain", "gemm", *shape, "--save", str(target))
+    assert result.exit_code == 0, result.stderr
+    for part in ("multiplied as bfloat16", "tiles enumerated", "wave   1", "estimate, bound by",
+                 "roofline at", "computed and thrown away", f"drawn to {target}"):  # fmt: skip
+        assert part in result.stdout
+    assert target.stat().st_size > 1000
+    found = document("explain", "gemm", *shape, "--batch", "3")
+    assert (found["hardware"], found["contraction"]["batch"]) == ("h200", 3)
+    assert document("explain", "gemm", *shape[:-1], "tf32")["contraction"]["multiply"] == "tf32"
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_explain_saves(tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
@@ -123,7 +137,9 @@ def test_explain_saves(tmp_path: Path, suffix: str) -> None:
         (("tune", "--dtype", "int8"), "DTypeError"),
         (("tune", "--isa", "avx9"), "HardwareError"),
         (("tune", "--activation", "nope"), "ExpressionError"),
-        (("explain", "gemm", *SHAPE[:-1], "h200"), "HardwareError"),
+        (("explain", "gemm", *SHAPE[:-1], "h200", "--dtype", "float64"), "DTypeError"),
+        (("explain", "gemm", *SHAPE[:-1], "v100", "--dtype", "bfloat16"), "HardwareError"),
+        (("explain", "gemm", *SHAPE[:-1], "h200", "--isa", "avx2"), "ConfigurationError"),
         (("explain", "gemm", *SHAPE, "--dtype", "int8"), "DTypeError"),
         (("explain", "gemm", *SHAPE, "--workers", "99"), "ConfigurationError"),
         (("explain", "gemm", *SHAPE, "--save", "plan.gif"), "ConfigurationError"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -217,3 +218,21 @@ def assert_equal(case: Case, found: Array, arrays: Sequence[Array], bindings: Bi
         error = np.abs(found - wide)
     wrong = finite & ~(error <= np.broadcast_to(allowed, wide.shape))
     assert not wrong.any(), f"{message}: {found[wrong][:4]} is not {wide[wrong][:4]}"
+
+
+_WALLS: list[mmap.mmap] = []
+
+
+def before_a_wall(x: Array) -> Array:
+    """A copy that ends where memory ends."""
+    page = mmap.PAGESIZE
+    size = -(-x.nbytes // page) * page or page
+    memory = mmap.mmap(-1, size + page)
+    _WALLS.append(memory)
+    whole = np.frombuffer(memory, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    wall = ctypes.c_void_p(int(whole.ctypes.data) + size)
+    assert libc.mprotect(wall, ctypes.c_size_t(page), 0) == 0
+    found: Array = whole[size - x.nbytes : size].view(x.dtype).reshape(x.shape)
+    found[...] = x
+    return found

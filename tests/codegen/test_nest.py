@@ -6,8 +6,6 @@ guards, tasks are run in two parts, and floats are compared in float64.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +23,7 @@ from tests.codegen.nest_running import (
     Functions,
     Guarded,
     assert_equal,
+    before_a_wall,
     below,
     values,
     values_of,
@@ -265,33 +264,15 @@ def test_nothing_behind_an_operand_is_read(isa: str) -> None:
             for number, case in enumerate(cases):
                 for c in (1, 3, 15, 16, 17, 63):
                     bindings = {"A": 3, "B": 5, "C": c}
-                    arrays = [_before_a_wall(x) for x in case.arrays(bindings, c)]
+                    arrays = [before_a_wall(x) for x in case.arrays(bindings, c)]
                     shape = tuple(evaluate(n, bindings) for n in case.results()[0].shape)
-                    out = _before_a_wall(np.zeros(shape, case.results()[0].dtype.name))
+                    out = before_a_wall(np.zeros(shape, case.results()[0].dtype.name))
                     assert functions.run(number, arrays, [out.ctypes.data], bindings) == 0
                     assert_equal(case, out, arrays, bindings)
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-_WALLS: list[mmap.mmap] = []
-
-
-def _before_a_wall(x: Array) -> Array:
-    """A copy that ends where memory ends."""
-    page = mmap.PAGESIZE
-    size = -(-x.nbytes // page) * page or page
-    memory = mmap.mmap(-1, size + page)
-    _WALLS.append(memory)
-    whole = np.frombuffer(memory, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    wall = ctypes.c_void_p(int(whole.ctypes.data) + size)
-    assert libc.mprotect(wall, ctypes.c_size_t(page), 0) == 0
-    found: Array = whole[size - x.nbytes : size].view(x.dtype).reshape(x.shape)
-    found[...] = x
-    return found
 
 
 # Schedules: what is walked by vectors.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftuner.cli import explain_model
+from ftuner.cli.explain_block import show_block
 from ftuner.cli.output import JsonOption, console, print_json
 from ftuner.cli.roofline import roofline_table
 from ftuner.cli.routing import ModelFiles
+from ftuner.cli.terms import estimate_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +40,10 @@ def gemm(
     n: Annotated[int, Extent],
     k: Annotated[int, Extent],
     batch: Annotated[int, Extent] = 1,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[
+        str,
+        typer.Option(help="float32 or float64; on a GPU float16, bfloat16, tf32 or float32."),
+    ] = "float32",
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: all.")] = None,
     hardware: Annotated[
         str | None, typer.Option(help="A recorded machine; default: this one.")
@@ -49,6 +54,7 @@ def gemm(
 ) -> None:
     """Explain the product of (m, k) by a packed (k, n), without running it."""
     from ftuner.hardware.recorded import load_recorded
+    from ftuner.report.explain import Explanation
     from ftuner.report.explain import explain as explain_on
     from ftuner.report.picture import patch_picture
 
@@ -69,11 +75,16 @@ def gemm(
     if as_json:
         print_json(found.to_document())
         return
+    if not isinstance(found, Explanation):
+        show_block(found)
+        if save is not None:
+            console().print(f"drawn to {save}", soft_wrap=True)
+        return
     out = console()
     out.print(_plan_table(found))
     out.print(_widths_line(found))
     out.print(patch_picture(found))
-    out.print(_estimate_table(found))
+    out.print(estimate_table(found.estimate))
     out.print(roofline_table(found.roofline))
     out.print(_waste_line(found))
     if save is not None:
@@ -111,23 +122,6 @@ def _widths_line(found: Explanation) -> str:
     for other in others:
         line += f"; of {other.columns} they would take {duration(other.seconds)}"
     return line
-
-
-def _estimate_table(found: Explanation) -> Table:
-    from rich.table import Table
-
-    from ftuner.report.units import duration
-
-    total = found.estimate.seconds
-    table = Table(title=f"estimate, bound by {found.estimate.bound}", title_justify="left")
-    table.add_column("term")
-    table.add_column("time", justify="right")
-    table.add_column("of total", justify="right")
-    for name, seconds in found.estimate.terms().items():
-        table.add_row(name.removesuffix("_s"), duration(seconds), f"{seconds / total:.1%}")
-    table.add_section()
-    table.add_row("total, transfers overlapping", duration(total), "100.0%")
-    return table
 
 
 def _waste_line(found: Explanation) -> str:

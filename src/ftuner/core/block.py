@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.core.ukernel import epilogue_digest
 
 Order = Literal["k", "spatial"]
@@ -25,6 +25,24 @@ Loads = Literal["pointers", "descriptors"]
 """How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
 the whole operand that the chip's copy engine (TMA) walks."""
 
+_ASYNCHRONOUS = ("sm_90", "sm_100")
+"""Chips whose matrix instruction (wgmma, tcgen05) reads shared memory on its own, so that a stage
+is in use while the next one is waited for."""
+_BARRIER_BYTES = 8
+"""Of one stage that the copy engine fills."""
+_THREADS_PER_WARP = 32
+"""Where a chip has more, a thread holds less than is said here."""
+_VALUES_AT_ONCE = 32
+"""Of a thread in an epilogue, beside its accumulators. Fitted on kernels compiled by Triton 3.6 and
+3.9 for sm_80 and sm_90 with gelu, the longest epilogue: threads of 128 accumulators spill up to 1.7
+KiB without slices, some hundred bytes with 64 values at once, next to nothing with 32."""
+_ADDRESSES_AT_ONCE = 16
+"""Values likewise where each has a store of its own, and so an address."""
+_STAGING_BYTES = 32 * 1024
+"""Of C on its way to the copy engine: little enough that a tile of 128 x 256 x 64 has four stages
+of 16 bits in the 227 KiB of sm_90."""
+_LEAST_SLICE_COLUMNS = 16
+
 
 @dataclass(frozen=True)
 class BlockTile:
@@ -35,10 +53,6 @@ class BlockTile:
     bk: int
     warps: int
     stages: int
-
-    def shared_bytes(self, itemsize: int) -> int:
-        """Bytes of the stages of A and B."""
-        return self.stages * (self.bm + self.bn) * self.bk * itemsize
 
     def accumulators_per_thread(self, warp_threads: int) -> int:
         return self.bm * self.bn // (self.warps * warp_threads)
@@ -62,7 +76,13 @@ class BlockKernel:
     b_order: Order
     loads: Loads = "pointers"
     aligned: bool = True
-    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes."""
+    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes, and,
+    where pointers walk along a contiguous k, the bytes of k too."""
+    c_aligned: bool = True
+    """False if `aligned` is not to be relied on for C and the epilogue's matrices."""
+    specialised: bool = False
+    """Whether some warps load while others multiply (warp specialisation); for chips where Triton
+    does that, with descriptors."""
     split: bool = False
     """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
     epilogue: Expr = ACCUMULATOR
@@ -72,6 +92,57 @@ class BlockKernel:
         return self.tiles[0]
 
     @property
+    def stores_by_descriptor(self) -> bool:
+        """Whether C too is written by the copy engine."""
+        return self.loads == "descriptors" and self.aligned and self.c_aligned
+
+    @property
+    def slices(self) -> int:
+        """Slices of its columns in which a tile passes through the epilogue, one after the other;
+        a power of two. One where warps are specialised: Triton cannot slice what they hand on."""
+        if self.specialised:
+            return 1
+        tile = self.main
+        wanted = 1
+        if self.stores_by_descriptor:
+            wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // _STAGING_BYTES)
+        values = tile.accumulators_per_thread(_THREADS_PER_WARP)
+        if not (self.aligned and self.c_aligned):
+            wanted = max(wanted, -(-values // _ADDRESSES_AT_ONCE))
+        elif self.epilogue != ACCUMULATOR:
+            wanted = max(wanted, -(-values // _VALUES_AT_ONCE))
+        # Tiles and warps are powers of two, and so is what is wanted.
+        return max(1, min(wanted, tile.bn // _LEAST_SLICE_COLUMNS))
+
+    def buffers(self, architecture: str) -> int:
+        """Stages that lie in shared memory: one less than the stages where the multiplying warps
+        read a stage into registers before they wait for the next; one where elements are loaded
+        singly, two bytes at a time, which nothing can do in the background."""
+        if self.loads == "pointers" and not self.aligned and self.dtype.itemsize < 4:
+            return 1
+        tile, whole = self.main, self.multiply != "float32"
+        groups = tile.bm % 64 == 0 and tile.warps % 4 == 0
+        asynchronous = architecture in _ASYNCHRONOUS and whole and groups
+        return tile.stages if asynchronous else max(tile.stages - 1, 1)
+
+    def shared_bytes(self, architecture: str) -> int:
+        """Bytes of shared memory that a block takes: the buffers of A and B, and beside them, where
+        the next tile is loaded while one is stored, slices of C and of the epilogue's matrices.
+
+        On sm_80 and sm_90, Triton allocates this to within half a kibibyte, or less where what
+        passes between layouts passes piece by piece: matrices of the epilogue, and tiles without
+        buffers that hide it.
+        """
+        tile, itemsize = self.main, self.dtype.itemsize
+        buffers = self.buffers(architecture)
+        loaded = buffers * (tile.bm + tile.bn) * tile.bk * itemsize
+        slice_bytes = tile.bm * (tile.bn // self.slices) * itemsize
+        if self.loads == "pointers":
+            return max(loaded, slice_bytes)
+        staged = 1 + any(operand.kind == "matrix" for operand in operands(self.epilogue))
+        return loaded + buffers * _BARRIER_BYTES + staged * slice_bytes
+
+    @property
     def symbol(self) -> str:
         """The name of the compiled function, unique among all kernels."""
         tile = self.main
@@ -79,7 +150,8 @@ class BlockKernel:
         flags = "".join(
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
-                               ("s", self.split))
+                               ("c", self.aligned and self.c_aligned), ("s", self.split),
+                               ("w", self.specialised))
             if on
         )  # fmt: skip
         return (

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr, Operand, evaluate, gelu, gelu_tanh, hard_swish, silu
 
 
@@ -138,3 +139,13 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "logical_not": _same(1, BOOLS, np.logical_not),
 }
 """`where` (condition, x, y) and `cast` are apart: their arguments differ in dtype."""
+
+
+def neutral(kind: str, dtype: DType) -> float:
+    """What a reduction (`sum`, `product`, `maximum`, `minimum`) of nothing gives."""
+    if kind in ("sum", "product"):
+        return 0 if kind == "sum" else 1
+    if dtype.kind == "float":
+        return -math.inf if kind == "maximum" else math.inf
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    return low if kind == "maximum" else low + (1 << dtype.bits) - 1

@@ -25,8 +25,8 @@ _KINDS: Mapping[str, type[CpuHardware] | type[GpuHardware]] = {
 }
 _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
-_MAY_BE_ZERO = frozenset({"associativity", "synchronise_s", "launch_s"})
-_MAY_BE_EMPTY = frozenset({"provenance", "matrix_flops_per_s"})
+_MAY_BE_ZERO = frozenset({"associativity", "synchronise_s", "launch_s", "accumulator_bytes"})
+_MAY_BE_EMPTY = frozenset({"provenance", "matrix_flops_per_s", "matrix_instructions"})
 
 _T = TypeVar("_T")
 
@@ -93,11 +93,12 @@ def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
         raise HardwareError(f"hardware document: kind is {kind!r}; expected 'cpu' or 'gpu'")
     entries = {key: value for key, value in document.items() if key != "kind"}
     hardware = _decode_dataclass(_KINDS[kind], entries, "hardware")
-    if isinstance(hardware, CpuHardware):
-        for field, parts in (("isas", hardware.isas), ("levels", hardware.levels)):
+    for field in fields(hardware):
+        parts = getattr(hardware, field.name)
+        if isinstance(parts, tuple):
             names = [part.name for part in parts]
             if len(set(names)) < len(names):
-                raise HardwareError(f"hardware.{field} repeats a name: {', '.join(names)}")
+                raise HardwareError(f"hardware.{field.name} repeats a name: {', '.join(names)}")
     return hardware
 
 
@@ -134,7 +135,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return _decode_number(hint, value, where, zero=field in _MAY_BE_ZERO)
     if get_origin(hint) is tuple:
         items = _expect(value, list, "a list", where)
-        if not items:
+        if not items and field not in _MAY_BE_EMPTY:
             raise HardwareError(f"{where} is empty")
         item_type = get_args(hint)[0]
         return tuple(

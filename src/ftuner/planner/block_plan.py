@@ -48,8 +48,38 @@ class BlockPlan(NamedTuple):
         return (first, (self.kernel.tiles[1], self.rows, self.problem.m))
 
     @property
+    def columns(self) -> int:
+        """Column tiles of a band."""
+        return -(-self.problem.n // self.kernel.main.bn)
+
+    @property
     def tiles(self) -> int:
         """Tiles of all bands and batch elements."""
-        columns = -(-self.problem.n // self.kernel.main.bn)
         of_rows = sum(-(-(last - first) // tile.bm) for tile, first, last in self.bands)
-        return self.problem.batch * of_rows * columns
+        return self.problem.batch * of_rows * self.columns
+
+    @property
+    def waves(self) -> int:
+        """Units, a unit being a part of a tile, that the busiest program does one after the
+        other."""
+        return -(-self.tiles * self.parts // self.programs)
+
+    def number(self, row: int, column: int) -> int:
+        """The number of the tile that computes an element of the first matrix of a batch, in the
+        order in which programs take tiles."""
+        before = 0
+        for tile, first, last in self.bands:
+            row_tiles = -(-(last - first) // tile.bm)
+            if row < last:
+                break
+            before += self.problem.batch * row_tiles * self.columns
+        row_tile = (row - first) // tile.bm
+        first_of_group = row_tile // self.group * self.group
+        height = min(row_tiles - first_of_group, self.group)
+        place = column // tile.bn * height + row_tile - first_of_group
+        return before + first_of_group * self.columns + place
+
+    def wave(self, row: int, column: int) -> int:
+        """When an element is ready: how many units the program that finishes its tile has done
+        before."""
+        return ((self.number(row, column) + 1) * self.parts - 1) // self.programs

@@ -15,10 +15,15 @@ from ftuner.core.dtype import DTYPES
 from ftuner.core.ukernel import ROW, UKernel
 from ftuner.cost.estimate import Estimate
 from ftuner.cost.work import Machine
-from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
+from ftuner.errors import ConfigurationError, DTypeError, ShapeError
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
 from ftuner.planner.plan import Plan, Problem, Range
 from ftuner.planner.planner import planner_for
+from ftuner.report.explain_block import (
+    BlockExplanation,
+    expect_no_cpu_settings,
+    explain_block,
+)
 from ftuner.report.roofline import Roofline, roofline_of
 from ftuner.ukernels.library import build_library
 
@@ -173,28 +178,27 @@ def explain(
     workers: int | None,
     hardware: CpuHardware | GpuHardware,
     isa: str | None = None,
-) -> Explanation:
+) -> Explanation | BlockExplanation:
     """Plan `batch` products of `(m, k)` by a packed `(k, n)` and say why it is so.
 
     Args:
         m, n, k, batch: extents, positive.
-        dtype: `float32` or `float64`.
-        workers: from one to the machine's cores; all of them if None.
-        isa: one of the machine's; the widest if None.
+        dtype: `float32` or `float64`; on a GPU see `explain_block`.
+        workers: from one to a CPU's cores; all of them if None.
+        isa: one of a CPU's; the widest if None.
 
     Raises:
         ShapeError: an extent is not positive.
         DTypeError: another dtype.
-        ConfigurationError: more workers than cores, or none.
-        HardwareError: a GPU, or an ISA that the machine does not have.
+        ConfigurationError: more workers than cores, or none; workers or an ISA of a GPU.
+        HardwareError: an ISA that the machine does not have, or a GPU that does not multiply so.
     """
-    if not isinstance(hardware, CpuHardware):
-        raise HardwareError(
-            f"{hardware.name} is a GPU; this version plans for CPUs only and makes no GPU plans"
-        )
     for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
         if extent < 1:
             raise ShapeError(f"{name} is {extent}; expected at least 1")
+    if not isinstance(hardware, CpuHardware):
+        expect_no_cpu_settings(workers, isa)
+        return explain_block(m, n, k, batch, dtype, hardware)
     if dtype not in DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
     if workers is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MemoryLevel
+from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MatrixInstruction, MemoryLevel
 from ftuner.hardware.recorded import to_document
 from ftuner.report.units import capacity, duration, rate
 
@@ -28,12 +28,18 @@ def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
     table.add_column("provenance")
     kind = "GPU" if isinstance(hardware, GpuHardware) else "CPU"
     _add_part(table, kind, hardware)
-    if isinstance(hardware, CpuHardware):
-        parts: list[Isa | MemoryLevel] = [*hardware.isas, *hardware.levels]
-        for part in parts:
-            table.add_section()
-            _add_part(table, part.name, part)
+    for part in _parts(hardware):
+        table.add_section()
+        _add_part(table, part.name, part)
     return table
+
+
+def _parts(
+    hardware: CpuHardware | GpuHardware,
+) -> tuple[Isa | MemoryLevel | MatrixInstruction, ...]:
+    if isinstance(hardware, GpuHardware):
+        return hardware.matrix_instructions
+    return (*hardware.isas, *hardware.levels)
 
 
 def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
@@ -44,7 +50,11 @@ def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
     return document
 
 
-def _add_part(table: Table, name: str, part: CpuHardware | GpuHardware | Isa | MemoryLevel) -> None:
+def _add_part(
+    table: Table,
+    name: str,
+    part: CpuHardware | GpuHardware | Isa | MemoryLevel | MatrixInstruction,
+) -> None:
     shown = name
     for field in fields(part):
         value = getattr(part, field.name)

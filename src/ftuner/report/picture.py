@@ -23,7 +23,7 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#eeca3b", "#7
 """One a uKernel, in the order of the area that it covers; beyond them they repeat."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Stand for colours where there are none."""
-_LINE_HEIGHT = 2.0
+LINE_HEIGHT = 2.0
 """A character cell of a terminal is about twice as high as it is wide."""
 
 
@@ -103,8 +103,8 @@ class PatchPicture:
         coloured = console.color_system is not None
         margin = len(str(m)) + 1
         room = max(options.max_width - margin, 1)
-        per_element = min(room / n, _LINE_HEIGHT * MAX_LINES / m)
-        lines = max(round(m * per_element / _LINE_HEIGHT), MIN_LINES, len(self._row_cuts) - 1)
+        per_element = min(room / n, LINE_HEIGHT * MAX_LINES / m)
+        lines = max(round(m * per_element / LINE_HEIGHT), MIN_LINES, len(self._row_cuts) - 1)
         width = max(round(n * per_element), MIN_COLUMNS, len(self._column_cuts) - 1)
         down = scale_axis(self._row_cuts, min(lines, MAX_LINES, max(m, 1)))
         across = scale_axis(self._column_cuts, min(width, room))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ftuner.errors import ConfigurationError
 from ftuner.report.explain import Explanation
+from ftuner.report.explain_block import BlockExplanation
 from ftuner.report.picture import COLOURS, ukernels_by_area, workers_label
 from ftuner.report.units import duration, rate
 
@@ -17,12 +18,15 @@ _SIZE_INCHES = (11.0, 5.0)
 _DPI = 150
 _LABEL_SHARE = 0.06
 """A patch narrower or lower than this part of C carries no label of its own; the legend has it."""
+_MAX_WAVES = 16
+"""Of the legend."""
 _MARGIN = 4.0
 """The roofline is drawn this factor beyond its ridges and the product, to both sides."""
 
 
-def save_picture(explanation: Explanation, path: str | Path) -> None:
-    """Draw the patches by worker and uKernel, beside the roofline; SVG or PNG by suffix.
+def save_picture(explanation: Explanation | BlockExplanation, path: str | Path) -> None:
+    """Draw the patches by worker and uKernel, or those of a GPU by wave, beside the roofline; SVG
+    or PNG by suffix.
 
     Raises:
         ConfigurationError: another suffix, matplotlib is not installed, or the file cannot be
@@ -41,7 +45,10 @@ def save_picture(explanation: Explanation, path: str | Path) -> None:
     # Imported by name: most processes never draw.
     figure = import_module("matplotlib.figure").Figure(_SIZE_INCHES, layout="constrained")
     patches, roofline = figure.subplots(1, 2, width_ratios=(2, 1))
-    _draw_patches(patches, explanation)
+    if isinstance(explanation, BlockExplanation):
+        _draw_waves(patches, explanation)
+    else:
+        _draw_patches(patches, explanation)
     _draw_roofline(roofline, explanation)
     try:
         figure.savefig(target, dpi=_DPI)
@@ -88,7 +95,34 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
     )
 
 
-def _draw_roofline(axes: Any, explanation: Explanation) -> None:
+def _draw_waves(axes: Any, explanation: BlockExplanation) -> None:
+    """Tiles of the first batch element by wave; each tile to scale."""
+    rectangle = import_module("matplotlib.patches").Rectangle
+    plan, contraction = explanation.plan, explanation.contraction
+    m, n, width = contraction.m, contraction.n, plan.kernel.main.bn
+    seen: dict[int, str] = {}
+    for tile, first, last in plan.bands:
+        for top in range(first, last, tile.bm):
+            for left in range(0, n, width):
+                wave = plan.wave(top, left)
+                seen[wave] = COLOURS[wave % len(COLOURS)]
+                axes.add_patch(
+                    rectangle((left, top), min(width, n - left), min(tile.bm, last - top),
+                              facecolor=seen[wave], edgecolor="white", linewidth=0.4)
+                )  # fmt: skip
+    waves = sorted(seen)[:_MAX_WAVES]
+    handles = [rectangle((0, 0), 1, 1, facecolor=seen[w], label=str(w + 1)) for w in waves]
+    axes.legend(handles=handles, title="wave", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_xlim(0, n)
+    axes.set_ylim(m, 0)
+    axes.set_xlabel("n")
+    axes.set_ylabel("m")
+    tiles = " + ".join(str(tile) for tile in plan.kernel.tiles)
+    axes.set_title(f"{m} x {n} x {contraction.k} {explanation.multiply}, "
+                   f"{explanation.hardware.name}: {tiles}")  # fmt: skip
+
+
+def _draw_roofline(axes: Any, explanation: Explanation | BlockExplanation) -> None:
     line = explanation.roofline
     here = line.flops_per_byte
     ridges = [line.peak_flops_per_s / roof.bandwidth_bytes_per_s for roof in line.roofs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,15 @@ import numpy as np
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.planner.plan import Problem
-from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
+from ftuner.runtime.arrays import (
+    Array,
+    as_array,
+    dtype_of,
+    on_gpu,
+    readable,
+    same_dtype,
+    writable,
+)
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.operands import (
     a_layout,
@@ -49,7 +58,7 @@ class Matmul:
 
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
-    ) -> Array:
+    ) -> Any:
         if type(a) is np.ndarray and type(b) is np.ndarray and not accumulate:
             # The short way, for arguments like some before: no view is made, nothing is planned.
             key: tuple[object, ...] = a.shape, a.strides, b.shape, b.strides, self._session.threads
@@ -76,7 +85,12 @@ class Matmul:
 
     def _general(
         self, a_given: object, b_given: object, out: object | None, accumulate: bool
-    ) -> Array:
+    ) -> Any:
+        if on_gpu(a_given) or on_gpu(b_given):
+            # Imported by name: it needs torch and triton, which importing ftuner must not.
+            return import_module("ftuner.runtime.gpu.matmul").matmul(
+                a_given, b_given, out, accumulate
+            )
         a, b = as_array(a_given, "a"), as_array(b_given, "b")
         dtype_of(a, "a")
         dtype_of(b, "b")

@@ -65,11 +65,11 @@ class Model:
 
     @property
     def inputs(self) -> list[TensorSpec]:
-        return [_spec(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
+        return [spec_of(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
 
     @property
     def outputs(self) -> list[TensorSpec]:
-        return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+        return [spec_of(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
 
     def __call__(self, **inputs: object) -> dict[str, Array]:
         """Run the model on arrays given by name; returns the outputs by name."""
@@ -140,13 +140,7 @@ class Model:
         return outputs
 
     def _arrays(self, feeds: Mapping[str, object]) -> list[Array]:
-        if len(feeds) != len(self._names) or any(n not in feeds for n in self._names):
-            missing = [n for n in self._names if n not in feeds]
-            unknown = [n for n in feeds if n not in self._names]
-            raise InputError(
-                f"inputs are {', '.join(self._names)}; missing: {', '.join(missing) or 'none'}; "
-                f"unknown: {', '.join(map(str, unknown)) or 'none'}"
-            )
+        check_names(feeds, self._names)
         arrays = []
         for name, dtype, value in zip(self._names, self._dtypes, self._graph.inputs, strict=True):
             try:
@@ -161,5 +155,16 @@ class Model:
         return arrays
 
 
-def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
+def check_names(feeds: Mapping[str, object], names: Sequence[str]) -> None:
+    """Raises InputError unless there is an input for each name, and no other."""
+    if len(feeds) != len(names) or any(n not in feeds for n in names):
+        missing = [n for n in names if n not in feeds]
+        unknown = [n for n in feeds if n not in names]
+        raise InputError(
+            f"inputs are {', '.join(names)}; missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {', '.join(map(str, unknown)) or 'none'}"
+        )
+
+
+def spec_of(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(d if isinstance(d, int) else str(d) for d in shape))

@@ -6,16 +6,15 @@ something is left, so that no machine ends with an empty library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ftuner.core.dtype import DType
 from ftuner.core.ukernel import RegisterTile
 from ftuner.cost.estimate import efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Pruned, Sieve
 
-THRESHOLD = 0.95
-THRESHOLD_STEP = 0.05
 MAX_WIDTHS = 2
 """Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
 More of them only cost tuning time."""
@@ -25,20 +24,11 @@ good part of its steps, and low tiles more of it for each row."""
 
 
 @dataclass(frozen=True)
-class Pruned:
-    """What one filter took out."""
-
-    name: str
-    reason: str
-    tiles: tuple[RegisterTile, ...]
-
-
-@dataclass(frozen=True)
 class Funnel:
     """From all enumerated tiles to the kept ones."""
 
     enumerated: int
-    pruned: tuple[Pruned, ...]
+    pruned: tuple[Pruned[RegisterTile], ...]
     kept: tuple[RegisterTile, ...]
     """One tile for each height and width."""
     widths: tuple[int, ...]
@@ -58,16 +48,8 @@ def run_filters(
 
     The result holds exactly one tile for each height and width that it covers.
     """
-    left = list(tiles)
-    enumerated = len(left)
-    pruned: list[Pruned] = []
-
-    def keep(name: str, reason: str, passes: Callable[[RegisterTile], bool]) -> None:
-        nonlocal left
-        out = tuple(t for t in left if not passes(t))
-        left = [t for t in left if passes(t)]
-        pruned.append(Pruned(name, reason, out))
-
+    sieve = Sieve(tiles)
+    keep = sieve.keep
     keep(
         "registers",
         "accumulators, a row of B and an element of A do not fit the vector registers",
@@ -83,7 +65,7 @@ def run_filters(
         ),
     )
     best_chains: dict[tuple[int, int], RegisterTile] = {}
-    for tile in left:
+    for tile in sieve.left:
         place = (tile.mr, tile.vectors)
         found = best_chains.get(place)
         if found is None or step_cycles(tile, isa).cycles < step_cycles(found, isa).cycles:
@@ -93,17 +75,18 @@ def run_filters(
         "more chains of the same tile hide more of the latency",
         lambda t: best_chains[t.mr, t.vectors] == t,
     )
-    widths, reason = _kept_widths(left, isa, dtype, hardware)
+    widths, reason = _kept_widths(sieve.left, isa, dtype, hardware)
     keep("width", reason, lambda t: t.vectors in widths or t.vectors < max(widths))
     heights = {
-        v: _tail_height([t for t in left if t.vectors == v], isa) for v in range(1, max(widths) + 1)
+        v: _tail_height([t for t in sieve.left if t.vectors == v], isa)
+        for v in range(1, max(widths) + 1)
     }
     keep(
         "tail height",
         "a lower tile of a width that only tails use comes within 0.95 of its best at short k",
         lambda t: t.vectors in widths or t.mr <= heights[t.vectors],
     )
-    return Funnel(enumerated, tuple(pruned), tuple(left), tuple(sorted(widths)))
+    return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
 
 
 def _kept_widths(

@@ -13,6 +13,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm import vecmath
 from ftuner.codegen.llvm.build import I32, splat, type_suffix
 from ftuner.codegen.llvm.emit import emit, extremum
+from ftuner.core import scalar
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.expr import Operand
 from ftuner.core.scalar import COMPOSED
@@ -257,18 +258,7 @@ def precedes(
 
 def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
     """What a reduction of nothing gives."""
-    if kind == "sum":
-        return zero(type_)
-    if kind == "product":
-        return number(type_, 1)
-    if dtype.kind == "float":
-        return number(type_, float("-inf") if kind == "maximum" else float("inf"))
-    bits = dtype.bits
-    if dtype.kind == "int":
-        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    else:
-        low, high = 0, (1 << bits) - 1
-    return number(type_, low if kind == "maximum" else high)
+    return number(type_, scalar.neutral(kind, dtype))
 
 
 def across(builder: ir.IRBuilder, kind: str, x: ir.Value, dtype: DType) -> ir.Value:

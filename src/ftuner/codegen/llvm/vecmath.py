@@ -12,9 +12,7 @@ Largest errors seen: erfc 3.95 (every float32 argument tried), tanh and sigmoid 
 gives NaN; infinities, signed zeros and overflow are as in C's Annex F. The floating-point
 environment is the default one: round to nearest, subnormals honoured.
 
-Coefficients: minimax fits by Remez exchange in 150 bits or more, made for this file, rounded to
-the format. Each table says the interval, the function fitted and the largest relative error after
-rounding, relative to the elementary function that the table serves. Lowest power first.
+The coefficients are those of `codegen/coefficients.py`.
 """
 
 from __future__ import annotations
@@ -27,118 +25,8 @@ from typing import Protocol
 
 from llvmlite import ir
 
+from ftuner.codegen.coefficients import ERF_SMALL, FLOAT32, FLOAT64, Format
 from ftuner.codegen.llvm.build import type_suffix
-
-
-def _table(text: str) -> tuple[float, ...]:
-    return tuple(float.fromhex(word) for word in text.split())
-
-
-@dataclass(frozen=True)
-class _Format:
-    """One IEEE 754 binary format and the constants that the functions need in it."""
-
-    bits: int
-    fraction_bits: int
-    bias: int
-    exp_low: float
-    """exp rounds to zero below; derived: less than ln of half the smallest subnormal."""
-    exp_high: float
-    """exp overflows above; derived: more than (bias + 1) ln 2, by less than ln 2 / 2."""
-    tanh_high: float
-    """tanh rounds to one above; derived: more than atanh(1 - 2**-(fraction_bits + 2))."""
-    erfc_high: float
-    """erfc rounds to zero above; derived: solves erfc(x) < half the smallest subnormal."""
-    ln2_high: float
-    """ln 2 cut so that its product with any exponent of the format is exact."""
-    ln2_low: float
-    """ln 2 - ln2_high."""
-    erfcx_scale: float
-    erfcx_shift: float
-    """The argument of the fit of erfcx is (shift - scale a) / (shift + scale a). Chosen for little
-    error among those where its first coefficient is one."""
-    exp_table: tuple[float, ...]
-    exp2_table: tuple[float, ...]
-    log_table: tuple[float, ...]
-    erf_table: tuple[float, ...]
-    erfcx_table: tuple[float, ...]
-
-
-_FLOAT32 = _Format(
-    bits=32,
-    fraction_bits=23,
-    bias=127,
-    exp_low=-104.5,
-    exp_high=89.0,
-    tanh_high=9.25,
-    erfc_high=10.125,
-    ln2_high=float.fromhex("0x1.62e4p-1"),
-    ln2_low=float.fromhex("0x1.7f7d1cp-20"),
-    erfcx_scale=float.fromhex("0x1.00aa6ap+0"),
-    erfcx_shift=float.fromhex("0x1.c12c5ap+0"),
-    # (expm1(r) - r) / r^2 on |r| <= 0.35: expm1 to 2^-28.7
-    exp_table=_table("""
-        0x1.000000p-1 0x1.555554p-3 0x1.5554aap-5 0x1.11118ep-7 0x1.6d78d8p-10 0x1.a0332ep-13"""),
-    # (2^r - 1) / r on |r| <= 0.5: 2^r to 2^-27.5
-    exp2_table=_table("""
-        0x1.62e430p-1 0x1.ebfbdap-3 0x1.c6af2cp-5 0x1.3b2e28p-7 0x1.5f3ef2p-10 0x1.41fca6p-13"""),
-    # (log((1 + s) / (1 - s)) / s - 2) / z, z = s^2, on z <= 0.02947: log to 2^-30.1
-    log_table=_table("0x1.55557ap-1 0x1.995eb0p-2 0x1.31e464p-2"),
-    # erf(x) / x - 1 in z = x^2 on z <= 1: erf to 2^-28.6
-    erf_table=_table("""
-        0x1.06eba8p-3 -0x1.81273ep-2 0x1.ce2cf8p-4 -0x1.b7f90ep-6 0x1.5405b2p-8 -0x1.a3f702p-11
-        0x1.496a3ap-14"""),
-    # ((shift + scale a) erfcx(a) - 1) / q on 0 <= a <= 10.2: erfcx to 2^-27.4
-    erfcx_table=_table("""
-        0x1.37a0a4p-1 0x1.704986p-3 -0x1.0a78f8p-6 -0x1.74e88cp-6 0x1.8537c4p-9 0x1.c5ef2ep-9
-        -0x1.352738p-10 -0x1.aed55ep-12 0x1.559364p-12 -0x1.2e4bd8p-18 -0x1.064958p-15"""),
-)
-
-_FLOAT64 = _Format(
-    bits=64,
-    fraction_bits=52,
-    bias=1023,
-    exp_low=-746.0,
-    exp_high=710.0,
-    tanh_high=19.25,
-    erfc_high=27.3125,
-    ln2_high=float.fromhex("0x1.62e42fefa3p-1"),
-    ln2_low=float.fromhex("0x1.3de6af278ece6p-42"),
-    erfcx_scale=float.fromhex("0x1.ec5bc7235ed3cp-1"),
-    erfcx_shift=float.fromhex("0x1.14f3a003e5574p+1"),
-    # As for float32: expm1 to 2^-59.4
-    exp_table=_table("""
-        0x1.0000000000000p-1 0x1.5555555555559p-3 0x1.555555555553cp-5 0x1.111111110f4b4p-7
-        0x1.6c16c16c1fb4bp-10 0x1.a01a01b0c8c9fp-13 0x1.a01a017992632p-16 0x1.71ddf5d9b3a96p-19
-        0x1.27e538842ca0ep-22 0x1.af636ef8a86bcp-26 0x1.1ee873df96857p-29"""),
-    # As for float32: 2^r to 2^-56.4
-    exp2_table=_table("""
-        0x1.62e42fefa39efp-1 0x1.ebfbdff82c5a4p-3 0x1.c6b08d704a002p-5 0x1.3b2ab6fba011ap-7
-        0x1.5d87fe78cd725p-10 0x1.4309130ed9966p-13 0x1.ffcbfba96e3b9p-17 0x1.62bfc79b91b93p-20
-        0x1.b5267d0291420p-24 0x1.e61b5243174dep-28 0x1.e79b878fcb7a5p-32"""),
-    # As for float32: log to 2^-58.8
-    log_table=_table("""
-        0x1.5555555555593p-1 0x1.999999997fc66p-2 0x1.249249420718bp-2 0x1.c71c51f50117ap-3
-        0x1.746643932cbf3p-3 0x1.39a1364384c03p-3 0x1.2f0b0df67e727p-3"""),
-    # As for float32: erf to 2^-54.8
-    erf_table=_table("""
-        0x1.06eba8214db68p-3 -0x1.812746b0379bdp-2 0x1.ce2f21a040d16p-4 -0x1.b82ce311fa948p-6
-        0x1.565bccf92b40cp-8 -0x1.c02db03dd9404p-11 0x1.f9a2baa92930bp-14 -0x1.f4ca4d7157c71p-17
-        0x1.b97fd3eaabcc5p-20 -0x1.5c07274683743p-23 0x1.d71b11045784bp-27 -0x1.abae4dc4327cdp-31
-        """),
-    # As for float32, on 0 <= a <= 27.3: erfcx to 2^-54.9
-    erfcx_table=_table("""
-        0x1.723bc16147c33p-1 0x1.6dd6ee88f3c9fp-2 0x1.8ea7880422788p-4 -0x1.c72202d7a5521p-9
-        -0x1.6f60488269858p-7 -0x1.91dfabcae5c5bp-11 0x1.9c54e680e0210p-10 0x1.459d1deb766c5p-14
-        -0x1.201a48e05cbd5p-12 0x1.7d3e3e1dffddfp-16 0x1.9c7372272dd0bp-15 -0x1.0537151d03fe8p-16
-        -0x1.b14fcf749172ap-18 0x1.69ca68548c109p-18 -0x1.2e2b5f501a1d3p-22 -0x1.433320d1b6bbfp-20
-        0x1.213fe48d66ef3p-21 0x1.bb3f5220fd57dp-24 -0x1.9429e3c6cc897p-23 0x1.535b6b98a3d8fp-25
-        0x1.27da06e35e153p-25 -0x1.1685a44abbfb0p-26 -0x1.5f937ab6e2873p-29 0x1.098e9d3f2798fp-29
-        """),
-)
-
-_ERF_SMALL = 1.0
-"""Above, erf is 1 - erfc. Derived: erfc is under 0.16 there, so that its error hardly counts."""
 
 
 def splat(type_: ir.Type, value: float) -> ir.Constant:
@@ -166,7 +54,7 @@ class _Body:
 
     builder: ir.IRBuilder
     type: ir.Type
-    format: _Format
+    format: Format
     fused: bool
 
     @property
@@ -234,7 +122,7 @@ def _shared(emit_body: Callable[[_Body, ir.Value], ir.Value]) -> VectorFunction:
             function.linkage = "internal"
             function.attributes.add("noinline")
             inner = ir.IRBuilder(function.append_basic_block("entry"))
-            constants = _FLOAT32 if type_suffix(x.type).endswith("f32") else _FLOAT64
+            constants = FLOAT32 if type_suffix(x.type).endswith("f32") else FLOAT64
             inner.ret(emit_body(_Body(inner, x.type, constants, fused), function.args[0]))
         return builder.call(function, [x])
 
@@ -424,7 +312,7 @@ def erf(body: _Body, x: ir.Value) -> ir.Value:
     magnitude = intrinsic(builder, "fabs", x)
     tail = builder.fsub(body.number(1.0), _erfc_tail(body, magnitude))
     tail = intrinsic(builder, "copysign", tail, x)
-    return body.where("<", magnitude, _ERF_SMALL, _erf_near_zero(body, x), tail)
+    return body.where("<", magnitude, ERF_SMALL, _erf_near_zero(body, x), tail)
 
 
 @_shared

@@ -52,6 +52,16 @@ class Source:
     warps: int
     stages: int
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Triton is told wherever the source is compiled or launched. Products and sums are
+        contracted where the text says so, and nowhere else."""
+        return {
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "enable_fp_fusion": False,
+        }
+
     @cached_property
     def key(self) -> str:
         """A hash of all that decides the machine code, but for the target and Triton itself."""

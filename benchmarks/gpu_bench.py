@@ -1,0 +1,151 @@
+"""What the sections of `benchmarks.gpu` share: a device, operands, time left, and results."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_timing import Call, Meter, Settings, measure
+from benchmarks.results import Document, compare, load, save
+from ftuner.runtime.gpu.session import GpuSession
+
+SUBJECT = "ftuner"
+KIND, DRY_KIND = "gpu", "gpu-dry"
+"""Kinds of document: results of a device, and what only shows that the script works."""
+GRANULE = 128
+"""Elements that copies of operands begin at multiples of; a multiple of 16 bytes."""
+SAVE_EVERY_S = 2.0
+TORCH_TYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "tf32": torch.float32,
+    "float32": torch.float32,
+}
+INPUT_ROUNDOFF = {"bfloat16": 0.0, "float16": 0.0, "tf32": 2.0**-10, "float32": 0.0}
+"""What each operand may err by, relatively: tf32 keeps ten bits, and may cut instead of round."""
+ENDLESS = 1e30
+"""In place of errors that are infinite or no number."""
+CONFIDENCE = 8.0
+"""As in `benchmarks.reference`."""
+
+
+class Section:
+    """The document of one section, written again while results come in."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any], resume: bool) -> None:
+        self._path = path
+        self.document: Document = {**head, "complete": False, "cases": []}
+        if resume and path.exists():
+            found = load(path)
+            alike = all(found.get(key) == head[key] for key in ("kind", "machine", "versions"))
+            if alike:
+                self.document = found
+        self._known = {case["label"]: case for case in self.document["cases"]}
+        self._saved = 0.0
+
+    def restart(self) -> None:
+        """Forget what was measured before."""
+        self.document["cases"] = []
+        self._known = {}
+
+    def known(self, label: str) -> bool:
+        """Whether a case was measured before."""
+        return label in self._known
+
+    def add(self, label: str, **result: Any) -> None:
+        """Keep the result of a case."""
+        entry = {"label": label, **result}
+        self._known[label] = entry
+        self.document["cases"].append(entry)
+        if time.monotonic() - self._saved > SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        save(self.document, self._path)
+        self._saved = time.monotonic()
+
+
+@dataclass
+class Bench:
+    """A device with what is needed to measure on it."""
+
+    session: GpuSession
+    meter: Meter
+    dry: bool
+    settings: Settings = field(default_factory=Settings)
+    deadline: float = math.inf
+    """By `time.monotonic`, of the section that runs."""
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    @property
+    def device(self) -> torch.device:
+        return self.session.device
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
+        """Random tensors that begin at aligned addresses."""
+        elements = math.prod(shape)
+        apart = -(-elements // GRANULE) * GRANULE
+        dtype = TORCH_TYPES[multiply]
+        flat = torch.randn((count, apart), dtype=dtype, device=self.device)
+        return [row[:elements].view(*shape) for row in flat]
+
+    def compare(
+        self, engines: Mapping[str, Sequence[Call]], settings: Settings | None = None
+    ) -> dict[str, Any]:
+        """Timings of engines, and the subject's ratios to the best of the others."""
+        timings = measure(engines, self.meter, settings or self.settings, self.rng)
+        found = {name: asdict(timing) for name, timing in timings.items()}
+        return {"engines": found, **compare(found, SUBJECT)}
+
+    def synchronize(self) -> None:
+        if not self.dry:
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def multiplying(multiply: str) -> Iterator[None]:
+    """Have float32 multiplied exactly or as tf32, by torch and so by ftuner."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if multiply == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def error_of(
+    y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, multiply: str, rows: int = 64
+) -> float:
+    """The largest error of `y = x @ w` over what rounding explains, from some rows, the last ones
+    among them, in float64; above one it is wrong.
+
+    The scale of an element is the root of its sum of squares: with random operands its own size.
+    """
+    m, k = x.shape[-2:]
+    step = max(1, -(-m // rows)) | 1
+    chosen = torch.arange(m - 1, -1, -step, device=x.device)
+    x64, w64 = x[..., chosen, :].double(), w.double()
+    expected = x64 @ w64
+    scale = ((x64 * x64) @ (w64 * w64)).sqrt() + expected.abs()
+    out = torch.finfo(y.dtype).eps
+    sums = math.sqrt(k) * torch.finfo(torch.float32).eps
+    bound = (2.0 * out + CONFIDENCE * (INPUT_ROUNDOFF[multiply] + sums)) * scale
+    error = (y[..., chosen, :].double() - expected).abs() / bound.clamp_min(1e-30)
+    return finite(error.max())
+
+
+def finite(error: torch.Tensor) -> float:
+    """An error as a number that JSON can hold."""
+    return float(error.double().nan_to_num(nan=ENDLESS, posinf=ENDLESS).clamp_max(ENDLESS))

@@ -1,0 +1,274 @@
+"""Whether a GPU computes what it should: products of every kind, layers, and graphs, in float64.
+
+Products run on a library of one tile and one pair, each with k whole and cut, so that compiling all
+ways to store operands takes seconds; the uKernels of the whole library are checked where they are
+timed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_bench import (
+    CONFIDENCE,
+    INPUT_ROUNDOFF,
+    TORCH_TYPES,
+    Bench,
+    Section,
+    error_of,
+    finite,
+    multiplying,
+)
+from benchmarks.gpu_graphs import GRAPHS, run_graph
+from benchmarks.gpu_regret import Forced, named, plans
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.source import Source
+from ftuner.core.block import Multiply, Order
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.planner.block_plan import BlockProblem
+from ftuner.planner.block_planner import block_planner_for
+from ftuner.runtime.dense import layer_epilogue
+from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.matmul import Matmul
+from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.session import GpuSession, session_of
+from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.ukernels.blocks import BlockLibrary
+
+MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
+DRY_MULTIPLIES: tuple[Multiply, ...] = ("float16", "float32")
+"""Triton's interpreter multiplies the bits of bfloat16, not its values."""
+SHAPES = ((1, 1, 1), (17, 40, 33), (129, 257, 64), (5, 64, 2048), (1024, 384, 200), (777, 8, 1031))
+DRY_SHAPES = ((1, 1, 1), (17, 40, 33), (5, 16, 264))
+ORDERS: tuple[Order, ...] = ("k", "spatial")
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
+"""By the name of ours."""
+FAR_ROWS, FAR_COLUMNS = 70_000, 32_768
+"""Of a matrix of more than 2^31 elements."""
+
+Check = Callable[[], float]
+"""The largest error over what rounding explains."""
+
+
+@dataclass(frozen=True)
+class Thin:
+    """A library of one tile and one pair."""
+
+    session: GpuSession
+
+    def __call__(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
+        whole = self.session.library(dtype, multiply)
+        pairs = whole.pairs[:1]
+        tile = pairs[0][0] if pairs else whole.tiles[0]
+        return replace(whole, tiles=(tile,), pairs=pairs)
+
+
+def thin(session: GpuSession) -> GpuSession:
+    """The session, with products of few uKernels."""
+    found = copy.copy(session)
+    found.products = Products(session.device, session.kernels, Thin(session))
+    return found
+
+
+def _sources(session: GpuSession) -> list[Source]:
+    """What the products below launch, to be compiled side by side."""
+    found = []
+    for multiply in MULTIPLIES:
+        dtype = matrix_dtype(torch.empty(0, dtype=TORCH_TYPES[multiply]), "")
+        library = Thin(session)(dtype, multiply)
+        for a, b, aligned, c_aligned in product(ORDERS, ORDERS, (True, False), (True, False)):
+            if multiply == "float16" and (a, b) != ("k", "k"):
+                continue
+            epilogues = [ACCUMULATOR]
+            if (multiply, a, b) == (MULTIPLIES[0], "k", "k") and not aligned:
+                epilogues += [layer_epilogue(True, name, True) for name in ACTIVATIONS]
+            found += [
+                gemm_source(replace(kernel, c_aligned=c_aligned))
+                for epilogue in epilogues
+                for kernel in library.kernels(a, b, aligned, epilogue)
+            ]
+    return found
+
+
+def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
+    """All checks, by label; the products that share kernels first."""
+    few = thin(bench.session)
+    multiplies = DRY_MULTIPLIES if bench.dry else MULTIPLIES
+    shapes = DRY_SHAPES if bench.dry else SHAPES
+    for multiply in multiplies:
+        for m, n, k in shapes:
+            for a_order, b_order in product(ORDERS, ORDERS):
+                if multiply == "float16" and not bench.dry and (a_order, b_order) != ("k", "k"):
+                    # The same kernels as those of bfloat16.
+                    continue
+                label = f"{multiply} {m}x{n}x{k} {a_order} {b_order}"
+                yield (
+                    label,
+                    lambda c=(m, n, k, a_order, b_order), x=multiply: _plain(bench, few, x, *c),
+                )
+    main = multiplies[0]
+    yield "batch", lambda: _matmul(bench, few, main, (3, 1, 9, 24), (5, 24, 40))
+    yield "broadcast batch", lambda: _matmul(bench, few, main, (4, 9, 24), (1, 24, 40))
+    yield "vectors", lambda: _matmul(bench, few, main, (24,), (24, 40))
+    yield "accumulate", lambda: _accumulated(bench, few, main)
+    yield "strided out", lambda: _strided_out(bench, few, main)
+    yield "unaligned base", lambda: _unaligned(bench, few, main)
+    for activation in ACTIVATIONS:
+        yield f"Dense, {activation}", lambda f=activation: _dense(bench, few, main, f)
+    m, n, k = (40, 16, 160) if bench.dry else (333, 512, 1024)
+    yield "every plan of the library", lambda: _all_plans(bench, main, m, n, k)
+    for name in GRAPHS:
+        yield f"graph: {name}", lambda x=name: run_graph(bench, few, x)
+    if bench.dry:
+        return
+    yield "another stream", lambda: _on_stream(bench, few, main)
+    yield "beyond 2^31 elements", lambda: _far(bench, few, main)
+    for index in range(torch.cuda.device_count()):
+        if index != bench.device.index:
+            yield f"device {index}", lambda i=index: _on_device(bench, i, main)
+
+
+def _plain(
+    bench: Bench, session: GpuSession, multiply: Multiply, m: int, n: int, k: int,
+    a_order: Order, b_order: Order,
+) -> float:  # fmt: skip
+    a_shape, b_shape = (m, k) if a_order == "k" else (k, m), (n, k) if b_order == "k" else (k, n)
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in (a_shape, b_shape))
+    a, b = a if a_order == "k" else a.mT, b.mT if b_order == "k" else b
+    y = Matmul(session.products)(a, b)
+    return error_of(y, a, b, multiply, rows=m)
+
+
+def _matmul(
+    bench: Bench, session: GpuSession, multiply: Multiply, a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+) -> float:  # fmt: skip
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in (a_shape, b_shape))
+    y = Matmul(session.products)(a, b)
+    if a.dim() == 1:
+        return error_of(y[None], a[None], b, multiply)
+    return error_of(y, a, b, multiply)
+
+
+def _accumulated(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
+    (out,) = bench.copies(1, (37, 48), multiply)
+    ones = torch.eye(48, dtype=a.dtype, device=a.device)
+    # The same sum as one product, whose rounding is known.
+    wide_a, wide_b = torch.cat([a, out], 1), torch.cat([b, ones], 0)
+    Matmul(session.products)(a, b, out=out, accumulate=True)
+    return error_of(out, wide_a, wide_b, multiply)
+
+
+def _strided_out(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
+    whole = torch.zeros((48, 100), dtype=a.dtype, device=a.device)
+    y = whole[:, 3:40].mT
+    Matmul(session.products)(a, b, out=y)
+    spoiled = int(whole[:, :3].count_nonzero()) + int(whole[:, 40:].count_nonzero())
+    return error_of(y, a, b, multiply) + spoiled
+
+
+def _unaligned(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 65), (64, 48)))
+    y = Matmul(session.products)(a[:, 1:], b)
+    return error_of(y, a[:, 1:], b, multiply)
+
+
+def _dense(bench: Bench, session: GpuSession, multiply: Multiply, activation: str) -> float:
+    (x,), (w,) = (bench.copies(1, shape, multiply) for shape in ((2, 19, 50), (40, 50)))
+    (bias,), (residual,) = (bench.copies(1, shape, multiply) for shape in ((40,), (2, 19, 40)))
+    layer = GpuDense(w, bias, activation, True, session=session)  # type: ignore[arg-type]
+    y = layer(x, residual)
+    x64, w64 = x.double(), w.double().mT
+    sums = x64 @ w64 + bias.double()
+    expected = ACTIVATIONS[activation](sums) + residual.double()
+    scale = ((x64 * x64) @ (w64 * w64)).sqrt() + sums.abs() + residual.double().abs() + 1.0
+    bound = 2.0 * torch.finfo(y.dtype).eps + CONFIDENCE * (INPUT_ROUNDOFF[multiply] + 1e-6)
+    error = (y.double() - expected).abs() / (bound * scale)
+    return finite(error.max())
+
+
+def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:
+    """Pairs and cut products, which the planner may not choose at these extents."""
+    (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((m, k), (n, k)))
+    planner = block_planner_for(bench.session.library(matrix_dtype(a, "a"), multiply))
+    worst = 0.0
+    for plan in plans(planner, BlockProblem(m, n, k)):
+        (y,) = bench.copies(1, (m, n), multiply)
+        Forced(bench.session, plan).run(a, b.mT, y)
+        error = error_of(y, a, b.mT, multiply, rows=m)
+        if not error <= 1.0:
+            raise ArithmeticError(f"{named(plan)} errs by {error:.3g} of what rounding explains")
+        worst = max(worst, error)
+    return worst
+
+
+def _on_stream(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """Work of two streams at once, with k cut, for which each has counters of its own."""
+    streams = [torch.cuda.Stream(bench.device) for _ in range(2)]
+    made = []
+    torch.cuda.synchronize(bench.device)
+    for _ in range(8):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                (a,), (b,) = (bench.copies(1, s, multiply) for s in ((5, 2048), (64, 2048)))
+                made.append((Matmul(session.products)(a, b.mT), a, b.mT))
+    torch.cuda.synchronize(bench.device)
+    return max(error_of(y, a, b, multiply) for y, a, b in made)
+
+
+def _far(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """Rows so far apart that offsets have more than 31 bits."""
+    whole = torch.empty((FAR_ROWS, FAR_COLUMNS), dtype=TORCH_TYPES[multiply], device=bench.device)
+    a = whole[:, 512:576]
+    a.normal_()
+    (b,) = bench.copies(1, (64, 48), multiply)
+    return error_of(Matmul(session.products)(a, b), a, b, multiply)
+
+
+def _on_device(bench: Bench, index: int, multiply: Multiply) -> float:
+    """While another device is the current one."""
+    device = torch.device("cuda", index)
+    few = thin(session_of(device))
+    a, b = (torch.randn(s, device=device).to(TORCH_TYPES[multiply]) for s in ((37, 64), (64, 48)))
+    y = Matmul(few.products)(a, b)
+    torch.cuda.synchronize(device)
+    return error_of(y, a, b, multiply)
+
+
+def correct(bench: Bench, section: Section) -> None:
+    """Run all checks; one that raises is a result like one that errs."""
+    left = 0
+    if not bench.dry:
+        bench.session.kernels.prepare(_sources(bench.session))
+    for label, check in checks(bench):
+        if section.known(label):
+            continue
+        if bench.left_s <= 0:
+            left += 1
+            continue
+        multiply = label.split()[0]
+        found: dict[str, Any]
+        try:
+            with multiplying(multiply), torch.inference_mode():
+                error = check()
+            found = {"error": error, "right": bool(error <= 1.0)}
+        except Exception as error:
+            found = {"right": False, "raised": f"{type(error).__name__}: {error}"}
+        section.add(label, **found)
+    section.document["left"] = left
+    wrong = [case["label"] for case in section.document["cases"] if not case["right"]]
+    if wrong:
+        raise ArithmeticError(f"{len(wrong)} checks failed: {', '.join(wrong)}")

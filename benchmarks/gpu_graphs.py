@@ -1,0 +1,100 @@
+"""Small graphs that a GPU's nests and products are checked with, made without a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.gpu_bench import Bench, finite
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.graph.builder import Builder
+from ftuner.graph.evaluate import run_reference
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.session import GpuSession
+
+Array = npt.NDArray[Any]
+ROWS, WIDTH, HIDDEN, VOCABULARY = symbol("S"), 24, 40, 50
+EXTENTS = (1, 7, 130)
+DRY_EXTENTS = (3,)
+TOLERANCE = 1e-4
+"""Of what sums of a few dozen float32 terms, divided by their spread, may err by."""
+
+
+class _Maker(Builder):
+    """A builder with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = np.random.default_rng(0)
+
+    def weight(self, *shape: int) -> Value:
+        array = self._random.standard_normal(shape) / shape[0] ** 0.5
+        return self.constant(array.astype(np.float32))
+
+    def number(self, value: float) -> Value:
+        return self.constant(np.float32(value))
+
+
+def _pointwise(b: _Maker, x: Value) -> Value:
+    y = b.add("add", b.add("sigmoid", x), b.add("tanh", b.add("multiply", x, b.number(0.5))))
+    return b.add("where", b.add("less", x, b.number(0.0)), b.add("exp", x), y)
+
+
+def _softmax(b: _Maker, x: Value) -> Value:
+    return b.add("softmax", x, axis=1, log=False)
+
+
+def _norm(b: _Maker, x: Value) -> Value:
+    return b.add("norm", x, b.weight(WIDTH), b.weight(WIDTH), axis=1, epsilon=1e-5, rms=False)
+
+
+def _transposed(b: _Maker, x: Value) -> Value:
+    return b.add("softmax", b.add("transpose", x, perm=(1, 0)), axis=1, log=False)
+
+
+def _layers(b: _Maker, x: Value) -> Value:
+    hidden = b.add("gelu", b.add("matmul", x, b.weight(WIDTH, HIDDEN)))
+    return b.add("add", b.add("matmul", hidden, b.weight(HIDDEN, WIDTH)), x)
+
+
+GRAPHS: dict[str, Callable[[_Maker, Value], Value]] = {
+    "pointwise": _pointwise,
+    "softmax": _softmax,
+    "norm": _norm,
+    "transpose and softmax": _transposed,
+    "two layers": _layers,
+}
+
+
+def made(name: str) -> Graph:
+    """A graph of rows of numbers, or of rows that are gathered from a table."""
+    builder = _Maker()
+    tokens = builder.input("tokens", INT64, (ROWS,))
+    x = builder.input("x", FLOAT32, (ROWS, WIDTH))
+    rows = builder.add("gather", builder.weight(VOCABULARY, WIDTH), tokens, axis=0)
+    y = GRAPHS[name](builder, builder.add("add", rows, x))
+    return builder.graph([tokens, x], [("y", y)])
+
+
+def run_graph(bench: Bench, session: GpuSession, name: str) -> float:
+    """The largest error of a graph, at several extents, over what rounding explains."""
+    graph = made(name)
+    model = GpuModel(optimised(graph), session)
+    random = np.random.default_rng(1)
+    worst = 0.0
+    for rows in DRY_EXTENTS if bench.dry else EXTENTS:
+        tokens = random.integers(0, VOCABULARY, rows)
+        x = random.standard_normal((rows, WIDTH)).astype(np.float32)
+        feeds = {"tokens": torch.from_numpy(tokens), "x": torch.from_numpy(x)}
+        (y,) = model.run({key: value.to(bench.device) for key, value in feeds.items()})
+        (expected,) = run_reference(graph, [tokens, x])
+        error = np.abs(y.cpu().numpy() - expected) / (TOLERANCE * (1.0 + np.abs(expected)))
+        worst = max(worst, finite(torch.from_numpy(error).max()))
+    return worst

@@ -1,0 +1,174 @@
+"""Matrix products on a GPU against the vendor's, and against what PyTorch's compiler finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_bench import SUBJECT, Bench, Section, error_of, multiplying
+from benchmarks.gpu_cases import LLAMA_LAYERS, Product, bmm_cases, dry_cases, gemm_cases
+from benchmarks.gpu_timing import Call
+
+VENDOR = "torch"
+"""cuBLAS, behind PyTorch."""
+COMPILED = "torch-max-autotune"
+COMPILED_MODE = "max-autotune-no-cudagraphs"
+COMPILED_ROWS = (2048, 17, 77, 333, 1024, 5, 4096, 128)
+"""The first is what the compiler tunes for."""
+COMPILED_SECONDS = 45.0
+"""Time that one more layer needs: compiling, and a few shapes."""
+
+
+class Operands:
+    """Copies of the operands of a product, and calls of engines on them."""
+
+    def __init__(self, bench: Bench, case: Product) -> None:
+        batch = (case.batch,) if case.batch else ()
+        stored = (case.n, case.k) if case.layout == "nt" else (case.k, case.n)
+        count = 2 if bench.dry else case.copies(bench.session.hardware.l2_bytes)
+        self._bench, self.case, self.count = bench, case, count
+        self.x = bench.copies(count, (*batch, case.m, case.k), case.multiply)
+        self.stored = bench.copies(count, (*batch, *stored), case.multiply)
+        self.w = [w.mT if case.layout == "nt" else w for w in self.stored]
+        self.y = bench.copies(count, (*batch, case.m, case.n), case.multiply)
+
+    def ours(self) -> list[Call]:
+        products = self._bench.session.products
+
+        def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
+            def call() -> torch.Tensor:
+                products.run(x, w, y)
+                return y
+
+            return call
+
+        return [bind(*each) for each in zip(self.x, self.w, self.y, strict=True)]
+
+    def vendor(self) -> list[Call]:
+        if not self.case.batch:
+            return self.linear(torch.nn.functional.linear)
+        pairs = zip(self.x, self.w, strict=True)
+        return [lambda x=x, w=w: torch.bmm(x, w) for x, w in pairs]
+
+    def linear(self, function: Callable[..., torch.Tensor]) -> list[Call]:
+        pairs = zip(self.x, self.stored, strict=True)
+        return [lambda x=x, w=w: function(x, w) for x, w in pairs]
+
+    def fix_weights(self) -> None:
+        """Tell PyTorch's compiler that weights keep their extents, as a module's do."""
+        for w in self.stored:
+            torch._dynamo.mark_static(w)
+
+    def error(self, call: Callable[[], Any], number: int) -> float:
+        """Of a call on the operands of this number."""
+        y = call()
+        return error_of(y, self.x[number], self.w[number], self.case.multiply)
+
+
+def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Check and time one product; the result as JSON. `more`: functions of x and the stored weight,
+    by name."""
+    with multiplying(case.multiply), torch.inference_mode():
+        operands = Operands(bench, case)
+        calls = {SUBJECT: operands.ours(), VENDOR: operands.vendor()}
+        for name, function in (more or {}).items():
+            calls[name] = operands.linear(function)
+            operands.fix_weights()
+        refused, errors = {}, {}
+        for name, own in list(calls.items()):
+            # The last copy too: it tells that each call uses its own operands.
+            errors[name] = max(operands.error(own[i], i) for i in (0, -1))
+            if not errors[name] <= 1.0:
+                refused[name] = {"refused": f"errs by {errors[name]:.3g} of what rounding explains"}
+                del calls[name]
+        result = bench.compare(calls)
+    result["engines"] |= refused
+    own = result["engines"][SUBJECT]
+    if "min_s" in own:
+        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
+        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
+    return {
+        "case": asdict(case),
+        "flops": case.flops,
+        "copies": operands.count,
+        "errors": errors,
+        **result,
+    }
+
+
+def run_cases(bench: Bench, section: Section, cases: Iterable[Product]) -> None:
+    """Cases one after the other, until the section's time is over."""
+    left = 0
+    for case in cases:
+        if section.known(case.label):
+            continue
+        if bench.left_s <= 0:
+            left += 1
+            continue
+        began = time.perf_counter()
+        result = run_case(bench, case)
+        section.add(case.label, **result, took_s=time.perf_counter() - began)
+    section.document["left"] = left
+
+
+def gemm(bench: Bench, section: Section) -> None:
+    """Layers without bias, of a constant weight and any number of rows."""
+    run_cases(bench, section, dry_cases() if bench.dry else gemm_cases())
+
+
+def bmm(bench: Bench, section: Section) -> None:
+    """Batches of products of two inputs."""
+    if not bench.dry:
+        run_cases(bench, section, bmm_cases())
+        return
+    plain = next(dry_cases())
+    run_cases(
+        bench, section, (replace(plain, batch=3, layout=layout) for layout in ("nt", "nn"))
+    )  # fmt: skip
+
+
+def compiled(bench: Bench, section: Section) -> None:
+    """A sample of layers by `torch.compile`, each compiled once for all its rows."""
+    dry = next(dry_cases())
+    layers = ((dry.n, dry.k),) if bench.dry else (LLAMA_LAYERS[0], LLAMA_LAYERS[2])
+    section.document["left"] = 0
+    for n, k in layers:
+        label = f"{n}x{k}"
+        if section.known(label):
+            continue
+        if bench.left_s < (0 if bench.dry else COMPILED_SECONDS):
+            section.document["left"] += 1
+            continue
+        section.add(label, **_compiled_layer(bench, replace(dry, n=n, k=k)))
+
+
+def _compiled_layer(bench: Bench, like: Product) -> dict[str, Any]:
+    multiply = like.multiply if bench.dry else "bfloat16"
+    rows = (9, 5) if bench.dry else COMPILED_ROWS
+    cases = [replace(like, set="compiled", multiply=multiply, m=m) for m in rows]
+    torch._dynamo.reset()
+    options = {"backend": "eager"} if bench.dry else {"mode": COMPILED_MODE}
+    function = torch.compile(torch.nn.functional.linear, dynamic=True, **options)
+    with torch.inference_mode():
+        first = Operands(bench, cases[0])
+        first.fix_weights()
+        began = time.perf_counter()
+        function(first.x[0], first.stored[0])
+    bench.synchronize()
+    compile_s = time.perf_counter() - began
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    results = []
+    for case in cases:
+        if bench.left_s <= 0:
+            break
+        results.append({"label": case.label, **run_case(bench, case, {COMPILED: function})})
+    after = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return {
+        "compile_s": compile_s,
+        "recompilations": after - graphs,
+        "shapes": results,
+    }

@@ -1,0 +1,156 @@
+"""The plan chosen by arithmetic against the best of all that could be launched, measured.
+
+For each shape every uKernel of the library is run: each tile with k in any number of parts that the
+planner considers, and each pair at each of its heights. Regret is the time of the chosen plan over
+that of the fastest, less one; the chosen plan is timed among them, so noise can only make it worse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from ftuner.planner.block_planner import BlockPlanner, block_planner_for
+from ftuner.planner.block_price import Candidate, Priced
+
+from benchmarks.gpu_bench import Bench, Section, error_of
+from benchmarks.gpu_cases import Product, dry_cases, regret_cases
+from benchmarks.gpu_products import Operands
+from benchmarks.gpu_timing import Call, Settings, measure
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.planner.block_plan import BlockPlan, BlockProblem
+from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import matrix_dtype
+
+SETTINGS = Settings(burst_s=1e-3, rounds=5)
+
+
+class Forced(Products):
+    """Products by one given plan, whatever the planner would choose."""
+
+    def __init__(self, session: GpuSession, plan: BlockPlan) -> None:
+        super().__init__(session.device, session.kernels, session.library)
+        self._plan = plan
+
+    def _make(self, *arguments: Any) -> Any:
+        made = super()._make(*arguments)
+        kernel = replace(self._plan.kernel, c_aligned=made.plan.kernel.c_aligned)
+        plan = self._plan._replace(kernel=kernel)
+        numbers = dict(made.numbers) | {
+            "rows": plan.rows,
+            "group": plan.group,
+            "parts": plan.parts,
+        }
+        launched = self._kernels.kernel(gemm_source(kernel))
+        return made._replace(kernel=launched, plan=plan, numbers=numbers)
+
+
+def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:
+    """Every plan of a problem that the library has."""
+    for candidate in planner.candidates(problem):
+        for priced in _priced(candidate, problem):
+            kernel = planner.library.kernel(
+                candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
+                priced.parts > 1,
+            )  # fmt: skip
+            yield BlockPlan(
+                problem, kernel, priced.rows or problem.m, priced.parts, priced.group,
+                priced.programs,
+            )  # fmt: skip
+
+
+def _priced(candidate: Candidate, problem: BlockProblem) -> Iterator[Priced]:
+    tiles = -(-problem.m // candidate.granule)
+    if len(candidate.tiles) > 1:
+        ratio = candidate.tiles[0].bm // candidate.tiles[1].bm
+        for talls in candidate.heights(tiles):
+            yield candidate.price(talls, tiles - talls * ratio, 1)
+        return
+    columns = -(-problem.n // candidate.tiles[0].bn)
+    for parts in candidate.parts(tiles * columns * problem.batch):
+        yield candidate.price(tiles, 0, parts)
+
+
+def named(plan: BlockPlan) -> str:
+    """A plan in a few words."""
+    tiles = " + ".join(str(tile) for tile in plan.kernel.tiles)
+    parts = f", k in {plan.parts}" if plan.parts > 1 else ""
+    return f"{tiles}{parts}"
+
+
+def run_case(bench: Bench, case: Product) -> dict[str, Any]:
+    """Regret of one shape; the result as JSON."""
+    operands = Operands(bench, case)
+    dtype = matrix_dtype(operands.x[0], "x")
+    planner = block_planner_for(bench.session.library(dtype, case.multiply))  # type: ignore[arg-type]
+    problem = BlockProblem(case.m, case.n, case.k)
+    chosen = planner.plan(problem)
+    began = time.perf_counter()
+    others = list(plans(planner, problem))
+    if bench.dry:
+        others = others[:: max(1, len(others) // 4)]
+    runs: dict[str, list[Call]] = {}
+    wrong = []
+    for name, plan in [("chosen", chosen), *((f"{i} {named(p)}", p) for i, p in enumerate(others))]:
+        runs[name] = _calls(Forced(bench.session, plan), operands)
+        error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
+        if not error <= 1.0:
+            wrong.append(f"{name}: {error:.3g}")
+            del runs[name]
+    prepared = time.perf_counter()
+    timings = measure(runs, bench.meter, SETTINGS, bench.rng)
+    ended = time.perf_counter()
+    best = min(timings, key=lambda name: timings[name].median_s)
+    found: dict[str, Any] = {
+        "candidates": len(others),
+        "wrong": wrong,
+        "best": best,
+        "best_s": timings[best].median_s,
+        "chosen": named(chosen),
+        "check_s": prepared - began,
+        "search_s": ended - prepared,
+        "plan_s": _plan_s(planner, problem),
+        "timings": {name: timing.median_s for name, timing in timings.items()},
+        "estimates": {f"{i} {named(p)}": planner.estimate(p).seconds for i, p in enumerate(others)},
+    }
+    if "chosen" in timings:
+        found["chosen_s"] = timings["chosen"].median_s
+        found["regret"] = found["chosen_s"] / found["best_s"] - 1
+    return found
+
+
+def _calls(products: Products, operands: Operands) -> list[Call]:
+    def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
+        def call() -> torch.Tensor:
+            products.run(x, w, y)
+            return y
+
+        return call
+
+    return [bind(*each) for each in zip(operands.x, operands.w, operands.y, strict=True)]
+
+
+def _plan_s(planner: BlockPlanner, problem: BlockProblem) -> float:
+    """Seconds to plan for numbers of rows that were not seen before, on average."""
+    rows = range(problem.m + 1, problem.m + 101)
+    began = time.perf_counter()
+    for m in rows:
+        planner.plan(problem._replace(m=m))
+    return (time.perf_counter() - began) / len(rows)
+
+
+def regret(bench: Bench, section: Section) -> None:
+    """A sample of shapes."""
+    left = 0
+    for case in [next(dry_cases())] if bench.dry else regret_cases():
+        if section.known(case.label):
+            continue
+        if bench.left_s <= 0:
+            left += 1
+            continue
+        section.add(case.label, **run_case(bench, case))
+    section.document["left"] = left

@@ -1,0 +1,96 @@
+"""What it takes to be ready on a GPU, and to launch: probing, tuning from an empty cache, planning
+of shapes that were not seen before, and calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from ftuner.planner.block_planner import BlockPlanner
+from ftuner.ukernels.blocks import build_block_library
+
+from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
+from ftuner.codegen.triton.targets import Target
+from ftuner.core.block import Multiply
+from ftuner.hardware.recorded import to_document
+from ftuner.planner.block_plan import BlockProblem
+from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.matmul import Matmul
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import matrix_dtype
+
+LAYER = (4096, 4096)
+"""(n, k) of the layer that is prepared for."""
+PLANNED_ROWS = range(1, 8192, 17)
+SMALL = 256
+"""Extents of a product whose kernel is over before it can be launched again."""
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def tuning(bench: Bench, section: Section) -> None:
+    """Every figure once; nothing is compared."""
+    section.restart()
+    session = bench.session
+    multiply: Multiply = "float16" if bench.dry else "bfloat16"
+    n, k = (32, 48) if bench.dry else LAYER
+    weight = torch.randn((n, k), device=session.device).to(TORCH_TYPES[multiply])
+    dtype = matrix_dtype(weight, "weight")
+    began = time.perf_counter()
+    library = build_block_library.__wrapped__(session.hardware, dtype, multiply)
+    section.document["hardware"] = to_document(session.hardware)
+    section.add(
+        "library", seconds=time.perf_counter() - began, tiles=len(library.tiles),
+        pairs=len(library.pairs),
+    )  # fmt: skip
+    kernels = len(library.kernels("k", "k"))
+    compile_s = _seconds(lambda: session.products.ready(weight.mT))
+    section.add("compile, empty cache", seconds=compile_s, kernels=kernels)
+    again = GpuSession(session.device, session.hardware, None if bench.dry else target_here())
+    warm_s = _seconds(lambda: again.products.ready(weight.mT))
+    section.add("compile, warm cache", seconds=warm_s, kernels=kernels)
+    section.add("plan", **_planning(BlockPlanner(library), n, k))
+    with torch.inference_mode():
+        section.add("call", **_calls(bench, multiply))
+
+
+def target_here() -> Target:
+    """What Triton compiles for on the current device."""
+    found = triton.runtime.driver.active.get_current_target()
+    return Target(found.backend, found.arch, found.warp_size)
+
+
+def _planning(planner: BlockPlanner, n: int, k: int) -> dict[str, Any]:
+    first_s = _seconds(lambda: planner.plan(BlockProblem(33, n, k)))
+    samples = sorted(
+        _seconds(lambda m=m: planner.plan(BlockProblem(m, n, k))) for m in PLANNED_ROWS
+    )
+    return {
+        "first_of_layer_s": first_s,
+        "median_s": samples[len(samples) // 2],
+        "p99_s": samples[len(samples) * 99 // 100],
+        "mean_s": sum(samples) / len(samples),
+    }
+
+
+def _calls(bench: Bench, multiply: Multiply) -> dict[str, Any]:
+    """What launching a small product takes, through each entry."""
+    size = 16 if bench.dry else SMALL
+    (x,), (w,), (y,) = (bench.copies(1, (size, size), multiply) for _ in range(3))
+    products, matmul = bench.session.products, Matmul(bench.session.products)
+    layer = GpuDense(w, session=bench.session)
+    calls: dict[str, Callable[[], object]] = {
+        "products": lambda: products.run(x, w.mT, y),
+        "matmul": lambda: matmul(x, w.mT, out=y),
+        "Dense": lambda: layer(x, out=y),
+        "torch linear": lambda: torch.nn.functional.linear(x, w),
+    }
+    found = bench.compare({name: [call] for name, call in calls.items()})
+    return {"engines": found["engines"]}

@@ -1,0 +1,20 @@
+"""Tables and numbers as the pages of docs write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def number(value: float | None) -> str:
+    """With two digits after the point, or a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, and an empty one."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""

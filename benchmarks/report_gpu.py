@@ -1,0 +1,195 @@
+"""The part of docs/performance.md that is about a GPU: one chapter a chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.markdown import number, table
+from benchmarks.results import Document, geomean
+
+KIND = "gpu"
+SUBJECT, VENDOR, COMPILED, GRAPH = "ftuner", "torch", "torch-max-autotune", ", CUDA graph"
+"""Engines, by the names in results."""
+FEW = 0.85
+"""Ratios below this are listed one by one."""
+LAYERS = "llama-8b"
+
+
+def chapter(documents: Sequence[Document]) -> Iterator[str]:
+    """The lines of all sections of one chip."""
+    found = {document["set"]: document for document in documents}
+    machine, newest = documents[0]["machine"], max(documents, key=lambda d: d["date"])
+    versions = ", ".join(f"{name} {version}" for name, version in newest["versions"].items())
+    yield (
+        f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} multiprocessors, "
+        f"L2 {machine['cache_bytes']['L2'] >> 20} MiB, memory {machine['dram_bytes'] >> 30} GiB; "
+        f"driver {machine['driver']}, CUDA {machine['cuda']}; {versions}; {newest['date']}. "
+        "Ratios are from medians of the device's own time; above one, ftuner is faster."
+    )
+    yield ""
+    sections: dict[str, Callable[[Document], Iterator[str]]] = {
+        "correct": _correct, "gemm": _products, "bmm": _products, "compiled": _compiled,
+        "regret": _regret, "models": _models, "tuning": _tuning,
+    }  # fmt: skip
+    for name, section in sections.items():
+        if found.get(name, {}).get("cases"):
+            yield from section(found[name])
+    yield from _missing(documents)
+
+
+def _ratio(engines: dict[str, Any], peer: str, subject: str = SUBJECT) -> float | None:
+    """Of medians; None where one of them was not timed."""
+    times = [engines.get(name, {}).get("median_s") for name in (peer, subject)]
+    return times[0] / times[1] if all(times) else None
+
+
+def _correct(document: Document) -> Iterator[str]:
+    wrong = [case for case in document["cases"] if not case["right"]]
+    yield "### Right"
+    yield ""
+    yield f"{len(document['cases']) - len(wrong)} of {len(document['cases'])} checks passed."
+    yield ""
+    for case in wrong:
+        yield f"- wrong: {case['label']}: {case.get('raised') or number(case['error'])}"
+    if wrong:
+        yield ""
+
+
+def _products(document: Document) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
+    by_rows: dict[int, list[tuple[float, float]]] = {}
+    refused = []
+    for result in document["cases"]:
+        engines, case = result["engines"], result["case"]
+        refused += [
+            f"- refused: {name} on {result['label']}: {entry['refused']}"
+            for name, entry in engines.items()
+            if "refused" in entry
+        ]
+        ratio = _ratio(engines, VENDOR)
+        if ratio is None:
+            continue
+        share = engines[SUBJECT].get("fraction_of_peak")
+        key = (case["set"], case["multiply"])
+        groups.setdefault(key, []).append((result["label"], ratio, share))
+        if case["set"] == LAYERS and case["multiply"] == "bfloat16" and share:
+            by_rows.setdefault(case["m"], []).append((ratio, share))
+    yield f"### {document['set']} against {VENDOR}"
+    yield ""
+    head = ("set", "elements", "cases", "geomean", "least", f"under {FEW}", "wins", "share of peak")
+    rows = []
+    for (name, multiply), cases in groups.items():
+        label, least, _ = min(cases, key=lambda case: case[1])
+        shares = [share for _, _, share in cases if share]
+        rows.append(
+            (
+                name, multiply, str(len(cases)), number(geomean(r for _, r, _ in cases)),
+                f"{least:.2f} ({label.rsplit(' ', 1)[-1]})", str(sum(r < FEW for _, r, _ in cases)),
+                str(sum(r >= 1.0 for _, r, _ in cases)), number(geomean(shares)),
+            )
+        )  # fmt: skip
+    yield from table(head, rows)
+    if by_rows:
+        yield from table(
+            ("m", f"ratio, {LAYERS}", "share of peak"),
+            (
+                (str(m), *(number(geomean(pair[i] for pair in pairs)) for i in (0, 1)))
+                for m, pairs in sorted(by_rows.items())
+            ),
+        )
+    yield from refused
+    if refused:
+        yield ""
+
+
+def _compiled(document: Document) -> Iterator[str]:
+    yield "### Against torch.compile, max-autotune"
+    yield ""
+    rows = []
+    for layer in document["cases"]:
+        ratios = [_ratio(shape["engines"], COMPILED) for shape in layer["shapes"]]
+        found = [ratio for ratio in ratios if ratio is not None]
+        rows.append(
+            (
+                layer["label"], str(len(found)), number(geomean(found)),
+                number(min(found, default=None)), f"{layer['compile_s']:.1f} s",
+                str(layer["recompilations"]),
+            )
+        )  # fmt: skip
+    head = ("n x k", "shapes", "geomean", "least", "its compile time", "recompilations")
+    yield from table(head, rows)
+
+
+def _regret(document: Document) -> Iterator[str]:
+    cases = [case for case in document["cases"] if "regret" in case]
+    yield "### Regret"
+    yield ""
+    yield "The plan chosen by arithmetic beside the fastest of all plans of the library, measured."
+    yield ""
+    if not cases:
+        return
+    worst = max(cases, key=lambda case: case["regret"])
+    mean, count = sum(case["regret"] for case in cases) / len(cases), len(cases)
+    searched = sum(case["search_s"] for case in cases) / count
+    planned = sum(case["plan_s"] for case in cases) / count
+    yield from table(
+        ("shapes", "mean", "worst", "search for a shape", "plan of a shape"),
+        [
+            (
+                str(count), f"{100 * mean:.1f}%",
+                f"{100 * worst['regret']:.1f}% ({worst['label'].rsplit(' ', 1)[-1]})",
+                f"{searched:.2f} s", f"{1e6 * planned:.1f} us",
+            )
+        ],
+    )  # fmt: skip
+
+
+def _models(document: Document) -> Iterator[str]:
+    yield "### Models"
+    yield ""
+    rows = []
+    for result in document["cases"]:
+        own = result["engines"].get(SUBJECT, {}).get("median_s")
+        graph = result["engines"].get(SUBJECT + GRAPH, {}).get("median_s")
+        rows.append(
+            (
+                result["label"], number(own and 1e3 * own), number(result["ratio_plain"]),
+                number(graph and 1e3 * graph), number(result["ratio_graph"]),
+            )
+        )  # fmt: skip
+    head = ("model and shape", "ms", "against eager and compiled", "ms, CUDA graph",
+            "against eager, CUDA graph")  # fmt: skip
+    yield from table(head, sorted(rows))
+
+
+def _tuning(document: Document) -> Iterator[str]:
+    known = {case["label"]: case for case in document["cases"]}
+    rows = [("probe the chip", f"{document['probe_s']:.2f} s")]
+    for label in ("compile, empty cache", "compile, warm cache"):
+        if label in known:
+            rows.append(
+                (f"{label}: {known[label]['kernels']} kernels", f"{known[label]['seconds']:.2f} s")
+            )
+    if "plan" in known:
+        rows.append(("plan a new shape", f"{1e6 * known['plan']['median_s']:.1f} us"))
+    for name, entry in known.get("call", {}).get("engines", {}).items():
+        rows.append((f"launch a small product: {name}", f"{1e6 * entry['host_s']:.1f} us"))
+    yield "### Tuning and launching"
+    yield ""
+    yield from table(("what", "time"), rows)
+
+
+def _missing(documents: Sequence[Document]) -> Iterator[str]:
+    found = []
+    for document in documents:
+        why = document.get("error") or document.get("skipped")
+        if document.get("left"):
+            found.append(f"- {document['set']}: {document['left']} cases, for lack of time")
+        if why:
+            found.append(f"- {document['set']}: {why}")
+    if found:
+        yield "### Not measured"
+        yield ""
+        yield from found
+        yield ""

@@ -1,0 +1,29 @@
+"""An estimate by its terms, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.cost.block_estimate import BlockEstimate
+    from ftuner.cost.estimate import Estimate
+
+
+def estimate_table(estimate: Estimate | BlockEstimate) -> Table:
+    """A row a term, and their total, which is less than their sum where they overlap."""
+    from rich.table import Table
+
+    from ftuner.report.units import duration
+
+    total = estimate.seconds
+    table = Table(title=f"estimate, bound by {estimate.bound}", title_justify="left")
+    table.add_column("term")
+    table.add_column("time", justify="right")
+    table.add_column("of total", justify="right")
+    for name, seconds in estimate.terms().items():
+        table.add_row(name.removesuffix("_s"), duration(seconds), f"{seconds / total:.1%}")
+    table.add_section()
+    table.add_row("total, transfers overlapping", duration(total), "100.0%")
+    return table

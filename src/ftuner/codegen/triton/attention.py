@@ -1,0 +1,346 @@
+"""The text of an attention kernel: online softmax over blocks of keys.
+
+A program takes one tile of rows (`core.block_attention`) and keeps of each row the largest score so
+far, the sum of the powers, and the values by their powers, all in float32 (Milakov and Gimelshein,
+"Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
+2307.08691). Blocks of keys that all rows see come first, without any test; those on the edge of
+what rows see, or of the keys, follow. Keys that no row of a tile sees are not read.
+
+The largest score begins at the least finite number, and not at minus infinity, so that no
+difference of infinities arises: rows whose scores are all minus infinity end with a sum of zero,
+and only those do. Powers are of two. Without a mask the scale and the logarithm are one factor, and
+a power is a multiply-add and one instruction more. With a mask, scores stay as they are until the
+largest is taken off, because masks are made of the least finite number, which no factor may exceed.
+
+A kernel that splits is launched with `parts` programs for a tile. Each leaves its sums in the
+workspace; the last to arrive, told by a counter, adds all up in their order and sets the counter
+back. So results do not depend on who came last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftuner.codegen.triton.attention_arguments import attention_arguments
+from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
+from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, Source
+from ftuner.core.block_attention import AttentionForm, AttentionKernel
+
+SEARCH = 128
+"""Offsets that are looked at together to find the request of a tile: one a thread of four warps."""
+MAX_UNROLLED = 4
+"""Parts that are added up with their loads under way together."""
+UNROLLED_FLOATS = 8192
+"""Values of a tile that so many loads together may take from the registers: 64 a thread of four
+warps."""
+_CONSTANTS = """
+BQ = tl.constexpr({bq})
+BK = tl.constexpr({bk})
+SEARCH = tl.constexpr({search})
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""
+_PRECISION = {
+    "float32": ', input_precision="ieee"',
+    "tf32": ', input_precision="tf32"',
+    "tf32x3": ', input_precision="tf32x3"',
+}
+"""How a product multiplies float32; other elements are multiplied as they are."""
+
+
+def attention_source(kernel: AttentionKernel) -> Source:
+    """A kernel's text; its arguments are `attention_arguments`."""
+    arguments, tile = attention_arguments(kernel), kernel.tile
+    names = ", ".join(argument.name for argument in arguments)
+    constants = _CONSTANTS.format(bq=tile.bq, bk=tile.bk, search=SEARCH)
+    body = [*_place(kernel), *_range(kernel), *_rows(kernel), *_loops(kernel), *_result(kernel)]
+    lines = ["", "@triton.jit", f"def {kernel.symbol}({names}):", *_indented(body), ""]
+    text = HEADER + constants + "\n".join(lines)
+    return Source(kernel.symbol, text, arguments, tile.warps, tile.stages)
+
+
+def _place(kernel: AttentionKernel) -> list[str]:
+    """Which tile of which head this program does, and the lengths of its request.
+
+    Tiles of `group` heads, whose keys and values stay in L2 together, follow each other; the last
+    tiles of a causal attention, which see the most, come first, so that short ones fill the gaps at
+    the end.
+    """
+    form = kernel.form
+    lines = ["number = tl.program_id(0)"]
+    if kernel.split:
+        lines += ["part = number % parts", "number = number // parts"]
+    if not kernel.packed:
+        lines += ["heads = heads * sharing"]
+    lines += [
+        "together = heads" + ("" if form.ragged is not None else " * batch"),
+        "element = number // (group * tiles) * group",
+        "together = tl.minimum(together - element, group)",
+        "tile = (number - element * tiles) // together",
+        "element += (number - element * tiles) % together",
+    ]
+    if form.causal != "none":
+        lines += ["tile = tiles - 1 - tile"]
+    if form.ragged is not None:
+        lines += ["head = element", *_request(kernel)]
+    else:
+        lines += ["request = element // heads", "head = element % heads"]
+    if not kernel.packed:
+        lines += ["member = head % sharing", "head = head // sharing"]
+    return lines
+
+
+def _request(kernel: AttentionKernel) -> list[str]:
+    """Which request a tile is of, where all lie one after the other. Request i has the tiles from
+    `i + (its first row) // BQ` on, which are at least as many as it needs; so as many requests as
+    begin at a tile or before it have begun."""
+    row, first = ("begun * sharing", "q_begin * sharing") if kernel.packed else ("begun", "q_begin")
+    # Descriptors take indices of 32 bits.
+    kind = "tl.int32" if kernel.form.loads == "descriptors" else "tl.int64"
+    return [
+        "lane = tl.arange(0, SEARCH)",
+        "request = -1",
+        "for start in range(0, batch, SEARCH):",
+        "    there = start + lane < batch",
+        "    begun = tl.load(q_offsets + start + lane, mask=there, other=0).to(tl.int64)",
+        f"    begun = {row} // BQ + start + lane",
+        "    request += tl.sum((there & (begun <= tile)).to(tl.int32))",
+        "q_begin = tl.load(q_offsets + request).to(tl.int64)",
+        f"k_begin = tl.load(k_offsets + request).to({kind})",
+        "rows = (tl.load(q_offsets + request + 1) - q_begin).to(tl.int32)",
+        "keys = (tl.load(k_offsets + request + 1) - k_begin).to(tl.int32)",
+        f"tile = tile - ({first} // BQ).to(tl.int32) - request",
+        f"if tile * BQ >= {_row_count(kernel)}:",
+        "    return",
+    ]
+
+
+def _row_count(kernel: AttentionKernel) -> str:
+    """Of all tiles of a request."""
+    return "rows * sharing" if kernel.packed else "rows"
+
+
+def _range(kernel: AttentionKernel) -> list[str]:
+    """The rows of the tile, and the keys of this program: from `begin` to `middle` those that all
+    rows see, in whole blocks, and on to `end` the rest."""
+    count, of_row = _row_count(kernel), " // sharing" if kernel.packed else ""
+    lines = [
+        "index = tile * BQ + tl.arange(0, BQ)",
+        f"inside = index < {count}",
+        f"position = index{of_row}",
+        *(["member = index % sharing"] if kernel.packed else []),
+    ]
+    if kernel.form.causal == "none":
+        lines += ["common = keys", "end = keys"]
+    else:
+        lines += [
+            "limit = " + ("past" if kernel.form.causal == "first" else "keys - rows + past"),
+            f"common = tile * BQ{of_row} + limit + 1",
+            f"end = (tl.minimum(tile * BQ + BQ, {count}) - 1){of_row} + limit + 1",
+            "common = tl.minimum(tl.maximum(common, 0), keys)",
+            "end = tl.minimum(tl.maximum(end, 0), keys)",
+        ]
+    if kernel.split:
+        lines += [
+            "blocks = (end + BK - 1) // BK",
+            "used = tl.maximum(tl.minimum(parts, blocks), 1)",
+            "if part >= used:",
+            "    return",
+            "begin = part * blocks // used * BK",
+            "end = tl.minimum((part + 1) * blocks // used * BK, end)",
+        ]
+    else:
+        lines += ["begin = 0"]
+    return [*lines, "middle = tl.maximum(tl.minimum(common // BK * BK, end), begin)"]
+
+
+def _rows(kernel: AttentionKernel) -> list[str]:
+    """Queries, and where keys, values and the mask begin."""
+    form = kernel.form
+    lines = [f"q += {_row_places(form, 'q')}[:, None]"]
+    for i, (first, size) in pieces(form.depth_blocks):
+        there = both("inside[:, None]", *beyond(form, i, "depth", "[None, :]"))
+        lines += [
+            f"depth_{i} = {first} + tl.arange(0, {size})",
+            f"q_{i} = tl.load(q + depth_{i}[None, :], mask={there}, other=0.0)",
+        ]
+    lines += ["lane = tl.arange(0, BK)"]
+    for i, (first, size) in pieces(form.column_blocks):
+        lines += [f"column_{i} = {first} + tl.arange(0, {size})"]
+    if form.loads == "pointers":
+        for i, _ in pieces(form.depth_blocks):
+            lines += [f"k_{i} = lane[None, :] * k_row + depth_{i}[:, None]"]
+        for i, _ in pieces(form.column_blocks):
+            lines += [f"v_{i} = lane[:, None] * v_row + column_{i}[None, :]"]
+        # Only these move: tiles of pointers that outlive a loop would be held in two layouts.
+        for array in ("k", "v"):
+            lines += [f"{array} += {_request_place(form, array)} + head * {array}_head"
+                      f" + begin * {array}_row"]  # fmt: skip
+    if form.mask is None:
+        lines += ["factor = scale * LOG2_E"]
+    elif form.mask.spread == "keys":
+        lines += ["mask += request * mask_batch + head * mask_head"]
+    else:
+        lines += [f"mask += {_row_places(form, 'mask')}[:, None]"]
+    return [*lines, *_nothing(form)]
+
+
+def _request_place(form: AttentionForm, array: str) -> str:
+    """Of its first row, or key, in an array."""
+    if form.ragged is None or array == "mask":
+        return f"request * {array}_batch"
+    return f"{'q_begin' if array in ('q', 'out') else 'k_begin'} * {array}_row"
+
+
+def _row_places(form: AttentionForm, array: str) -> str:
+    """Of a tile's rows, in an array."""
+    return (
+        f"({_request_place(form, array)} + head * {array}_head + position * {array}_row"
+        f" + member * {array}_member)"
+    )
+
+
+def _nothing(form: AttentionForm) -> list[str]:
+    """What rows have before their first key."""
+    return [
+        "largest = tl.full((BQ,), LOWEST, tl.float32)",
+        "total = tl.zeros((BQ,), tl.float32)",
+        *(
+            f"value_{i} = tl.zeros((BQ, {size}), tl.float32)"
+            for i, (_, size) in pieces(form.column_blocks)
+        ),
+    ]
+
+
+def _loops(kernel: AttentionKernel) -> list[str]:
+    return [
+        "for start in range(begin, middle, BK):",
+        *_indented(_block(kernel.form, edge=False)),
+        "for start in range(middle, end, BK):",
+        *_indented(_block(kernel.form, edge=True)),
+    ]
+
+
+def _block(form: AttentionForm, edge: bool) -> list[str]:
+    """One block of keys; `edge`: some of its keys may not be there, or not be seen by all rows."""
+    precision = _PRECISION.get(form.multiply, "")
+    lines = ["key = start + lane"] if edge or form.mask is not None else []
+    product = ""
+    for i, _ in pieces(form.depth_blocks):
+        lines += [f"scores = tl.dot(q_{i}, {keys(form, i, edge)}{product}{precision})"]
+        product = ", scores"
+    if form.mask is not None:
+        lines += masked(form, edge)
+    elif edge:
+        lines += ["scores = scores * factor"]
+    if edge:
+        seen = "(key < end)[None, :]"
+        if form.causal != "none":
+            seen += " & (key[None, :] <= position[:, None] + limit)"
+        lines += [f'scores = tl.where({seen}, scores, float("-inf"))']
+    if form.mask is None and not edge:
+        extreme = "tl.min" if form.negative else "tl.max"
+        lines += [
+            f"after = tl.maximum(largest, {extreme}(scores, 1) * factor)",
+            "powers = tl.exp2(tl.fma(scores, factor, -after[:, None]))",
+        ]
+    else:
+        lines += [
+            "after = tl.maximum(largest, tl.max(scores, 1))",
+            f"powers = {_power(form, 'scores', 'after[:, None]')}",
+        ]
+    lines += [
+        f"fades = {_power(form, 'largest', 'after')}",
+        "total = total * fades + tl.sum(powers, 1)",
+        "largest = after",
+        f"powers = powers.to({LANGUAGE_TYPES[form.dtype.name]})",
+    ]
+    for i, _ in pieces(form.column_blocks):
+        value = f"value_{i} * fades[:, None]"
+        lines += [f"value_{i} = tl.dot(powers, {values(form, i, edge)}, {value}{precision})"]
+    if form.loads == "pointers":
+        lines += ["k += BK * k_row", "v += BK * v_row"]
+    return lines
+
+
+def _power(form: AttentionForm, score: str, largest: str) -> str:
+    if form.mask is None:
+        return f"tl.exp2({score} - {largest})"
+    return f"tl.exp2(({score} - {largest}) * LOG2_E)"
+
+
+def _result(kernel: AttentionKernel) -> list[str]:
+    """Sums over their total, where there is one: a row that a limit hides whole gives zeros."""
+    form = kernel.form
+    seeing = "inside" if form.causal == "none" else "(position + limit >= 0)"
+    lines = [
+        *(_combined(kernel) if kernel.split else []),
+        "blank = total == 0",
+        "share = 1.0 / tl.where(blank, 1.0, total)",
+        f"instead = tl.where({seeing} & (keys > 0), blind, 0.0)",
+        f"out += {_row_places(form, 'out')}[:, None]",
+    ]
+    for i, _ in pieces(form.column_blocks):
+        there = both("inside[:, None]", *beyond(form, i, "column", "[None, :]"))
+        lines += [
+            f"value_{i} = tl.where(blank[:, None], instead[:, None], value_{i} * share[:, None])",
+            f"value_{i} = value_{i}.to({LANGUAGE_TYPES[form.dtype.name]})",
+            f"tl.store(out + column_{i}[None, :], value_{i}, mask={there})",
+        ]
+    return lines
+
+
+def _combined(kernel: AttentionKernel) -> list[str]:
+    """Where a tile has several parts: leave the sums in the workspace, and if all parts are there,
+    add them up. Who is not the last stores nothing."""
+    form, width = kernel.form, kernel.form.columns
+    places = [
+        f"sums + (row[:, None] * {width} + column_{i}[None, :])"
+        for i, _ in pieces(form.column_blocks)
+    ]
+    of_row = [f"sums + (BQ * {width} + row)", f"sums + (BQ * {width + 1} + row)"]
+    size = kernel.partial_floats
+    together = max(min(UNROLLED_FLOATS // (kernel.tile.bq * width), MAX_UNROLLED), 1)
+
+    def other(place: str, there: str) -> str:
+        # Another multiprocessor wrote it: L1 does not know.
+        return f'tl.load({place}, mask={there}, other=0.0, cache_modifier=".cg")'
+
+    return [
+        "if used > 1:",
+        "    row = tl.arange(0, BQ)",
+        f"    all_sums = workspace + number.to(tl.int64) * parts * {size}",
+        f"    sums = all_sums + part * {size}",
+        *(f"    tl.store({place}, value_{i})" for i, place in enumerate(places)),
+        f"    tl.store({of_row[0]}, largest)",
+        f"    tl.store({of_row[1]}, total)",
+        # All threads have stored before one of them says so, and none reads before it has heard.
+        "    tl.debug_barrier()",
+        '    arrived = tl.atomic_add(arrivals + number, 1, sem="acq_rel", scope="gpu")',
+        "    tl.debug_barrier()",
+        "    last = arrived == used - 1",
+        *_indented(_nothing(form)),
+        f"    for first in range(0, tl.where(last, used, 0), {together}):",
+        f"        for i in tl.static_range({together}):",
+        "            there = row < tl.where(first + i < used, BQ, 0)",
+        f"            sums = all_sums + (first + i) * {size}",
+        f"            before = {other(of_row[0], 'there')}",
+        "            before = tl.where(there, before, LOWEST)",
+        "            after = tl.maximum(largest, before)",
+        f"            fades = {_power(form, 'largest', 'after')}",
+        f"            weight = {_power(form, 'before', 'after')}",
+        f"            total = total * fades + weight * {other(of_row[1], 'there')}",
+        *(
+            f"            value_{i} = value_{i} * fades[:, None]"
+            f" + weight[:, None] * {other(place, 'there[:, None]')}"
+            for i, place in enumerate(places)
+        ),
+        "            largest = after",
+        "    if last:",
+        "        tl.store(arrivals + number, 0)",
+        f"    inside = index < tl.where(last, {_row_count(kernel)}, 0)",
+    ]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,61 @@
+"""The run-time arguments of attention kernels; the one place that knows their order."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+from ftuner.codegen.triton.source import TRITON_TYPES, Argument
+from ftuner.core.block_attention import AttentionCall, AttentionKernel
+from ftuner.core.dtype import FLOAT32, INT32
+
+ALIGNED_BYTES = 16
+"""What the widest load of a thread takes; alignment is told in it."""
+
+
+def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
+    """What a call passes: `kernel.pointers`, then the numbers of an `AttentionCall`."""
+    form = kernel.form
+    element = f"*{TRITON_TYPES[form.dtype.name]}"
+    whole = ALIGNED_BYTES if form.aligned else 1
+    pointers = {name: Argument(name, element, whole) for name in ("q", "k", "v", "out")}
+    described = form.loads == "descriptors"
+    if described:
+        dtype = TRITON_TYPES[form.dtype.name]
+        for array, blocks in (("k", form.depth_blocks), ("v", form.column_blocks)):
+            for i, size in enumerate(blocks):
+                kind = f"tensordesc<{dtype}[1, 1, {kernel.tile.bk}, {size}]>"
+                pointers[array_argument(array, i)] = Argument(array_argument(array, i), kind)
+    # Of what is counted in elements.
+    divisors = dict.fromkeys(("q", "k", "v", "out", "depth", "columns"),
+                             max(whole // form.dtype.itemsize, 1))  # fmt: skip
+    if form.mask is not None:
+        # Booleans are bytes.
+        kind = "u8" if form.mask.boolean else TRITON_TYPES[form.mask.dtype.name]
+        whole = ALIGNED_BYTES if form.mask.layout == "aligned" else 1
+        pointers["mask"] = Argument("mask", f"*{kind}", whole)
+        divisors["mask"] = max(whole // form.mask.dtype.itemsize, 1)
+    if form.ragged is not None:
+        kind = f"*{TRITON_TYPES[form.ragged.name]}"
+        pointers |= {name: Argument(name, kind) for name in ("q_offsets", "k_offsets")}
+    floats, counts = TRITON_TYPES[FLOAT32.name], TRITON_TYPES[INT32.name]
+    pointers["workspace"] = Argument("workspace", f"*{floats}", ALIGNED_BYTES)
+    pointers["arrivals"] = Argument("arrivals", f"*{counts}")
+    numbers = []
+    for name, kind in get_type_hints(AttentionCall).items():
+        array, _, axis = name.partition("_")
+        if kind is float:
+            numbers.append(Argument(name, floats))
+        elif described and array in ("k", "v"):
+            # Of descriptors: 0 or 1.
+            numbers.append(Argument(name, counts))
+        elif axis == "key":
+            # Only a mask has it, one that is of any stride.
+            numbers.append(Argument(name, "i64"))
+        else:
+            numbers.append(Argument(name, "i64" if axis else counts, divisors.get(array, 1)))
+    return (*(pointers[name] for name in kernel.pointers), *numbers)
+
+
+def array_argument(name: str, block: int) -> str:
+    """The argument that a block is loaded from by descriptor."""
+    return f"{name}_rest" if block else name

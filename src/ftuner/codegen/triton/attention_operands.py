@@ -1,0 +1,78 @@
+"""How an attention kernel reads keys, values and the mask, as Triton text.
+
+Keys and values come by pointers or by descriptors. In a block on the edge, those behind the last
+key are zeros; with pointers also those that no row of the tile sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ftuner.codegen.triton.attention_arguments import array_argument
+from ftuner.core.block_attention import AttentionForm
+
+
+def pieces(blocks: Sequence[int]) -> Iterable[tuple[int, tuple[int, int]]]:
+    """The number, first element and size of each block."""
+    return ((i, (sum(blocks[:i]), size)) for i, size in enumerate(blocks))
+
+
+def beyond(form: AttentionForm, block: int, axis: str, spread: str) -> tuple[str, ...]:
+    """The condition that elements of a block of the axis are there, if some may not be: all blocks
+    but the last one are full."""
+    blocks = form.depth_blocks if axis == "depth" else form.column_blocks
+    if form.exact or block < len(blocks) - 1:
+        return ()
+    extent = "depth" if axis == "depth" else "columns"
+    return (f"({axis}_{block} < {extent}){spread}",)
+
+
+def both(*conditions: str) -> str:
+    return " & ".join(conditions)
+
+
+def _load(place: str, condition: str) -> str:
+    return f"tl.load({place}" + (f", mask={condition}, other=0.0)" if condition else ")")
+
+
+def keys(form: AttentionForm, block: int, edge: bool) -> str:
+    """A block of keys, turned as it is multiplied."""
+    if form.loads == "descriptors":
+        return f"{_described(form, 'k', block)}.T"
+    there = ["(key < end)[None, :]"] if edge else []
+    return _load(f"k + k_{block}", both(*there, *beyond(form, block, "depth", "[:, None]")))
+
+
+def values(form: AttentionForm, block: int, edge: bool) -> str:
+    """Zeros where there are no keys: a power of zero does not hide what is not a number."""
+    there = ["(key < end)[:, None]"] if edge else []
+    if form.loads == "descriptors":
+        loaded = _described(form, "v", block)
+        # Behind the last key there is nothing, unless another request follows.
+        hides = edge and form.ragged is not None
+        return f"tl.where({there[0]}, {loaded}, 0.0)" if hides else loaded
+    return _load(f"v + v_{block}", both(*there, *beyond(form, block, "column", "[None, :]")))
+
+
+def _described(form: AttentionForm, array: str, block: int) -> str:
+    """By descriptor, which gives zeros behind all ends."""
+    first, size = dict(pieces(form.depth_blocks if array == "k" else form.column_blocks))[block]
+    place = f"request * {array}_batch, head * {array}_head, start"
+    if form.ragged is not None:
+        place = f"0, head * {array}_head, k_begin + start"
+    return f"{array_argument(array, block)}.load([{place}, {first}]).reshape(BK, {size})"
+
+
+def masked(form: AttentionForm, edge: bool) -> list[str]:
+    """Scores with the mask's numbers added, or what booleans hide replaced."""
+    mask = form.mask
+    assert mask is not None
+    keys = "key * mask_key" if mask.layout == "strided" else "key"
+    if mask.spread == "keys":
+        given = f"{_load(f'mask + {keys}', 'key < end' if edge else '')}[None, :]"
+    else:
+        there = both("inside[:, None]", *["(key < end)[None, :]"] * edge)
+        given = _load(f"mask + ({keys})[None, :]", there)
+    if mask.boolean:
+        return [f"scores = tl.where({given} != 0, scores * scale, hidden)"]
+    return [f"scores = tl.fma(scores, scale, {given}.to(tl.float32))"]

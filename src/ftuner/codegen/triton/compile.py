@@ -1,0 +1,77 @@
+"""Compiling sources ahead of time: in this process, or as a worker that serves one after the other.
+
+`python -m ftuner.codegen.triton.compile` reads pickled (source, target) pairs from standard input
+and writes pickled `Compiled` values, in order, to standard output. No GPU is needed. A process of
+its own, because Triton interprets kernels instead where `TRITON_INTERPRET` was set when it was
+imported, and because a compiler that fails badly takes its process with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ftuner.codegen.triton.resources import Resources, amd_resources, nvidia_resources
+from ftuner.codegen.triton.source import Source, load
+from ftuner.codegen.triton.targets import Compiled, Target
+
+_MESSAGE_CHARACTERS = 4000
+"""Of an error: Triton adds the whole program to some."""
+
+
+def compile_kernel(source: Source, target: Target) -> Any:
+    """Triton's compiled kernel. Raises what Triton raises."""
+    signature = {argument.name: argument.type for argument in source.arguments}
+    divisors = {
+        (i,): [["tt.divisibility", argument.divisor]]
+        for i, argument in enumerate(source.arguments)
+        if argument.divisor > 1
+    }
+    return triton.compile(
+        ASTSource(load(source), signature, constexprs={}, attrs=divisors),
+        target=GPUTarget(target.backend, target.arch, target.warp_threads),
+        options=source.options,
+    )
+
+
+def compile_source(source: Source, target: Target) -> Compiled:
+    """The machine code of a source and what it takes, or the compiler's error."""
+    try:
+        kernel = compile_kernel(source, target)
+    except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
+        return Compiled(b"", "", None, f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS])
+    threads = kernel.metadata.num_warps * target.warp_threads
+    shared = kernel.metadata.shared
+    resources: Resources
+    if target.backend == "cuda":
+        binary, assembly = kernel.asm["cubin"], kernel.asm["ptx"]
+        resources = nvidia_resources(binary, assembly, shared, threads)
+    else:
+        binary, assembly = kernel.asm["hsaco"], kernel.asm["amdgcn"]
+        resources = amd_resources(assembly, shared, threads)
+    return Compiled(binary, assembly, resources)
+
+
+def serve() -> None:
+    """Compile what standard input asks for until it ends."""
+    requests = sys.stdin.buffer
+    # Triton's passes print to standard output what they fail at; answers have it to themselves.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            source, target = pickle.load(requests)
+        except EOFError:
+            return
+        pickle.dump(compile_source(source, target), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,297 @@
+"""Scalar functions of tensors as Triton text, on blocks and scalars of every element type.
+
+float16 and bfloat16 are float32 in registers; a cast to them rounds. Bool is a byte in memory.
+Integers wrap around; division by zero gives zero, conversions of floats that no integer can hold
+give the nearest one. Elementary functions are those of `elementary`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ftuner.codegen import coefficients
+from ftuner.codegen.triton import elementary
+from ftuner.codegen.triton.source import LANGUAGE_TYPES
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT32, DType
+from ftuner.core.expr import Binary, Constant, Unary, flatten
+from ftuner.core.expr import Operand as ExprOperand
+from ftuner.core.scalar import COMPOSED, neutral
+
+
+def register(dtype: DType) -> DType:
+    """What an element is in a register."""
+    return FLOAT32 if dtype.kind == "float" and dtype.itemsize < 4 else dtype
+
+
+def gathered(dtype: DType) -> DType:
+    """What elements are while they are reduced: integers of 32 bits at least, which end the same
+    modulo their own range."""
+    if dtype.kind in ("int", "uint") and dtype.itemsize < 4:
+        return INT32 if dtype.kind == "int" else UINT32
+    return register(dtype)
+
+
+def type_text(dtype: DType) -> str:
+    """Triton's name of the type of a register."""
+    return LANGUAGE_TYPES[register(dtype).name]
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A number beside values of a dtype."""
+    if dtype.kind != "float":
+        return str(int(value))
+    value = float(value)
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def number(value: float, dtype: DType) -> str:
+    """A scalar of a dtype."""
+    return f"tl.full((), {literal(value, dtype)}, {type_text(dtype)})"
+
+
+def scalar_bool(text: str) -> str:
+    """A scalar comparison, to be combined with blocks: in Triton's interpreter, as broadcast, it
+    would be of the type that it compared. The compiler takes it for the comparison itself."""
+    return f"tl.where({text}, tl.full((), 1, tl.int1), tl.full((), 0, tl.int1))"
+
+
+def from_memory(value: str, dtype: DType) -> str:
+    """What was loaded, in a register."""
+    if dtype == BOOL:
+        return f"{value} != 0"
+    return value if register(dtype) == dtype else f"{value}.to({type_text(dtype)})"
+
+
+def to_memory(value: str, dtype: DType) -> str:
+    """A register, as it is stored."""
+    if dtype == BOOL:
+        return f"{value}.to(tl.uint8)"
+    return value if register(dtype) == dtype else f"{value}.to({LANGUAGE_TYPES[dtype.name]})"
+
+
+class Functions:
+    """The functions that a text calls, noted as they are used."""
+
+    def __init__(self) -> None:
+        self._elementary: dict[tuple[str, str], None] = {}
+        self._helpers: dict[str, str] = {}
+
+    def prelude(self) -> str:
+        """The text of all that was used."""
+        dtypes = dict.fromkeys(dtype for _, dtype in self._elementary)
+        texts = [
+            elementary.prelude([n for n, d in self._elementary if d == dtype], dtype)
+            for dtype in dtypes
+        ]
+        texts += [f"\n\n@triton.jit\n{text}" for text in self._helpers.values()]
+        return "".join(texts)
+
+    def apply(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
+        """The scalar function `name` of `core.scalar` of names of values of `dtype`."""
+        simple = _SIMPLE.get(name)
+        if simple is not None:
+            return simple.format(*arguments)
+        if dtype.kind == "float":
+            return self._float(name, arguments, register(dtype).name)
+        return self._integer(name, arguments, dtype)
+
+    def cast(self, x: str, source: DType, target: DType) -> str:
+        """From floats to float16 and bfloat16 it rounds; the register has room for integers that
+        these have none for, such as the number of elements that a norm divides by."""
+        if target == BOOL:
+            return f"{x} != 0"
+        if source.kind == "float" and target.kind in ("int", "uint"):
+            return self._nearest(x, register(source), target)
+        text = f"{x}.to({type_text(target)})"
+        if source.kind == "float" and register(target) != target:
+            text += f".to({LANGUAGE_TYPES[target.name]}).to({type_text(target)})"
+        return text
+
+    def combine(self, kind: str, x: str, y: str, dtype: DType) -> str:
+        """One step of a reduction."""
+        name = {"sum": "add", "product": "multiply"}.get(kind, kind)
+        return self.apply(name, (x, y), dtype)
+
+    def across(self, kind: str, x: str, axis: str, dtype: DType) -> str:
+        """A block reduced along an axis; `axis` is what `tl.sum` is told of it."""
+        if kind == "sum":
+            return f"tl.sum({x}, {axis})"
+        if kind == "product":
+            return f"tl.reduce({x}, combine_fn={self._product()}, {axis})"
+        word = "max" if kind == "maximum" else "min"
+        if dtype.kind != "float":
+            return f"tl.{word}({x}, {axis})"
+        # Triton's own passes NaN over.
+        nothing = number(neutral(kind, dtype), dtype)
+        found = f"tl.{word}(tl.where({x} == {x}, {x}, {nothing}), {axis})"
+        nan = f"tl.max(({x} != {x}).to(tl.int32), {axis})"
+        return f"tl.where({nan} != 0, {number(math.nan, dtype)}, {found})"
+
+    def _product(self) -> str:
+        return self._helper("product_of", "x, y", "return x * y")
+
+    def _float(self, name: str, arguments: Sequence[str], dtype: str) -> str:
+        if name in COMPOSED:
+            return self._composed(name, arguments[0], dtype)
+        if name in ("remainder", "fmod"):
+            helper = self._helper(f"fmod_{dtype}", "x, y", _float_fmod(dtype))
+            if name == "remainder":
+                body = _WITH_SIGN_OF_Y.format(rest=f"{helper}(x, y)")
+                helper = self._helper(f"remainder_{dtype}", "x, y", body)
+            return f"{helper}({', '.join(arguments)})"
+        if name == "negative":
+            # The compiler of Triton 3.6 takes -x for 0 - x, which is never minus zero.
+            return f"{arguments[0]} * -1.0"
+        if name == "sign":
+            return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
+        return self._call(name, arguments, dtype)
+
+    def _composed(self, name: str, x: str, dtype: str) -> str:
+        """A function that is an expression, as a helper with a line for each step."""
+        names: list[str] = []
+        lines: list[str] = []
+        for step in flatten(COMPOSED[name](ExprOperand("x", "matrix"))):
+            node = step.node
+            if isinstance(node, ExprOperand):
+                names.append(node.name)
+            elif isinstance(node, Constant):
+                # Never a name's value: that would be a float32.
+                names.append(f"({node.value!r})")
+            else:
+                assert isinstance(node, (Unary, Binary))
+                word = _OF_EXPRESSIONS.get(node.op, node.op)
+                text = self.apply(word, [names[a] for a in step.arguments], FLOATS[dtype])
+                names.append(f"t{len(lines)}")
+                lines.append(f"{names[-1]} = {text}")
+        lines.append(f"return {names[-1]}")
+        return f"{self._helper(f'{name}_{dtype}', 'x', *lines)}({x})"
+
+    def _integer(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
+        x = arguments[0]
+        signed = dtype.kind == "int"
+        type_ = type_text(dtype)
+        if name in ("maximum", "minimum"):
+            return f"tl.{name}({', '.join(arguments)})"
+        if name == "absolute":
+            return f"tl.abs({x})" if signed else x
+        if name == "negative":
+            return f"0 - {x}"
+        if name == "sign":
+            positive = f"({x} > 0).to({type_})"
+            return f"{positive} - ({x} < 0).to({type_})" if signed else positive
+        if name == "power":
+            body = _INTEGER_POWER.format(bits=dtype.bits - signed, least="0" if signed else "left")
+        else:
+            body = (_SIGNED if signed else _UNSIGNED)[name]
+        return f"{self._helper(f'{name}_{dtype}', 'x, y', body)}({', '.join(arguments)})"
+
+    def _nearest(self, x: str, source: DType, target: DType) -> str:
+        """A float as the nearest integer below it in magnitude; NaN is zero."""
+        low, high = neutral("maximum", target), neutral("minimum", target)
+        # Powers of two, which every format holds.
+        first, behind = float(low), float(high + 1)
+        # A conversion is to 32 or 64 bits, of what it holds.
+        register_ = type_text(gathered(target))
+        body = _NEAREST.format(
+            low=number(low, target), high=number(high, target), first=first, behind=behind,
+            register=register_, target=type_text(target),
+        )  # fmt: skip
+        return f"{self._helper(f'{target}_of_{source}', 'x', body)}({x})"
+
+    def _helper(self, name: str, arguments: str, *lines: str) -> str:
+        if name not in self._helpers:
+            body = "\n    ".join(line for text in lines for line in text.splitlines())
+            self._helpers[name] = f"def {name}({arguments}):\n    {body}\n"
+        return name
+
+    def _call(self, name: str, arguments: Sequence[str], dtype: str) -> str:
+        self._elementary[name, dtype] = None
+        return elementary.call(name, *arguments, dtype=dtype)
+
+
+FLOATS = {"float32": FLOAT32, "float64": FLOAT64}
+_OF_EXPRESSIONS = {
+    "neg": "negative", "abs": "absolute", "sub": "subtract", "mul": "multiply", "div": "divide",
+}  # fmt: skip
+"""Names of `core.expr` that are others in `core.scalar`."""
+_SIMPLE: Mapping[str, str] = {
+    "add": "{0} + {1}",
+    "subtract": "{0} - {1}",
+    "multiply": "{0} * {1}",
+    "equal": "{0} == {1}",
+    "less": "{0} < {1}",
+    "less_equal": "{0} <= {1}",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+    "logical_xor": "{0} ^ {1}",
+    "logical_not": "{0} == 0",
+    "isnan": "{0} != {0}",
+    "isinf": 'tl.abs({0}) == float("inf")',
+}
+"""Where the text is that of every dtype."""
+
+_NEAREST = """inside = (x >= {first}) & (x < {behind})
+found = tl.where(inside, x, 0.0).to({register}).to({target})
+found = tl.where(x >= {behind}, {high}, found)
+return tl.where(x < {first}, {low}, found)"""
+
+_WITH_SIGN_OF_Y = """rest = {rest}
+apart = (rest < 0) ^ (y < 0)
+return tl.where(apart & (rest != 0), rest + y, rest)"""
+
+# The one quotient that does not fit is no instruction: divide by one, and negate.
+_SIGNED_DIVISOR = "safe = tl.where((y == 0) | (y == -1), 1, y)\n"
+_UNSIGNED_DIVISOR = "safe = tl.where(y == 0, 1, y)\n"
+_REST = "tl.where(y == 0, 0, x % safe)"
+_SIGNED: Mapping[str, str] = {
+    "divide": _SIGNED_DIVISOR + "return tl.where(y == 0, 0, tl.where(y == -1, 0 - x, x // safe))",
+    "fmod": _SIGNED_DIVISOR + f"return {_REST}",
+    "remainder": _SIGNED_DIVISOR + _WITH_SIGN_OF_Y.format(rest=_REST),
+}
+_UNSIGNED: Mapping[str, str] = {
+    "divide": _UNSIGNED_DIVISOR + "return tl.where(y == 0, 0, x // safe)",
+    "fmod": _UNSIGNED_DIVISOR + f"return {_REST}",
+    "remainder": _UNSIGNED_DIVISOR + f"return {_REST}",
+}
+_INTEGER_POWER = """# By squaring, bit by bit of the exponent; a negative one counts as zero.
+square, left = tl.broadcast(x, y)
+left = tl.maximum(left, {least})
+result = square * 0 + 1
+for _ in range({bits}):
+    result = tl.where((left & 1) != 0, result * square, result)
+    square = square * square
+    left = left >> 1
+return result"""
+
+
+def _float_fmod(dtype: str) -> str:
+    """|x| modulo |y|, with the sign of x. Each round takes away a multiple of y 2^k, where k is
+    such that the quotient is an integer that the format holds: what is left is exact."""
+    format_ = coefficients.FLOAT32 if dtype == "float32" else coefficients.FLOAT64
+    shift, bits = format_.fraction_bits, format_.bits
+    lift = shift + 1
+    # Of exponents, between the largest number and the smallest subnormal. What is not normal is
+    # as far from any other such number as a round goes.
+    gap = 2 * format_.bias + shift
+    gain = shift - 1
+    return f"""\
+a, b = tl.broadcast(tl.abs(x), tl.abs(y))
+subnormal = b < {2.0 ** (1 - format_.bias)!r}
+exponent = tl.where(subnormal, b * {2.0**lift!r}, b).to(tl.int{bits}, bitcast=True) >> {shift}
+exponent = tl.where(subnormal, exponent - {lift}, exponent)
+left = a
+for _ in range({-(-gap // gain)}):
+    k = (left.to(tl.int{bits}, bitcast=True) >> {shift}) - exponent - {gain}
+    k = tl.maximum(k, 0)
+    step = b
+    for _ in range(3):
+        part = tl.minimum(k, {format_.bias})
+        step = step * ((part + {format_.bias}) << {shift}).to(tl.{dtype}, bitcast=True)
+        k = k - part
+    quotient = tl.floor({elementary.call("divide", "left", "step", dtype=dtype)})
+    left = tl.fma(quotient * -1.0, step, left)
+    left = tl.where(left < 0.0, left + step, left)
+left = tl.where(a < b, a, left)
+left = tl.where(a == float("inf"), float("nan"), left)
+return tl.where(x < 0.0, left * -1.0, left)"""

@@ -1,0 +1,375 @@
+"""The general schedule of a definition as one Triton kernel.
+
+Programs take tiles of the kept axes, each every so many, so that any number of them does any
+extents. Within a tile, blocks of the reduced axes follow each other, once for each stage and once
+more for results of all axes; or they are one block, whose values stay in registers. Extents,
+strides and offsets are arguments, int64 all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from ftuner.codegen.triton import functions
+from ftuner.codegen.triton.functions import gathered
+from ftuner.codegen.triton.nest_positions import Positions
+from ftuner.codegen.triton.nest_values import Dimensions, Frame, Term, Values
+from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
+from ftuner.core.affine import POSITIONAL, Kernel
+from ftuner.core.block_schedule import BlockSchedule, block_schedules
+from ftuner.core.definition import Stage
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import BOOL, UINT8, DType
+from ftuner.core.scalar import neutral
+from ftuner.core.schedule import checks, operand_numbers
+from ftuner.errors import UnsupportedKernelError
+
+VECTOR_BYTES = 16
+"""What one thread loads at once, if addresses are multiples of it."""
+
+
+@dataclass(frozen=True)
+class NestKernel:
+    """A kernel as one Triton function, and what whoever launches it must know.
+
+    Its arguments are the addresses of the operands' buffers (see `operands`), those of the
+    results' buffers, the address of the status word if there are checks, and the `parameters`.
+    """
+
+    kernel: Kernel
+    schedule: BlockSchedule
+    source: Source
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The operands of the nest whose buffers come first. One without elements may have any
+        address, but one that can be read."""
+        return tuple(operand_numbers(self.kernel))
+
+    @property
+    def results(self) -> int:
+        return len(self.kernel.values)
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What may be out of range. If there is anything, an int32 that was zero becomes the
+        number of a check that failed, counted from one."""
+        return tuple(checks(self.kernel))
+
+    @cached_property
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the last arguments are, int64 all of them."""
+        return self.kernel.parameters()
+
+    @cached_property
+    def even_parameters(self) -> tuple[Dim, ...]:
+        """Parameters that must be multiples of 16 for threads to load vectors, and that nothing
+        says are; see `nest_kernel`."""
+        return _even_parameters(self.kernel, self.schedule)
+
+    @cached_property
+    def tiles(self) -> Dim:
+        """Programs that have something to do: that many are launched, or fewer, which do several
+        tiles each; no launch if it is zero."""
+        return self.schedule.tiles(self.kernel)
+
+
+def nest_kernel(
+    kernel: Kernel,
+    schedule: BlockSchedule | None = None,
+    aligned: bool = True,
+    even: bool = False,
+) -> NestKernel:
+    """A kernel by one of its schedules, the last if none is given, which holds any extents.
+
+    `aligned` promises that the addresses of all buffers are multiples of 16 bytes; `even`, that all
+    `even_parameters` are multiples of 16.
+
+    Raises:
+        UnsupportedKernelError: something in the kernel has no schedule here; the message says what.
+    """
+    expect_supported(kernel)
+    schedule = schedule or block_schedules(kernel)[-1]
+    source = _Emission(kernel, schedule).source(aligned, even)
+    return NestKernel(kernel, schedule, source)
+
+
+def _even_parameters(kernel: Kernel, schedule: BlockSchedule) -> tuple[Dim, ...]:
+    """Strides, offsets, and the extent of the axis along which vectors lie."""
+    accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+    needed: list[Dim] = [d for a in accesses for d in (a.constant, *a.coefficients)]
+    needed += [m for a in accesses for _, m in a.rest]
+    needed += [kernel.axes[a] for a in schedule.axes[1][-1:]]
+    return tuple(d for d in kernel.parameters() if d in needed and _divisor(d) < VECTOR_BYTES)
+
+
+def expect_supported(kernel: Kernel) -> None:
+    """Raise UnsupportedKernelError unless a kernel can be made; the message lists all that is in
+    the way."""
+    found: dict[str, None] = {}
+    dtypes = {s.dtype for s in kernel.steps}
+    for dtype in sorted({t.name for t in dtypes} - set(TRITON_TYPES)):
+        found.setdefault(f"elements of {dtype}")
+    kinds = [s.kind for s in kernel.stages]
+    if "scan" in kinds and len(kinds) > 1:
+        found.setdefault("a scan beside other reductions")
+    if set(kinds) & POSITIONAL and len(kernel.reduced) != 1:
+        found.setdefault(f"{', '.join(sorted(set(kinds) & POSITIONAL))} over several axes")
+    known = {"sum", "product", "maximum", "minimum", *POSITIONAL}
+    for kind in sorted({*kinds, *([kernel.combine] if kernel.combine else [])} - known):
+        found.setdefault(f"reduction {kind!r}")
+    if any(kernel.steps[s.value].dtype == BOOL for s in kernel.stages):
+        found.setdefault("a reduction of bool")
+    if any(t.rest for t in kernel.targets) and (kernel.stages or len(kernel.targets) > 1):
+        found.setdefault("results where data tells, beside other results or of reductions")
+    if found:
+        raise UnsupportedKernelError(f"no GPU schedule for {'; '.join(found)}")
+
+
+class _Emission:
+    """The writing of one kernel."""
+
+    def __init__(self, kernel: Kernel, schedule: BlockSchedule) -> None:
+        self.kernel = kernel
+        self.schedule = schedule
+        self.frame = Frame(kernel, schedule)
+        self.positions = Positions(self.frame)
+
+    def source(self, aligned: bool, even: bool) -> Source:
+        frame = self.frame
+        arguments = self._arguments(aligned, even)
+        for name in frame.parameters.values():
+            # Whatever the caller's integers were.
+            frame.head.line(f"{name} = tl.cast({name}, tl.int64)")
+        self.positions.lanes()
+        with self.positions.tiles():
+            self._tile()
+        names = ", ".join(a.name for a in arguments)
+        text = (
+            f"{HEADER}{frame.functions.prelude()}\n\n@triton.jit\ndef nest({names}):\n"
+            f"{frame.head.text}{frame.body.text}"
+        )
+        return Source("nest", text, arguments, self.schedule.warps, 1)
+
+    def _arguments(self, aligned: bool, even: bool) -> tuple[Argument, ...]:
+        frame, kernel = self.frame, self.kernel
+        loads = {s.payload: s.dtype for s in kernel.steps if s.op == "load"}
+        dtypes = [(name, loads[n]) for n, name in frame.operands.items()]
+        stored = [kernel.steps[v].dtype for v in kernel.values]
+        dtypes += zip(frame.results, stored, strict=True)
+        divisor = VECTOR_BYTES if aligned else 1
+        found = [Argument(name, f"*{_memory_type(dtype)}", divisor) for name, dtype in dtypes]
+        if frame.checks:
+            found.append(Argument("status", "*i32"))
+        promised = _even_parameters(kernel, self.schedule) if even else ()
+        for dim, name in frame.parameters.items():
+            known = VECTOR_BYTES if dim in promised else _divisor(dim)
+            found.append(Argument(name, "i64", known))
+        return tuple(found)
+
+    def _tile(self) -> None:
+        """All of one tile."""
+        kernel, schedule, positions = self.kernel, self.schedule, self.positions
+        index, masks = positions.kept()
+        if schedule.serial:
+            with positions.serial() as others:
+                Values(self.frame, {**index, **others}, masks).store(0)
+                if kernel.combine:
+                    # Who reads an element next may not be the thread that wrote it.
+                    self.frame.body.line("tl.debug_barrier()")
+            return
+        flat = schedule.flat
+        if flat is not None and masks and _divisor(kernel.axes[flat]) < VECTOR_BYTES:
+            # Under a mask that may end anywhere, elements would be loaded one by one.
+            end, body = self.frame.dim(kernel.axes[flat]), self.frame.body
+            with body.block(f"if first1 + {schedule.block[1]} <= {end}"):
+                self._map(Values(self.frame, index, {}))
+            with body.block("else"):
+                self._map(Values(self.frame, index, masks))
+            return
+        outer = Values(self.frame, index, masks)
+        if schedule.reduction is None:
+            self._map(outer)
+            return
+        if any(stage.kind == "scan" for stage in kernel.stages):
+            self._scan(outer)
+            return
+        block: Values | None = None
+        if schedule.whole:
+            at, inside = positions.whole()
+            block = Values(self.frame, {**index, **at}, {**masks, **inside}, outer)
+        for number, stage in enumerate(kernel.stages):
+            by = self._position if stage.kind in POSITIONAL else self._stage
+            outer.stages.append(by(number, stage, outer, block))
+        self._store(outer, [i for i, wide in enumerate(kernel.wide) if not wide])
+        wide = [i for i, of_all in enumerate(kernel.wide) if of_all]
+        if block is not None:
+            self._store(block, wide)
+        elif wide:
+            with self._loop(outer, [kernel.values[i] for i in wide]) as values:
+                self._store(values, wide)
+
+    def _map(self, values: Values) -> None:
+        """All results, and reductions of one element, where no axis is reduced."""
+        for stage in self.kernel.stages:
+            values.stages.append(values.value(stage.value))
+        self._store(values, range(len(self.kernel.values)))
+
+    def _store(self, values: Values, results: Iterable[int]) -> None:
+        for result in results:
+            values.store(result)
+
+    @contextmanager
+    def _loop(self, outer: Values, steps: Iterable[int]) -> Iterator[Values]:
+        """What follows, for each block of the reduced axes; it computes these steps."""
+        outer.prepare(steps)
+        with self.positions.loop() as (index, masks):
+            yield Values(self.frame, {**outer.index, **index}, {**outer.masks, **masks}, outer)
+
+    @property
+    def _across(self) -> int:
+        assert self.schedule.reduction is not None
+        return self.schedule.reduction
+
+    @property
+    def _axis(self) -> str:
+        """How Triton's reductions are told what to reduce; scalars are what is left of rows."""
+        return f"axis={self._across}, keep_dims=True" if len(self.frame.present) == 2 else "axis=0"
+
+    @property
+    def _in_lanes(self) -> bool:
+        """Whether the reduced axes lie along lanes, and not only one after the other."""
+        return self._across in self.frame.present
+
+    @property
+    def _left(self) -> Dimensions:
+        """Along which dimensions a reduction has elements."""
+        return frozenset(self.frame.present) - {self._across}
+
+    def _elements(self, values: Values, step: int, nothing: str) -> str:
+        """A step for all lanes of a block, as reductions gather it: `nothing` beyond the edge."""
+        dtype = self.kernel.steps[step].dtype
+        term = values.value(step)
+        text, along = term.name, term.along
+        if gathered(dtype) != functions.register(dtype):
+            text = f"{text}.to({functions.type_text(gathered(dtype))})"
+        return self._spread(text, along, values.masks.get(self._across), nothing)
+
+    def _spread(self, text: str, along: Dimensions, mask: str | None, nothing: str) -> str:
+        if mask is not None:
+            text, along = f"tl.where({mask}, {text}, {nothing})", along | {self._across}
+        if along == frozenset(self.frame.present):
+            return text
+        return f"tl.broadcast_to({text}, {self.frame.shape(self.frame.present)})"
+
+    def _stage(self, number: int, stage: Stage, outer: Values, block: Values | None) -> Term:
+        """A reduction: lanes gather one element of each block, and are reduced at the end."""
+        frame, body = self.frame, self.frame.body
+        dtype = self.kernel.steps[stage.value].dtype
+        wide = gathered(dtype)
+        nothing = functions.literal(neutral(stage.kind, dtype), wide)
+        name = f"s{number}"
+        if block is not None:
+            body.line(f"{name} = {self._elements(block, stage.value, nothing)}")
+        else:
+            shape = frame.shape(frame.present)
+            body.line(f"{name} = tl.full({shape}, {nothing}, {functions.type_text(wide)})")
+            with self._loop(outer, [stage.value]) as values:
+                elements = self._elements(values, stage.value, nothing)
+                body.line(f"element = {elements}")
+                text = frame.functions.combine(stage.kind, name, "element", wide)
+                body.line(f"{name} = {text}")
+        if self._in_lanes:
+            text = frame.functions.across(stage.kind, name, self._axis, wide)
+            body.line(f"{name} = {text}")
+        if wide != functions.register(dtype):
+            body.line(f"{name} = {name}.to({functions.type_text(dtype)})")
+        return Term(name, self._left)
+
+    def _position(self, number: int, stage: Stage, outer: Values, block: Values | None) -> Term:
+        """The index of the largest or smallest element: first of those that each lane has met,
+        then of all lanes."""
+        frame, body = self.frame, self.frame.body
+        dtype = self.kernel.steps[stage.value].dtype
+        wide = gathered(dtype)
+        kind = "maximum" if stage.kind == "argmax" else "minimum"
+        nothing = functions.literal(neutral(kind, dtype), wide)
+        axis = len(self.kernel.kept)
+        best, at = f"best{number}", f"s{number}"
+        if block is not None:
+            body.line(f"{best} = {self._elements(block, stage.value, nothing)}")
+            index = block.index[axis]
+            mask = block.masks.get(self._across)
+            body.line(f"{at} = {self._spread(index.name, index.along, mask, '0')}")
+        else:
+            shape = frame.shape(frame.present)
+            body.line(f"{best} = tl.full({shape}, {nothing}, {functions.type_text(wide)})")
+            body.line(f"{at} = tl.full({shape}, 0, tl.int64)")
+            with self._loop(outer, [stage.value]) as values:
+                body.line(f"element = {self._elements(values, stage.value, nothing)}")
+                sign = (">" if kind == "maximum" else "<") + ("=" if stage.last else "")
+                better = f"(element {sign} {best})"
+                if dtype.kind == "float":
+                    # NaN is the largest and the smallest, the first one or the last one of several.
+                    first = "" if stage.last else f" & ({best} == {best})"
+                    better = f"({better} | ((element != element){first}))"
+                mask = values.masks.get(self._across)
+                body.line(f"better = {better}" + (f" & {mask}" if mask else ""))
+                body.line(f"{best} = tl.where(better, element, {best})")
+                body.line(f"{at} = tl.where(better, {values.index[axis].name}, {at})")
+        if self._in_lanes:
+            body.line(f"top = {frame.functions.across(kind, best, self._axis, wide)}")
+            found = f"{best} == top"
+            if dtype.kind == "float":
+                found = f"tl.where(top == top, {found}, {best} != {best})"
+            word, other = ("max", "-1") if stage.last else ("min", str(2**63 - 1))
+            body.line(f"{at} = tl.{word}(tl.where({found}, {at}, {other}), {self._axis})")
+        return Term(at, self._left)
+
+    def _scan(self, outer: Values) -> None:
+        """Store the sum so far at each index along the one reduced axis. Where an index does not
+        count itself, the block is that of the elements before."""
+        frame, body, kernel = self.frame, self.frame.body, self.kernel
+        (stage,) = kernel.stages
+        dtype = kernel.steps[stage.value].dtype
+        wide = gathered(dtype)
+        shape = frame.shape(self._left) if self._left else "()"
+        body.line(f"total = tl.full({shape}, 0, {functions.type_text(wide)})")
+        with self._loop(outer, [stage.value, *kernel.values]) as values:
+            shifted = not stage.last and self._in_lanes
+            place = self._before(values) if shifted else values
+            body.line(f"element = {self._elements(place, stage.value, '0')}")
+            if self._in_lanes:
+                axis = self._axis.split(",")[0]
+                body.line(f"sums = tl.cumsum(element, {axis}) + total")
+                body.line(f"total = total + tl.sum(element, {self._axis})")
+            else:
+                body.line("sums = total" + (" + element" if stage.last else ""))
+                body.line("total = total + element")
+            if wide != functions.register(dtype):
+                body.line(f"sums = sums.to({functions.type_text(dtype)})")
+            values.stages = [Term("sums", frozenset(frame.present))]
+            self._store(values, range(len(kernel.values)))
+
+    def _before(self, values: Values) -> Values:
+        """The place of the elements before those of another."""
+        axis = len(self.kernel.kept)
+        extent = self.frame.dim(self.kernel.axes[axis])
+        index = values.index[axis]
+        self.frame.body.line(f"before = {index.name} - 1")
+        self.frame.body.line(f"known = (before >= 0) & (before < {extent})")
+        return values.elsewhere({axis: Term("before", index.along)}, {self._across: "known"})
+
+
+def _memory_type(dtype: DType) -> str:
+    return TRITON_TYPES[(UINT8 if dtype == BOOL else dtype).name]
+
+
+def _divisor(dim: Dim) -> int:
+    """A power of two that a dim is a multiple of, whatever its symbols are."""
+    coefficients = [dim] if isinstance(dim, int) else [c for _, c in dim.terms]
+    return math.gcd(VECTOR_BYTES, *coefficients)

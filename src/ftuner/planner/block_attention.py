@@ -1,0 +1,68 @@
+"""Attention on a GPU: which kernel, and how its tiles are cut and ordered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.core.block_attention import AttentionKernel
+
+
+class BlockAttentionProblem(NamedTuple):
+    """Extents; where requests are of unequal length, `rows` and `keys` are those of all together,
+    because lengths are known to the device alone."""
+
+    batch: int
+    """Requests."""
+    heads: int
+    """Of keys and values."""
+    sharing: int
+    """Heads of queries that share a head of keys and values."""
+    rows: int
+    keys: int
+    depth: int
+    columns: int
+    past: int = 0
+    """As in `core.block_attention.Causal`."""
+
+
+class BlockAttentionPlan(NamedTuple):
+    """One launch: `parts` programs for each tile of each head, or group of heads."""
+
+    problem: BlockAttentionProblem
+    kernel: AttentionKernel
+    group: int
+    """Heads whose tiles are taken side by side, so that L2 holds their keys and values."""
+    parts: int
+    """Parts that the keys of a tile are cut into; 1 unless the kernel splits."""
+
+    @property
+    def elements(self) -> int:
+        """Heads, or groups of heads, whose tiles are counted apart: those of one request, if
+        requests are of unequal length, else of all."""
+        problem, kernel = self.problem, self.kernel
+        heads = problem.heads * (1 if kernel.packed else problem.sharing)
+        return heads if kernel.form.ragged is not None else heads * problem.batch
+
+    @property
+    def tiles(self) -> int:
+        """Of one element. Requests that lie one after the other have at most one tile each more
+        than their rows together, wherever they begin."""
+        problem, kernel = self.problem, self.kernel
+        rows = problem.rows * (problem.sharing if kernel.packed else 1)
+        if kernel.form.ragged is not None:
+            return rows // kernel.tile.bq + problem.batch
+        return -(-rows // kernel.tile.bq)
+
+    @property
+    def programs(self) -> int:
+        """Launched; 0 if there is nothing to compute."""
+        return self.elements * self.tiles * self.parts
+
+    @property
+    def workspace_floats(self) -> int:
+        return self.programs * self.kernel.partial_floats if self.kernel.split else 0
+
+    @property
+    def arrivals(self) -> int:
+        """Counters."""
+        return self.elements * self.tiles if self.kernel.split else 0

@@ -1,0 +1,144 @@
+"""Kernels in this process: compiled by Triton for one device, and launched on torch's stream."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ftuner.codegen.triton.compile import compile_kernel
+from ftuner.codegen.triton.source import Source, load
+from ftuner.codegen.triton.targets import Target
+from ftuner.errors import HardwareError
+from ftuner.runtime.backend import Progress
+
+log = logging.getLogger(__name__)
+COMPILER_MODULE = "ftuner.codegen.triton.compile"
+INTERPRETER_VARIABLE = "TRITON_INTERPRET"
+INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
+"""Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
+SOURCES_WORTH_A_PROCESS = 2
+"""Importing Triton takes about as long as compiling two kernels."""
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[3]
+
+
+class Kernel:
+    """A compiled kernel. `kernel(programs, *arguments)` launches it on the current stream."""
+
+    def __init__(self, source: Source, device: torch.device, target: Target | None) -> None:
+        """Compile a source, or find it in Triton's cache; without a target it is interpreted.
+
+        Raises:
+            HardwareError: Triton cannot compile it, or the device cannot hold it.
+        """
+        self._device = device
+        self._function: Any = None
+        self._compiled: Any = None
+        if target is None:
+            self._function = load(source)
+            return
+        try:
+            with torch.cuda.device(device):
+                self._compiled = compile_kernel(source, target)
+                # Loads the machine code into the device, before anybody waits for it.
+                self._compiled._init_handles()
+        except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
+            raise HardwareError(f"{source.function} cannot run on {device}: {error}") from error
+
+    def __call__(self, programs: int, *arguments: Any) -> None:
+        if self._function is not None:
+            self._function[(programs,)](*arguments)
+        elif torch.cuda.current_device() == self._device.index:
+            self._compiled[(programs, 1, 1)](*arguments)
+        else:
+            with torch.cuda.device(self._device):
+                self._compiled[(programs, 1, 1)](*arguments)
+
+
+class Kernels:
+    """All kernels of one device. Safe to use from several threads."""
+
+    def __init__(self, device: torch.device, target: Target | None) -> None:
+        """`target`: of the device; None to interpret kernels."""
+        self._device = device
+        self._target = target
+        self._kernels: dict[Source, Kernel] = {}
+        self._lock = threading.RLock()
+
+    def kernel(self, source: Source) -> Kernel:
+        """A kernel, compiled now if it was not prepared."""
+        found = self._kernels.get(source)
+        if found is None:
+            with self._lock:
+                found = self._kernels.get(source)
+                if found is None:
+                    found = Kernel(source, self._device, self._target)
+                    self._kernels[source] = found
+        return found
+
+    def prepare(self, sources: Sequence[Source], progress: Progress | None = None) -> None:
+        """Compile those of some sources that are not there yet, side by side."""
+        missing = [s for s in dict.fromkeys(sources) if s not in self._kernels]
+        if not missing:
+            return
+        with self._lock:
+            if self._target is not None:
+                _fill_cache(missing, self._target, progress)
+            for source in missing:
+                self.kernel(source)
+
+
+def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | None) -> None:
+    """Have child processes compile sources, so that Triton finds all of them in its cache."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = min(cores or 1, len(sources) // SOURCES_WORTH_A_PROCESS)
+    if processes < 2 or not sys.executable:
+        return
+    waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
+    for source in sources:
+        waiting.put(source)
+    done = 0
+    lock = threading.Lock()
+    environment = {k: v for k, v in os.environ.items() if k != INTERPRETER_VARIABLE}
+
+    def feed() -> None:
+        nonlocal done
+        try:
+            with subprocess.Popen(
+                [sys.executable, "-m", COMPILER_MODULE], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, cwd=PACKAGE_PARENT, env=environment,
+            ) as child:  # fmt: skip
+                assert child.stdin is not None
+                assert child.stdout is not None
+                while True:
+                    try:
+                        source = waiting.get_nowait()
+                    except queue.Empty:
+                        break
+                    pickle.dump((source, target), child.stdin)
+                    child.stdin.flush()
+                    # What went wrong is told when this process compiles it.
+                    pickle.load(child.stdout)
+                    with lock:
+                        done += 1
+                        if progress is not None:
+                            progress("compile", done, len(sources))
+                child.stdin.close()
+        except (OSError, EOFError, pickle.PickleError) as error:
+            log.warning("a compiling process ended early (%s); going on in this one", error)
+
+    feeders = [threading.Thread(target=feed) for _ in range(processes)]
+    for feeder in feeders:
+        feeder.start()
+    for feeder in feeders:
+        feeder.join()

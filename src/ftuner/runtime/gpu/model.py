@@ -1,0 +1,126 @@
+"""Models on one GPU: what is loaded from a file, run at any extents on tensors or NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ftuner.errors import ConfigurationError, InputError, OperandError
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.operators import OPERATORS
+from ftuner.graph.splitting import split
+from ftuner.graph.steps import Step
+from ftuner.runtime.arrays import as_array
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.gpu.graph import GpuGraph
+from ftuner.runtime.gpu.session import GpuSession, session_of
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, as_tensor
+from ftuner.runtime.model import TensorSpec, check_names, spec_of
+
+
+class GpuModel:
+    """A graph compiled for one GPU. Safe to use from several threads."""
+
+    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
+        """Compile a graph.
+
+        Raises:
+            UnsupportedOperatorError: steps that have no kernel on a GPU.
+        """
+        self._graph = replace(graph, nodes=())
+        self._device = session.device
+        parts = split(graph)
+        self._nodes = [part.node for part in parts]
+        self.parts = [GpuGraph(part.graph, session, progress) for part in parts]
+        """Compiled graphs that run one after the other: several where an extent depends on data."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps of a run, in order."""
+        return tuple(step for part in self.parts for step in part.lowered.steps)
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return [spec_of(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        return [spec_of(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+
+    def __call__(self, **inputs: object) -> dict[str, Any]:
+        """Run the model on arrays given by name; returns the outputs by name."""
+        results = self.run(inputs)
+        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
+
+    def run(self, feeds: Mapping[str, object]) -> list[Any]:
+        """Run the model on the current stream; returns the outputs in order.
+
+        Args:
+            feeds: for each input, by name, a tensor on the GPU or an array in the CPU's memory.
+
+        Returns:
+            Tensors on the GPU if any input was one, else NumPy arrays.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes.
+            ShapeError: extents that contradict the model.
+            IndexRangeError: an index in the data that is out of range.
+        """
+        check_names(feeds, [v.name for v in self._graph.inputs])
+        arrays = [self._tensor(v, feeds[v.name]) for v in self._graph.inputs]
+        results = self._through(arrays)
+        if any(isinstance(x, torch.Tensor) for x in feeds.values()):
+            return results
+        return [x.cpu().numpy() for x in results]
+
+    def _through(self, arrays: list[Tensor]) -> list[Tensor]:
+        if len(self.parts) == 1:
+            return self.parts[0].run(arrays)
+        known: dict[Value, Tensor] = dict(zip(self._graph.inputs, arrays, strict=True))
+        results: list[Tensor] = []
+        for part, node in zip(self.parts, self._nodes, strict=True):
+            results = part.run([known[v] for v in part.graph.inputs])
+            if node is not None:
+                known.update(zip((v for _, v in part.graph.outputs), results, strict=True))
+                # Between two programs, NumPy finds what decides the extents of the second.
+                data = results[0].cpu().numpy()
+                found = OPERATORS[node.op].reference(data, **node.attributes)
+                known[node.output] = torch.as_tensor(found.copy(), device=self._device)
+        return results
+
+    def _tensor(self, value: Value, given: object) -> Tensor:
+        try:
+            if isinstance(given, torch.Tensor):
+                x = as_tensor(given, value.name, self._device)
+            else:
+                x = torch.as_tensor(as_array(given, value.name).copy(), device=self._device)
+        except OperandError as error:
+            raise InputError(str(error)) from None
+        expected = TORCH_DTYPES[value.dtype.name]
+        if x.dtype != expected:
+            raise InputError(f"input {value.name} has dtype {x.dtype}; the model takes {expected}")
+        if x.dim() != value.rank:
+            raise InputError(
+                f"input {value.name} is {tuple(x.shape)}; the model takes {value.type}"
+            )
+        return x.contiguous()
+
+
+def gpu_model(graph: Graph, device: str, progress: Progress | None) -> GpuModel:
+    """A model on a device, as torch names it: `cuda`, `cuda:1`.
+
+    Raises:
+        ConfigurationError: no such device.
+    """
+    try:
+        found = torch.device(device)
+        if found.type == "cuda":
+            index = torch.cuda.current_device() if found.index is None else found.index
+            found = torch.device("cuda", index)
+            torch.cuda.get_device_properties(found)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigurationError(f"device is {device!r}: {error}") from None
+    return GpuModel(graph, session_of(found), progress)

@@ -1,0 +1,99 @@
+"""Nests on one GPU: a kernel for each schedule, and launches of the best for concrete extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ftuner.codegen.triton.nest import NestKernel, nest_kernel
+from ftuner.codegen.triton.source import Source
+from ftuner.core.affine import Kernel
+from ftuner.core.block_schedule import (
+    BlockSchedule,
+    best_schedule,
+    block_schedules,
+    reduced_elements,
+)
+from ftuner.graph.buffers import Buffer
+from ftuner.graph.steps import NestStep
+from ftuner.runtime.extents import Dims
+from ftuner.runtime.gpu.launching import Kernels
+from ftuner.runtime.gpu.tensors import Tensor
+
+MAX_LAUNCHED = 1 << 20
+"""Programs of a launch: those beyond take several tiles each."""
+
+EVEN = 16
+"""What parameters are multiples of for `nest_kernel` to be told that they are even."""
+
+Launch = Callable[[Sequence[Tensor]], None]
+
+
+class _Made(NamedTuple):
+    """A nest by one of its schedules, and numbers of dims."""
+
+    schedule: BlockSchedule
+    whatever: NestKernel
+    even: NestKernel
+    """For parameters that are multiples of what vectors ask for."""
+    lanes: int
+    tiles: int
+    parameters: tuple[int, ...]
+    even_parameters: tuple[int, ...]
+
+
+class CompiledNest:
+    """A nest by all its schedules."""
+
+    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims) -> None:
+        """Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
+        self._kernels = kernels
+        self._schedules = block_schedules(kernel)
+        self._reduced = dims.number(reduced_elements(kernel))
+        self._made = []
+        for schedule in self._schedules:
+            made = nest_kernel(kernel, schedule)
+            even = nest_kernel(kernel, schedule, even=True) if made.even_parameters else made
+            self._made.append(
+                _Made(
+                    schedule, made, even, dims.number(schedule.lanes(kernel)),
+                    dims.number(made.tiles), dims.numbers(made.parameters),
+                    dims.numbers(made.even_parameters),
+                )
+            )  # fmt: skip
+        self.checks = self._made[0].whatever.checks
+
+    @property
+    def sources(self) -> list[Source]:
+        return [kernel.source for made in self._made for kernel in (made.whatever, made.even)]
+
+    def bind(
+        self, step: NestStep, values: Sequence[int], memory: Callable[[Buffer], Tensor | int],
+        status: Tensor | None,
+    ) -> Launch | None:  # fmt: skip
+        """The launch for values of the dims, or None if there is nothing to do."""
+        lanes = [values[made.lanes] for made in self._made]
+        made = self._made[best_schedule(self._schedules, lanes, values[self._reduced])]
+        tiles = values[made.tiles]
+        if not tiles:
+            return None
+        is_even = all(values[n] % EVEN == 0 for n in made.even_parameters)
+        source = (made.even if is_even else made.whatever).source
+        kernel = self._kernels.kernel(source)
+        places = [memory(buffer) for buffer in (*step.reads, *step.writes)]
+        rest: list[Tensor | int] = [] if status is None else [status]
+        rest += [values[n] for n in made.parameters]
+        programs = min(tiles, MAX_LAUNCHED)
+
+        def launch(arrays: Sequence[Tensor]) -> None:
+            found = [arrays[place] if isinstance(place, int) else place for place in places]
+            kernel(programs, *map(_bytes, found), *rest)
+
+        return launch
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """Booleans as bytes, which kernels read them as."""
+    return x.view(torch.uint8) if x.dtype == torch.bool else x

@@ -1,0 +1,116 @@
+"""Operands of a product on a GPU: how they lie, as one batch of matrices each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.core.block import Order
+from ftuner.errors import ShapeError
+from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A batch axis: its extent, and elements between neighbours in each tensor."""
+
+    extent: int
+    strides: tuple[int, ...]
+
+
+def product_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Of two tensors of two axes or more.
+
+    Raises:
+        ShapeError: extents that do not fit.
+    """
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}: a has {a.shape[-1]} columns, b "
+            f"{b.shape[-2]} rows"
+        )
+    batch = []
+    for i in range(max(a.dim(), b.dim()) - 2, 0, -1):
+        x = a.shape[-2 - i] if i <= a.dim() - 2 else 1
+        y = b.shape[-2 - i] if i <= b.dim() - 2 else 1
+        if x != y and 1 not in (x, y):
+            raise ShapeError(
+                f"a is {tuple(a.shape)} and b is {tuple(b.shape)}: batch axes do not broadcast"
+            )
+        batch.append(y if x == 1 else x)
+    return (*batch, a.shape[-2], b.shape[-1])
+
+
+def order_of(matrix: Tensor, k_axis: int) -> Order | None:
+    """Which axis of a matrix is contiguous; None if neither is. Of a matrix of one row or column
+    it is k, as long as k is contiguous."""
+    spatial = -3 - k_axis
+    if matrix.stride(k_axis) == 1 or matrix.shape[k_axis] == 1:
+        if _apart(matrix, spatial, k_axis):
+            return "k"
+    elif matrix.stride(spatial) == 1 and _apart(matrix, k_axis, spatial):
+        return "spatial"
+    return None
+
+
+def _apart(matrix: Tensor, outer: int, inner: int) -> bool:
+    """Whether rows along the outer axis lie behind each other, or there is but one."""
+    return matrix.shape[outer] == 1 or matrix.stride(outer) >= matrix.shape[inner]
+
+
+def between(matrix: Tensor, order: Order, k_axis: int) -> int:
+    """Elements between neighbours along the axis that is not contiguous; where there is but one,
+    any number that is aligned."""
+    outer = -3 - k_axis if order == "k" else k_axis
+    if matrix.shape[outer] == 1:
+        return -(-matrix.shape[-3 - outer] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return matrix.stride(outer)
+
+
+def batch_axes(shape: Sequence[int], *tensors: Tensor) -> list[Axis]:
+    """The batch axes of a result and of what broadcasts to them, those that all walk together as
+    one. An axis of one element is none."""
+    axes: list[Axis] = []
+    for i in range(len(shape)):
+        if shape[i] == 1:
+            continue
+        from_end = i - len(shape) - 2
+        strides = tuple(
+            0 if -from_end > x.dim() or x.shape[from_end] == 1 else x.stride(from_end)
+            for x in tensors
+        )
+        outer = axes[-1] if axes else None
+        if outer is not None and all(
+            s == inner * shape[i] for s, inner in zip(outer.strides, strides, strict=True)
+        ):
+            axes[-1] = Axis(outer.extent * shape[i], strides)
+        else:
+            axes.append(Axis(shape[i], strides))
+    return axes
+
+
+def launches(axes: Sequence[Axis], tensors: int) -> tuple[Axis, list[tuple[int, ...]]]:
+    """The axis that one launch walks, the longest, and the offsets of each tensor for each launch:
+    more than one only where batch axes do not lie as one."""
+    nothing = (0,) * tensors
+    if not axes:
+        return Axis(1, nothing), [nothing]
+    inner = max(axes, key=lambda axis: axis.extent)
+    offsets = [nothing]
+    for axis in axes:
+        if axis is not inner:
+            offsets = [
+                tuple(o + i * s for o, s in zip(offset, axis.strides, strict=True))
+                for offset in offsets
+                for i in range(axis.extent)
+            ]
+    assert len(offsets) * inner.extent == math.prod(axis.extent for axis in axes)
+    return inner, offsets
+
+
+def moved(x: Tensor, elements: int) -> Tensor:
+    """What lies so many elements further on: kernels are told of strides apart."""
+    if not elements:
+        return x
+    return x.as_strided((1,), (1,), x.storage_offset() + elements)

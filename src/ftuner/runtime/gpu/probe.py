@@ -1,0 +1,183 @@
+"""Probing a GPU: what its driver tells, and rates that micro-benchmarks measure in a second."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+
+ROUNDS = 5
+"""Bursts of each micro-benchmark; the fastest counts, because what else runs only adds time."""
+COPY_BYTES = 1 << 29
+"""Of a copy that measures DRAM: ten times the largest L2."""
+MATRIX_EXTENT = 6144
+"""Of a square product that measures the matrix units: 2 ms at 250 TFLOP/s, 48 blocks of 128 each
+way."""
+LAUNCHES = 200
+"""Kernels in a graph that measures how far apart launches are."""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the driver tells of a device."""
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    shared_bytes_per_multiprocessor: int
+    shared_bytes_per_block: int
+    l2_bytes: int
+    dram_bytes: int
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of what identifies the chip."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What was measured."""
+
+    dram_bandwidth_bytes_per_s: float
+    launch_s: float
+    matrix_flops_per_s: Mapping[str, float]
+
+
+def read_device(device: torch.device) -> DeviceFacts:
+    """What the driver tells of an NVIDIA device."""
+    found: Any = torch.cuda.get_device_properties(device)
+    return DeviceFacts(
+        name=found.name,
+        architecture=f"sm_{found.major}{found.minor}",
+        multiprocessors=found.multi_processor_count,
+        registers_per_multiprocessor=found.regs_per_multiprocessor,
+        threads_per_multiprocessor=found.max_threads_per_multi_processor,
+        shared_bytes_per_multiprocessor=found.shared_memory_per_multiprocessor,
+        shared_bytes_per_block=found.shared_memory_per_block_optin,
+        l2_bytes=found.L2_cache_size,
+        dram_bytes=found.total_memory,
+    )
+
+
+def nearest_recorded(facts: DeviceFacts) -> GpuHardware:
+    """The recorded machine that a device is, or else one of its architecture.
+
+    Raises:
+        HardwareError: no recorded machine has the architecture.
+    """
+    machines = [load_recorded(name) for name in recorded_names()]
+    gpus = [machine for machine in machines if isinstance(machine, GpuHardware)]
+    alike = [gpu for gpu in gpus if gpu.architecture == facts.architecture]
+    if not alike:
+        known = ", ".join(sorted({gpu.architecture for gpu in gpus}))
+        raise HardwareError(
+            f"{facts.name} is a chip of {facts.architecture}, which no recorded machine has; "
+            f"recorded are chips of {known}"
+        )
+    name = "".join(c for c in facts.name.lower() if c.isalnum())
+    return max(alike, key=lambda gpu: sum(part in name for part in gpu.name.split("-")))
+
+
+def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
+    """The hardware model of a device: what the driver tells, what was measured, and for the rest
+    what the datasheet of the nearest recorded machine says."""
+    like = nearest_recorded(facts)
+    told = {
+        name: getattr(facts, name)
+        for name in (
+            "architecture", "multiprocessors", "registers_per_multiprocessor",
+            "threads_per_multiprocessor", "shared_bytes_per_multiprocessor",
+            "shared_bytes_per_block", "l2_bytes", "dram_bytes",
+        )
+    }  # fmt: skip
+    measured = {
+        "dram_bandwidth_bytes_per_s": rates.dram_bandwidth_bytes_per_s,
+        "launch_s": rates.launch_s,
+        "matrix_flops_per_s": {**like.matrix_flops_per_s, **rates.matrix_flops_per_s},
+    }
+    provenance = {
+        **like.provenance,
+        **dict.fromkeys(told, "system"),
+        **dict.fromkeys(measured, "probed"),
+    }
+    name = facts.name.lower().replace(" ", "-")
+    return replace(like, name=name, provenance=provenance, **told, **measured)  # type: ignore[arg-type]
+
+
+def measure(device: torch.device, like: GpuHardware) -> Rates:
+    """Micro-benchmarks on an idle device; about a second."""
+    with torch.cuda.device(device):
+        return Rates(
+            dram_bandwidth_bytes_per_s=_copy_bytes_per_s(device),
+            launch_s=_launch_s(device),
+            matrix_flops_per_s={
+                name: _matrix_flops_per_s(device, name)
+                for name in like.matrix_flops_per_s
+                if name in _MATRIX_OPERANDS
+            },
+        )
+
+
+_MATRIX_OPERANDS = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "tf32": torch.float32,
+}
+
+
+def _fastest_s(work: Callable[[], object], times: int) -> float:
+    """Seconds of one of `times` runs in a row, in the fastest of some bursts."""
+    work()
+    found: list[float] = []
+    for _ in range(ROUNDS):
+        event: Any = torch.cuda.Event
+        begin, end = (event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(times):
+            work()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / times)
+    return min(found)
+
+
+def _copy_bytes_per_s(device: torch.device) -> float:
+    source = torch.zeros(COPY_BYTES // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _fastest_s(lambda: target.copy_(source), 3)
+
+
+def _matrix_flops_per_s(device: torch.device, name: str) -> float:
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (MATRIX_EXTENT, MATRIX_EXTENT)
+    dtype = _MATRIX_OPERANDS[name]
+    a, b = (torch.randn(shape, dtype=dtype, device=device, generator=generator) for _ in range(2))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name == "tf32" else before)
+    try:
+        out = torch.empty_like(a)
+        seconds = _fastest_s(lambda: torch.matmul(a, b, out=out), 5)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return 2.0 * MATRIX_EXTENT**3 / seconds
+
+
+def _launch_s(device: torch.device) -> float:
+    """How far apart the kernels of a graph begin."""
+    x = torch.zeros(1, device=device)
+    x.add_(1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            x.add_(1)
+    return _fastest_s(graph.replay, 1) / LAUNCHES

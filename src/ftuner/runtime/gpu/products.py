@@ -1,0 +1,250 @@
+"""Products on one GPU: from operands as they lie to a plan, and from there to launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.gemm_arguments import (
+    gemm_arguments,
+    operand_argument,
+    stored_block,
+    workspace_elements,
+)
+from ftuner.core.block import Multiply, Order
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import operands as operands_of
+from ftuner.errors import ShapeError
+from ftuner.planner.block_plan import BlockPlan, BlockProblem
+from ftuner.planner.block_planner import block_planner_for
+from ftuner.runtime.gpu.launching import Kernel, Kernels
+from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
+from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.workspace import Counters
+from ftuner.ukernels.blocks import BlockLibrary
+
+MAX_CALLS = 4096
+"""Layouts of operands whose launches are kept."""
+MAX_EXTENT = 2**31 - 1
+"""Extents are 32-bit integers in kernels; strides and offsets have 64."""
+
+
+class _Like(NamedTuple):
+    """What kernels are compiled for, all of a library at once."""
+
+    dtype: DType
+    multiply: Multiply
+    a_order: Order
+    b_order: Order
+    aligned: bool
+    c_aligned: bool
+    epilogue: Expr
+
+
+class _Call(NamedTuple):
+    """What operands of one layout are multiplied by: launches with all arguments but tensors."""
+
+    kernel: Kernel
+    plan: BlockPlan
+    numbers: Mapping[str, int]
+    apart: tuple[int, ...]
+    """Elements from one batch element to the next, of A, B, C and the epilogue's matrices."""
+    offsets: tuple[tuple[int, ...], ...]
+    """Of the same, in elements, for each launch."""
+
+
+class Products:
+    """Matrix products on one GPU; safe to use from several threads, each on its own stream."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        kernels: Kernels,
+        counters: Counters,
+        library: Callable[[DType, Multiply], BlockLibrary],
+    ) -> None:
+        self.device = device
+        self._kernels = kernels
+        self._library = library
+        self._calls: dict[tuple[object, ...], _Call] = {}
+        self._counters = counters
+
+    def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
+        """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for
+        any number of rows."""
+        dtype = matrix_dtype(b, "b")
+        order = order_of(b, -2)
+        assert order is not None
+        c_aligned = b.shape[-1] * b.element_size() % 16 == 0
+        a_aligned = b.shape[-2] * b.element_size() % 16 == 0 and aligned([b])
+        self._prepare(_Like(dtype, multiply_of(dtype), "k", order, a_aligned, c_aligned, epilogue))
+
+    def run(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
+        operands: Mapping[str, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """`c = epilogue(a @ b, **operands)`, on the current stream.
+
+        Args:
+            a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
+            c: `(..., m, n)`, its last axis contiguous, apart from the others; nothing is empty.
+            operands: what the epilogue reads: `(n,)`, `(m,)` or as c, by name.
+
+        Raises:
+            ShapeError: an extent of 2^31 or more.
+        """
+        given = operands or {}
+        if b.dim() == 2 and c.dim() > 2:
+            # All rows at once, where they lie so.
+            rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
+            if rows is not None:
+                a, c, *others = rows
+                names = [name for name, x in given.items() if x.dim() > 1]
+                given = {**given, **dict(zip(names, others, strict=True))}
+        if order_of(a, -1) is None:
+            a = a.contiguous()
+        if order_of(b, -2) is None:
+            b = b.contiguous()
+        matrices = [a, b, c, *(x for x in given.values() if x.dim() > 1)]
+        both, rest = aligned([a, b]), aligned(matrices[2:])
+        dtype = matrix_dtype(a, "a")
+        multiply = multiply_of(dtype)
+        layout = [(x.shape, x.stride()) for x in matrices]
+        key = (*layout, both, rest, dtype, multiply, epilogue)
+        call = self._calls.get(key)
+        if call is None:
+            call = self._make(a, b, c, both, rest, multiply, epilogue, given)
+            while len(self._calls) >= MAX_CALLS:
+                self._calls.pop(next(iter(self._calls)), None)
+            self._calls[key] = call
+        for offsets in call.offsets:
+            self._launch(call, a, b, c, given, offsets)
+
+    def _prepare(self, like: _Like) -> None:
+        """Compile all kernels that a plan may launch, those that are not there yet."""
+        library = self._library(like.dtype, like.multiply)
+        wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
+        self._kernels.prepare(
+            [gemm_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
+        )
+
+    def _make(
+        self, a: Tensor, b: Tensor, c: Tensor, both: bool, rest: bool, multiply: Multiply,
+        epilogue: Expr, given: Mapping[str, Tensor],
+    ) -> _Call:  # fmt: skip
+        m, k = a.shape[-2:]
+        n = c.shape[-1]
+        matrices = {name: x for name, x in given.items() if x.dim() > 1}
+        axis, offsets = launches(
+            batch_axes(c.shape[:-2], a, b, c, *matrices.values()), 3 + len(matrices)
+        )
+        if max(m, n, k, axis.extent) > MAX_EXTENT:
+            raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
+        a_order, b_order = order_of(a, -1), order_of(b, -2)
+        assert a_order is not None
+        assert b_order is not None
+        dtype = matrix_dtype(a, "a")
+        # Pointers walk along a contiguous k in whole granules.
+        whole_k = k * a.element_size() % 16 == 0
+        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, both and whole_k)
+        library = self._library(dtype, multiply)
+        self._prepare(_Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue))
+        plan = block_planner_for(library).plan(problem, epilogue)
+        kernel = replace(plan.kernel, c_aligned=rest)
+        plan = plan._replace(kernel=kernel)
+        described = kernel.loads == "descriptors"
+        numbers = {
+            "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
+            "group": plan.group, "parts": plan.parts,
+            "a_stride": between(a, a_order, -1), "b_stride": between(b, b_order, -2),
+            "a_batch": axis.strides[0], "b_batch": axis.strides[1], "c_batch": axis.strides[2],
+            "c_row": between(c, "k", -1),
+        }  # fmt: skip
+        if described:
+            numbers |= {name: int(numbers[name] != 0) for name in ("a_batch", "b_batch")}
+        for number, (name, x) in enumerate(matrices.items(), 3):
+            numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
+            numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
+        launched = self._kernels.kernel(gemm_source(kernel))
+        return _Call(launched, plan, numbers, axis.strides, tuple(offsets))
+
+    def _launch(
+        self, call: _Call, a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor],
+        offsets: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        kernel, plan, numbers = call.plan.kernel, call.plan, call.numbers
+        values: dict[str, Any] = dict(numbers)
+        matrices = [x for x in given.values() if x.dim() > 1]
+        a, b, c, *rest = [
+            moved(x, offset) for x, offset in zip((a, b, c, *matrices), offsets, strict=True)
+        ]
+        values |= _matrices(call, a, b, c)
+        left = iter(rest)
+        for operand in operands_of(kernel.epilogue):
+            x = given[operand.name]
+            values[operand_argument(operand.name)] = next(left) if x.dim() > 1 else x
+        if kernel.split:
+            p = plan.problem
+            elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.parts)
+            values["workspace"] = torch.empty(elements, dtype=torch.float32, device=self.device)
+            values["counters"] = self._counters.zeros(plan.tiles)
+        call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
+
+
+def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
+    """All axes but the last of each as one; None where a tensor does not lie so."""
+    found = []
+    for x in tensors:
+        extents = [(n, s) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n != 1]
+        if any(outer != inner * n for (_, outer), (n, inner) in pairwise(extents)):
+            return None
+        rows, step = 1, x.shape[-1]
+        for n, s in reversed(extents):
+            step = s if rows == 1 else step
+            rows *= n
+        found.append(x.as_strided((rows, x.shape[-1]), (step, x.stride(-1))))
+    return found
+
+
+def _matrices(call: _Call, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Any]:
+    """A, B and C as the kernel takes them."""
+    kernel, p, numbers = call.plan.kernel, call.plan.problem, call.numbers
+    found: dict[str, Any] = {"a": a, "b": b, "c": c}
+    if kernel.loads == "pointers":
+        return found
+    a_apart, b_apart, c_apart = call.apart[:3]
+    for suffix, tile in zip(("", "_rest"), kernel.tiles, strict=False):
+        found[f"a{suffix}"] = _descriptor(
+            a, p.batch, a_apart, stored_block(kernel.a_order, p.m, p.k), numbers["a_stride"],
+            stored_block(kernel.a_order, tile.bm, tile.bk),
+        )  # fmt: skip
+        if kernel.stores_by_descriptor:
+            found[f"c{suffix}"] = _descriptor(
+                c,
+                p.batch,
+                c_apart,
+                (p.m, p.n),
+                numbers["c_row"],
+                (tile.bm, tile.bn // kernel.slices),
+            )
+    found["b"] = _descriptor(
+        b, p.batch, b_apart, stored_block(kernel.b_order, p.n, p.k), numbers["b_stride"],
+        stored_block(kernel.b_order, kernel.main.bn, kernel.main.bk),
+    )  # fmt: skip
+    return found
+
+
+def _descriptor(
+    x: Tensor, batch: int, apart: int, extents: tuple[int, int], stride: int,
+    block: tuple[int, int],
+) -> TensorDescriptor:  # fmt: skip
+    """What the copy engine is told of a batch of matrices, or of the one that all of it shares."""
+    elements, between_elements = (batch, apart) if apart else (1, extents[0] * stride)
+    return TensorDescriptor(x, [elements, *extents], [between_elements, stride, 1], [1, *block])

@@ -1,0 +1,33 @@
+"""What kernels share between launches."""
+
+from __future__ import annotations
+
+import torch
+
+from ftuner.runtime.gpu.tensors import Tensor
+
+LEAST = 1024
+"""Counters that are made at once."""
+
+
+class Counters:
+    """Zeros of a device, by stream: who counts in them leaves them as they were, and launches on
+    one stream follow each other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._counters: dict[int, Tensor] = {}
+
+    def zeros(self, count: int) -> Tensor:
+        """At least `count` int32 zeros, of the current stream."""
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            # What a graph replays has its own.
+            return torch.zeros(count, dtype=torch.int32, device=self._device)
+        stream = 0
+        if self._device.type == "cuda":
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+        found = self._counters.get(stream)
+        if found is None or found.numel() < count:
+            found = torch.zeros(max(count, LEAST), dtype=torch.int32, device=self._device)
+            self._counters[stream] = found
+        return found

@@ -1,0 +1,125 @@
+"""The library of a GPU: the block tiles kept for one chip and dtype, alone and in pairs.
+
+A pair covers one output by two tiles that differ in height: whole waves of the taller one, and
+lower ones for the rows that are left. Everything that a plan may launch is among `kernels`, so that
+what is compiled once serves every shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ftuner.core.block import BlockKernel, BlockTile, Loads, Multiply, Order
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.cost.blocks import MULTIPLIES, TileCost, loads_of, supports, tile_cost
+from ftuner.errors import DTypeError, HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.ukernels.block_filters import EXTENTS, BlockFunnel, run_block_filters, tile_rate
+
+PAIRED = 0.75
+"""A tile whose rate is at least this part of the best is paired with lower ones: where there is
+work for the others, there is none to be patched."""
+DIVISORS = (2, 8)
+"""Of the height of the taller tile of a pair: half of it evens out the last wave, an eighth is for
+a few rows that are left over."""
+
+
+@dataclass(frozen=True)
+class BlockLibrary:
+    """All tiles for one chip, dtype and way to multiply."""
+
+    hardware: GpuHardware
+    dtype: DType
+    multiply: Multiply
+    tiles: tuple[BlockTile, ...]
+    pairs: tuple[tuple[BlockTile, BlockTile], ...]
+    """Of the same width and schedule, the taller one first."""
+    funnel: BlockFunnel
+
+    def kernel(
+        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
+        split: bool = False, epilogue: Expr = ACCUMULATOR,
+    ) -> BlockKernel:  # fmt: skip
+        """The uKernel of a tile or pair of the library, for operands as they lie."""
+        return BlockKernel(
+            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
+            aligned=aligned, split=split, epilogue=epilogue,
+        )  # fmt: skip
+
+    def loads(self, aligned: bool) -> Loads:
+        """How tiles of A and B reach shared memory."""
+        return loads_of(self.hardware, self.multiply, aligned)
+
+    def kernels(
+        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR
+    ) -> tuple[BlockKernel, ...]:
+        """Every uKernel that a plan may launch for such operands: each tile with k in one part and
+        in several, and each pair."""
+        found = []
+        for tile in self.tiles:
+            whole = self.kernel((tile,), a_order, b_order, aligned, False, epilogue)
+            found += [whole, replace(whole, split=True)]
+        found += [
+            self.kernel(pair, a_order, b_order, aligned, False, epilogue) for pair in self.pairs
+        ]
+        return tuple(found)
+
+    def cost(self, tile: BlockTile) -> TileCost:
+        """What a tile of the library takes of a multiprocessor."""
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply)
+        assert found is not None
+        return found
+
+
+@lru_cache(maxsize=64)
+def build_block_library(
+    hardware: GpuHardware, dtype: DType, multiply: Multiply | None = None
+) -> BlockLibrary:
+    """Enumerate and filter: arithmetic on the hardware model, no measurement.
+
+    `multiply` is by default what loses nothing: for float32 that is float32 itself, without matrix
+    units.
+
+    Raises:
+        DTypeError: elements of this dtype are not multiplied so.
+        HardwareError: the chip does not multiply so.
+    """
+    known = MULTIPLIES.get(dtype)
+    if known is None:
+        names = ", ".join(str(other) for other in MULTIPLIES)
+        raise DTypeError(f"dtype is {dtype}; supported on a GPU are {names}")
+    if multiply is None:
+        multiply = known[0]
+    if multiply not in known:
+        raise DTypeError(f"{dtype} is not multiplied as {multiply}, but as {' or '.join(known)}")
+    if not supports(hardware, multiply):
+        rates = [name for name in hardware.matrix_flops_per_s if name != "float64"]
+        raise HardwareError(
+            f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
+            f"they take {', '.join(rates) or 'nothing'}"
+        )
+    funnel = run_block_filters(hardware, dtype, multiply)
+    if not funnel.kept:
+        raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
+    found = BlockLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
+    return replace(found, pairs=_pairs(found))
+
+
+def _pairs(library: BlockLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
+    size = library.dtype.itemsize
+    rates = {}
+    for tile in library.tiles:
+        cost = library.cost(tile)
+        rates[tile] = tile_rate(library.hardware, cost, size, cost.blocks)
+    found = []
+    for tile in library.tiles:
+        if rates[tile] < PAIRED * max(rates.values()):
+            continue
+        for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in DIVISORS}, reverse=True):
+            lower = replace(tile, bm=height)
+            fits = tile_cost(library.hardware, lower, library.dtype, library.multiply)
+            if height < tile.bm and fits is not None:
+                found.append((tile, lower))
+    return tuple(found)

@@ -1,0 +1,53 @@
+"""Named filters, one after the other: what each took out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+THRESHOLD = 0.95
+"""Where thresholds start in FTuner (arXiv 2407.21418)."""
+THRESHOLD_STEP = 0.05
+"""What they are relaxed by until something is left, so that no machine ends with an empty
+library."""
+
+Tile = TypeVar("Tile")
+
+
+@dataclass(frozen=True)
+class Pruned(Generic[Tile]):
+    """What one filter took out."""
+
+    name: str
+    reason: str
+    tiles: tuple[Tile, ...]
+
+
+class Sieve(Generic[Tile]):
+    """Tiles on their way through filters."""
+
+    def __init__(self, tiles: Iterable[Tile]) -> None:
+        self.left = list(tiles)
+        self.enumerated = len(self.left)
+        self._pruned: list[Pruned[Tile]] = []
+
+    @property
+    def pruned(self) -> tuple[Pruned[Tile], ...]:
+        return tuple(self._pruned)
+
+    def keep(self, name: str, reason: str, passes: Callable[[Tile], bool]) -> None:
+        """Take out what does not pass."""
+        out = tuple(t for t in self.left if not passes(t))
+        self.left = [t for t in self.left if passes(t)]
+        self._pruned.append(Pruned(name, reason, out))
+
+    def keep_above(self, name: str, reason: str, measure: Callable[[Tile], float]) -> None:
+        """Take out what measures less than the highest threshold that leaves something; `reason`
+        says it with `{threshold}`."""
+        threshold = THRESHOLD
+        best = max((measure(t) for t in self.left), default=0.0)
+        while threshold > THRESHOLD_STEP and best < threshold:
+            threshold -= THRESHOLD_STEP
+        limit = min(threshold, best)
+        self.keep(name, reason.format(threshold=f"{threshold:.2f}"), lambda t: measure(t) >= limit)

@@ -1,0 +1,160 @@
+"""Attention kernels in Triton's interpreter, next to attention in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tests.codegen.triton.interpreting import complete
+from tests.runtime.attention_cases import expected_of
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ftuner.codegen.triton.attention import attention_source
+from ftuner.codegen.triton.source import load
+from ftuner.core.block_attention import (
+    AttentionCall,
+    AttentionForm,
+    AttentionKernel,
+    AttentionMask,
+    AttentionTile,
+)
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
+from ftuner.core.weighting import Weighting
+from ftuner.planner.block_attention import BlockAttentionPlan, BlockAttentionProblem
+
+TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
+PLAIN = Weighting()
+TILE = AttentionTile(16, 16, 4, 2)
+SENTINEL = 7.0
+"""What results hold before a launch, and what must not be left of it."""
+
+
+class Operands(NamedTuple):
+    """q (batch, heads, sharing, rows, depth), k and v (batch, heads, keys, ...), and a mask that
+    broadcasts to (batch, heads, sharing, rows, keys)."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor | None = None
+
+    @property
+    def problem(self) -> BlockAttentionProblem:
+        batch, heads, sharing, rows, depth = self.q.shape
+        return BlockAttentionProblem(
+            batch, heads, sharing, rows, self.k.shape[2], depth, self.v.shape[3]
+        )
+
+
+def random(seed: int, shape: Sequence[int], dtype: DType = FLOAT32) -> torch.Tensor:
+    found = np.random.default_rng(seed).uniform(-1, 1, tuple(shape))
+    return torch.from_numpy(found).to(TORCH_DTYPES[dtype])
+
+
+def operands_of(
+    extents: tuple[int, ...], dtype: DType = FLOAT32, mask: torch.Tensor | None = None
+) -> Operands:
+    """Of (batch, heads, sharing, rows, keys, depth, columns)."""
+    b, h, g, s, t, d, e = extents
+    shapes = ((b, h, g, s, d), (b, h, t, d), (b, h, t, e))
+    q, k, v = (random(seed, shape, dtype) for seed, shape in enumerate(shapes))
+    return Operands(q, k, v, mask)
+
+
+def kernel_of(
+    operands: Operands, dtype: DType = FLOAT32, tile: AttentionTile = TILE, packed: bool = False,
+    split: bool = False, **form: Any,
+) -> AttentionKernel:  # fmt: skip
+    """A kernel of small tiles for such operands, which need not be aligned."""
+    problem = operands.problem
+    form = {"aligned": False, **form}
+    if operands.mask is not None and "mask" not in form:
+        boolean = operands.mask.dtype == torch.bool
+        form["mask"] = AttentionMask(BOOL if boolean else dtype)
+    made = AttentionForm.over(dtype, dtype.name, problem.depth, problem.columns, **form)
+    return AttentionKernel(made, tile, packed, split)
+
+
+class Launcher:
+    """A kernel with its workspace and counters, which stay from launch to launch."""
+
+    def __init__(self, kernel: AttentionKernel, group: int = 2, parts: int = 1) -> None:
+        complete()
+        self.kernel, self.group, self.parts = kernel, group, parts
+        self.function = load(attention_source(kernel))
+        self.arrivals = torch.zeros(0, dtype=torch.int32)
+
+    def __call__(
+        self, operands: Operands, weighting: Weighting = PLAIN, blind: float | None = None,
+        problem: BlockAttentionProblem | None = None, out: torch.Tensor | None = None,
+        offsets: dict[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The result. `problem` and `offsets` are given for requests of unequal length."""
+        kernel, (q, k, v, mask) = self.kernel, operands
+        past = weighting.causal if isinstance(weighting.causal, int) else 0
+        problem = (problem or operands.problem)._replace(past=past)
+        plan = BlockAttentionPlan(problem, kernel, self.group, self.parts)
+        if out is None:
+            out = torch.full((*q.shape[:-1], v.shape[-1]), SENTINEL, dtype=q.dtype)
+        if blind is None:
+            blind = 0.0 if weighting.safe else math.nan
+        described = kernel.form.loads == "descriptors"
+        strides = [*q.stride()[:4]]
+        for x in (k, v):
+            steps = [int(n > 1) for n in x.shape[:2]] if described else x.stride()[:2]
+            strides += [*steps, x.stride()[2]]
+        strides += [*out.stride()[:4]]
+        if mask is not None:
+            mask = mask.expand(*q.shape[:-1], problem.keys) if offsets is None else mask
+            strides += mask.stride()
+        call = AttentionCall(
+            problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
+            problem.depth, problem.columns, past, plan.tiles, self.group, self.parts,
+            weighting.scale, weighting.hidden, blind, *strides,
+        )  # fmt: skip
+        arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, **(offsets or {})}
+        if described:
+            for name, x, blocks in (
+                ("k", k, kernel.form.depth_blocks), ("v", v, kernel.form.column_blocks)
+            ):  # fmt: skip
+                for suffix, size in zip(("", "_rest"), blocks, strict=False):
+                    block = [1, 1, kernel.tile.bk, size]
+                    made = TensorDescriptor(x, list(x.shape), list(x.stride()), block)
+                    arrays[name + suffix] = made
+        if mask is not None:
+            arrays["mask"] = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+        # Nothing of what a launch finds in the workspace may reach a result.
+        arrays["workspace"] = torch.full((max(plan.workspace_floats, 1),), math.nan)
+        if len(self.arrivals) != plan.arrivals:
+            self.arrivals = torch.zeros(plan.arrivals, dtype=torch.int32)
+        arrays["arrivals"] = self.arrivals
+        if plan.programs:
+            self.function[(plan.programs,)](*(arrays[name] for name in kernel.pointers), *call)
+        assert not self.arrivals.any()
+        return out
+
+
+def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighting = PLAIN) -> None:
+    """Scores and sums are of float32; weights and results are rounded to the operands' dtype, and
+    cut to bfloat16 by the interpreter."""
+    q, k, v, mask = operands
+    wide = [x.to(torch.float32).numpy() for x in (q, k, v)]
+    given = None
+    if mask is not None:
+        given = mask.numpy() if mask.dtype == torch.bool else mask.to(torch.float32).numpy()
+    expected, allowed = expected_of(
+        wide[0], wide[1][:, :, None].swapaxes(-1, -2), wide[2][:, :, None], given, weighting
+    )
+    if q.dtype != torch.float32:
+        most = float(np.max(np.abs(wide[2][np.isfinite(wide[2])]), initial=0.0))
+        allowed += 4 * torch.finfo(q.dtype).eps * most
+    result = found.to(torch.float64).numpy()
+    assert found.dtype == q.dtype
+    assert result.shape == expected.shape
+    unknown = np.isnan(expected)
+    assert np.array_equal(np.isnan(result), unknown)
+    error = np.abs(result - expected)[~unknown]
+    assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)

@@ -1,0 +1,96 @@
+"""Runs the product kernels of a plan, as a launcher would, on CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.gemm_arguments import (
+    gemm_arguments,
+    operand_argument,
+    stored_block,
+    workspace_elements,
+)
+from ftuner.codegen.triton.source import load
+from ftuner.core.block import BlockKernel
+from ftuner.core.expr import operands
+
+TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def run(
+    kernel: BlockKernel,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    extra: Mapping[str, torch.Tensor] | None = None,
+    *,
+    rows: int | None = None,
+    group: int = 2,
+    programs: int = 3,
+    parts: int = 1,
+    counters: torch.Tensor | None = None,
+    bases: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Fill `c` (batch, m, n) with the product of `a` (batch, m, k) and `b` (batch, n, k), whose
+    strides say how they are stored; an extent of one along the batch is shared. `bases` are passed
+    instead of the tensors, where these are too large to be."""
+    batch, m, n = c.shape
+    k = a.shape[2]
+    a_stored = a if kernel.a_order == "k" else a.transpose(1, 2)
+    b_stored = b if kernel.b_order == "k" else b.transpose(1, 2)
+    values: dict[str, Any] = {
+        "m": m, "n": n, "k": k, "batch": batch, "group": group, "parts": parts,
+        "rows": m if rows is None else rows,
+        "a_stride": a_stored.stride(1), "b_stride": b_stored.stride(1),
+        "c_row": c.stride(1), "c_batch": c.stride(0),
+    }  # fmt: skip
+    tile = kernel.main
+    described = kernel.loads == "descriptors"
+    for name, stored, order, spatial in (
+        ("a", a_stored, kernel.a_order, tile.bm),
+        ("b", b_stored, kernel.b_order, tile.bn),
+    ):
+        moves = 0 if stored.shape[0] == 1 else 1
+        values[f"{name}_batch"] = moves if described else moves * stored.stride(0)
+        values[name] = stored
+        if described:
+            values[name] = described_by(stored, *stored_block(order, spatial, tile.bk))
+    values["c"] = (
+        described_by(c, tile.bm, tile.bn // kernel.slices) if kernel.stores_by_descriptor else c
+    )
+    if len(kernel.tiles) > 1:
+        rest = kernel.tiles[1]
+        values["a_rest"] = described and described_by(
+            a_stored, *stored_block(kernel.a_order, rest.bm, rest.bk)
+        )
+        values["c_rest"] = kernel.stores_by_descriptor and described_by(
+            c, rest.bm, rest.bn // kernel.slices
+        )
+    if kernel.split:
+        elements = workspace_elements(kernel, m, n, batch, values["rows"], parts)
+        values["workspace"] = torch.full((elements,), float("nan"))
+        values["counters"] = counters
+    for operand in operands(kernel.epilogue):
+        tensor = (extra or {})[operand.name]
+        name = operand_argument(operand.name)
+        values[name] = tensor
+        if operand.kind == "matrix":
+            values[f"{name}_row"] = tensor.stride(1)
+            values[f"{name}_batch"] = 0 if tensor.shape[0] == 1 else tensor.stride(0)
+    values.update(bases or {})
+    source = gemm_source(kernel)
+    assert source.arguments == gemm_arguments(kernel)
+    load(source)[(programs,)](*(values[argument.name] for argument in source.arguments))
+
+
+def described_by(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    strides = list(tensor.stride())
+    if tensor.shape[0] == 1:
+        # Never walked, and any multiple of 16 bytes will do.
+        strides[0] = strides[1]
+    return TensorDescriptor(tensor, list(tensor.shape), strides, [1, rows, columns])

@@ -1,0 +1,69 @@
+"""Kernels of the general schedule in Triton's interpreter, launched as a GPU would be told to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from tests.codegen.nest_running import Array, Bindings
+
+from ftuner.codegen.triton.nest import NestKernel
+from ftuner.codegen.triton.source import load
+from ftuner.core.affine import Kernel
+from ftuner.core.block_schedule import (
+    BlockSchedule,
+    best_schedule,
+    block_schedules,
+    reduced_elements,
+)
+from ftuner.core.dim import evaluate
+
+PROGRAMS = 3
+"""Fewer than there are tiles, mostly, so that programs do several."""
+
+
+def buffer(array: Array) -> torch.Tensor:
+    """The memory of an array. Bool is bytes, as kernels have it."""
+    return torch.from_numpy(array.view(np.uint8) if array.dtype == bool else array)
+
+
+def launch(
+    kernel: NestKernel,
+    operands: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    bindings: Bindings,
+    programs: int = PROGRAMS,
+) -> int:
+    """Run a kernel; `operands` are all those of the nest. Returns the status."""
+    status = torch.zeros(1, dtype=torch.int32)
+    arguments = [*(operands[n] for n in kernel.operands), *results]
+    assert len(results) == kernel.results
+    if kernel.checks:
+        arguments.append(status)
+    dims = [evaluate(dim, bindings) for dim in kernel.parameters]
+    assert len(arguments) + len(dims) == len(kernel.source.arguments)
+    tiles = evaluate(kernel.tiles, bindings)
+    if tiles:
+        load(kernel.source)[(min(tiles, programs),)](*arguments, *dims)
+    return int(status)
+
+
+def chosen(kernel: Kernel, bindings: Bindings) -> BlockSchedule:
+    """The schedule that a launcher takes."""
+    schedules = block_schedules(kernel)
+    lanes = [evaluate(s.lanes(kernel), bindings) for s in schedules]
+    reduced = evaluate(reduced_elements(kernel), bindings)
+    return schedules[best_schedule(schedules, lanes, reduced)]
+
+
+def small(kernel: Kernel) -> BlockSchedule:
+    """The schedule that holds any extents, with blocks so small that all extents have several."""
+    schedule = block_schedules(kernel)[-1]
+    rows, columns = schedule.block
+    block = (min(rows, 2), min(columns, 8))
+    if schedule.reduction == 0:
+        block = (min(rows, 4), min(columns, 4))
+    whole = schedule.whole and schedule.reduction is None
+    return replace(schedule, block=block, whole=whole)

@@ -1,0 +1,332 @@
+"""Product kernels in Triton's interpreter, against float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftuner.core.block import BlockKernel, BlockTile, Loads, Order
+from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
+from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.codegen.triton.block_running import TORCH_TYPES, run  # noqa: E402
+from tests.codegen.triton.interpreting import complete  # noqa: E402
+
+complete()
+SMALL = BlockTile(16, 16, 16, 4, 2)
+ORDERS: tuple[Order, ...] = ("k", "spatial")
+LOADS: tuple[Loads, ...] = ("pointers", "descriptors")
+BIAS, SCALE, RESIDUAL = Operand("bias", "column"), Operand("scale", "row"), Operand("res", "matrix")
+GUARD = 7.0
+"""Around C, where nothing may be written."""
+# Significand bits that results keep; the interpreter cuts to bfloat16 where a GPU rounds.
+RESULT_BITS = {"float16": 11, "bfloat16": 7, "float32": 24}
+
+
+def kernel_of(
+    *tiles: BlockTile,
+    dtype: DType = FLOAT32,
+    orders: tuple[Order, Order] = ("k", "k"),
+    epilogue: Expr = ACCUMULATOR,
+    **options: Any,
+) -> BlockKernel:
+    multiply = options.pop("multiply", dtype.name)
+    return BlockKernel(tiles or (SMALL,), dtype, multiply, *orders, epilogue=epilogue, **options)
+
+
+def operand(
+    rng: np.random.Generator,
+    shape: tuple[int, int, int],
+    dtype: DType,
+    order: Order = "k",
+    aligned: bool = True,
+) -> torch.Tensor:
+    """Random numbers of shape (batch, spatial, k), contiguous along the axis that `order` names,
+    between NaNs: rows are longer than they need be, and not aligned if they are not to be."""
+    batch, spatial, k = shape
+    rows, columns = (spatial, k) if order == "k" else (k, spatial)
+    granule = 16 // dtype.itemsize
+    row = (-(-columns // granule) + 1) * granule if aligned else columns + 3
+    begin = granule if aligned else 1
+    buffer = torch.full((begin + batch * rows * row + granule,), math.nan)
+    buffer = buffer.to(TORCH_TYPES[dtype.name])
+    assert buffer.data_ptr() % 16 == 0
+    values = torch.as_strided(buffer, (batch, rows, columns), (rows * row, row, 1), begin)
+    values.copy_(torch.from_numpy(rng.uniform(-1.0, 1.0, (batch, rows, columns))))
+    return values if order == "k" else values.transpose(1, 2)
+
+
+def guarded(shape: tuple[int, int, int], dtype: DType, aligned: bool = True) -> torch.Tensor:
+    """C within a larger matrix of `GUARD`s."""
+    batch, m, n = shape
+    row = (-(-n // 16) + 1) * 16 if aligned else n + 1
+    whole = torch.full((batch, m + 1, row), GUARD, dtype=TORCH_TYPES[dtype.name])
+    return whole[:, :m, :n]
+
+
+def assert_product(
+    c: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    dtype: DType,
+    epilogue: Any = lambda x: x,
+    slope: float = 1.0,
+) -> None:
+    """`c` is epilogue(a b^T): sums within their worst-case bound, times the slope that the epilogue
+    may have, the result within its own rounding; nothing but `c` was written."""
+    wide_a, wide_b = a.double(), b.double().transpose(1, 2)
+    expected = epilogue(wide_a @ wide_b)
+    steps = a.shape[2] + 8
+    bound = slope * steps * 2.0**-24 * (wide_a.abs() @ wide_b.abs() + 1.0)
+    bound = bound + 2.0 ** -RESULT_BITS[dtype.name] * expected.abs()
+    worst = ((c.double() - expected).abs() - bound).max().item() if c.numel() else 0.0
+    assert worst <= 0.0, f"off by {worst} more than the bound"
+    whole = torch.as_strided(c, (c._base.numel(),), (1,), 0) if c._base is not None else c
+    assert (whole == GUARD).sum().item() >= whole.numel() - c.numel()
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
+@pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
+def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], loads: Loads) -> None:
+    rng = np.random.default_rng(0)
+    k = 40 if loads == "pointers" else 37
+    a = operand(rng, (1, 37, k), dtype, orders[0])
+    b = operand(rng, (1, 23, k), dtype, orders[1])
+    c = guarded((1, 37, 23), dtype)
+    run(kernel_of(dtype=dtype, orders=orders, loads=loads), a, b, c)
+    assert_product(c, a, b, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    extents=st.tuples(*[st.integers(1, 53)] * 3), batch=st.integers(1, 3),
+    orders=st.tuples(*[st.sampled_from(ORDERS)] * 2), loads=st.sampled_from(LOADS),
+    parts=st.integers(1, 4), programs=st.integers(1, 5), group=st.integers(1, 3),
+    bands=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_any_extents(extents, batch, orders, loads, parts, programs, group, bands, seed) -> None:  # type: ignore[no-untyped-def]
+    """Each result computed once, whatever the plan; aligned where pointers allow it."""
+    m, n, k = extents
+    aligned = loads == "descriptors" or k % 4 == 0
+    rng = np.random.default_rng(seed)
+    a = operand(rng, (batch, m, k), FLOAT32, orders[0], aligned)
+    b = operand(rng, (1 if seed % 2 else batch, n, k), FLOAT32, orders[1], aligned)
+    c = guarded((batch, m, n), FLOAT32, aligned)
+    tiles = (BlockTile(32, 16, 16, 4, 2), SMALL) if bands else (SMALL,)
+    kernel = kernel_of(*tiles, orders=orders, loads=loads, aligned=aligned, split=parts > 1)
+    counters = torch.zeros(1000, dtype=torch.int32)
+    options = {"parts": parts, "programs": programs, "group": group, "counters": counters}
+    run(kernel, a, b, c, rows=m // 32 * 32 if bands else None, **options)
+    assert_product(c, a, b, FLOAT32)
+    assert not counters.any()
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 16, 8), (17, 1, 16), (16, 16, 15), (31, 33, 1)])
+def test_ones_and_edges(extents: tuple[int, int, int], loads: Loads) -> None:
+    m, n, k = extents
+    rng = np.random.default_rng(1)
+    a, b = operand(rng, (1, m, k), FLOAT32), operand(rng, (1, n, k), FLOAT32)
+    c = guarded((1, m, n), FLOAT32)
+    # Pointers read whole granules of k if they are told that it is aligned.
+    run(kernel_of(loads=loads, aligned=loads == "descriptors"), a, b, c)
+    assert_product(c, a, b, FLOAT32)
+
+
+@pytest.mark.parametrize("extents", [(5, 7, 0), (0, 7, 5), (5, 0, 5), (0, 0, 0)])
+@pytest.mark.parametrize("split", [False, True])
+def test_empty_extents(extents: tuple[int, int, int], split: bool) -> None:
+    """Without a step of k, the epilogue of zeros; without rows or columns, nothing."""
+    m, n, k = extents
+    a, b = torch.ones(1, m, k), torch.ones(1, n, k)
+    c = torch.full((1, m, n), math.nan)
+    counters = torch.zeros(4, dtype=torch.int32)
+    kernel = kernel_of(epilogue=ACCUMULATOR + 1.5, aligned=False, split=split)
+    run(kernel, a, b, c, parts=2, counters=counters)
+    assert (c == 1.5).all()
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("rows", [0, 32, 64, 70])
+def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
+    rng = np.random.default_rng(2)
+    a, b = operand(rng, (2, 70, 24), FLOAT32), operand(rng, (2, 40, 24), FLOAT32)
+    c = guarded((2, 70, 40), FLOAT32)
+    # What a row was before is added, so that a row done twice would show.
+    kernel = kernel_of(
+        BlockTile(32, 32, 16, 4, 2), BlockTile(16, 32, 16, 4, 2), loads=loads,
+        epilogue=ACCUMULATOR + RESIDUAL,
+    )  # fmt: skip
+    run(kernel, a, b, c, {"res": c}, rows=rows, programs=4)
+    assert_product(c, a, b, FLOAT32, lambda x: x + GUARD)
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("parts", [2, 3, 4, 5])
+def test_parts_of_k_are_added_in_their_order(parts: int, loads: Loads) -> None:
+    """Twice, so that the counters must have been reset; equal bit by bit, however many programs."""
+    rng = np.random.default_rng(3)
+    a, b = operand(rng, (2, 20, 76), FLOAT32), operand(rng, (2, 35, 76), FLOAT32)
+    counters = torch.zeros(12, dtype=torch.int32)
+    kernel = kernel_of(loads=loads, split=True, epilogue=relu(ACCUMULATOR))
+    results = []
+    for programs in (1, 7):
+        c = guarded((2, 20, 35), FLOAT32)
+        run(kernel, a, b, c, parts=parts, programs=programs, counters=counters)
+        assert_product(c, a, b, FLOAT32, torch.relu)
+        assert not counters.any()
+        results.append(c.clone())
+    assert torch.equal(*results)
+
+
+def test_the_last_part_to_arrive_adds_them_up() -> None:
+    """By its count, not by its number: with one arrival counted before, the second of three parts
+    is the last, and adds what lies in the place of the third."""
+    rng = np.random.default_rng(4)
+    a, b = operand(rng, (1, 16, 64), FLOAT32), operand(rng, (1, 16, 64), FLOAT32)
+    c = guarded((1, 16, 16), FLOAT32)
+    counters = torch.ones(1, dtype=torch.int32)
+    run(kernel_of(split=True), a, b, c, parts=3, programs=1, counters=counters)
+    assert counters.item() == 1
+    assert torch.isnan(c).all()
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
+@pytest.mark.parametrize("name", ["gelu", "silu", "all"])
+def test_epilogues(name: str, dtype: DType, loads: Loads) -> None:
+    rng = np.random.default_rng(5)
+    m, n, k, batch = 21, 39, 24, 2
+    torch_type = TORCH_TYPES[dtype.name]
+    a, b = operand(rng, (batch, m, k), dtype), operand(rng, (batch, n, k), dtype)
+    bias = torch.from_numpy(rng.uniform(-1, 1, n)).to(torch_type)
+    scale = torch.from_numpy(rng.uniform(0.5, 2, m)).to(torch_type)
+    residual = operand(rng, (1 if name == "all" else batch, m, n), dtype)
+    functional = torch.nn.functional
+    wide = bias.double()
+    expressions = {
+        "gelu": (gelu(ACCUMULATOR + BIAS), lambda x: functional.gelu(x + wide)),
+        "silu": (silu(ACCUMULATOR) + RESIDUAL, lambda x: functional.silu(x) + residual.double()),
+        "all": (
+            gelu(ACCUMULATOR * SCALE + BIAS) - 0.5 * RESIDUAL,
+            lambda x: functional.gelu(x * scale.double()[:, None] + wide) - 0.5 * residual.double(),
+        ),
+    }
+    expr, reference = expressions[name]
+    # Few warps, so that the tile passes in several slices.
+    kernel = kernel_of(BlockTile(32, 128, 16, 1, 2), dtype=dtype, loads=loads, epilogue=expr)
+    assert kernel.slices == 4
+    c = guarded((batch, m, n), dtype)
+    run(kernel, a, b, c, {"bias": bias, "scale": scale, "res": residual})
+    # A value that is rounded inside weighs as much as the largest it is added to.
+    assert_product(c, a, b, dtype, reference, slope=8.0)
+
+
+def test_an_epilogue_may_leave_the_product_aside() -> None:
+    c = guarded((1, 20, 20), FLOAT32)
+    bias = torch.arange(20.0)
+    ones = torch.ones(1, 20, 16)
+    run(kernel_of(epilogue=2.0 * BIAS), ones, ones, c, {"bias": bias})
+    assert torch.equal(c[0], (2.0 * bias).expand(20, 20))
+
+
+@pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
+@pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
+def test_unaligned_bases_and_strides(dtype: DType, orders: tuple[Order, Order]) -> None:
+    rng = np.random.default_rng(6)
+    a = operand(rng, (2, 19, 21), dtype, orders[0], aligned=False)
+    b = operand(rng, (2, 18, 21), dtype, orders[1], aligned=False)
+    c = guarded((2, 19, 18), dtype, aligned=False)
+    kernel = kernel_of(dtype=dtype, orders=orders, aligned=False, epilogue=ACCUMULATOR * 2.0)
+    run(kernel, a, b, c)
+    assert_product(c, a, b, dtype, lambda x: 2.0 * x, slope=2.0)
+
+
+@pytest.mark.parametrize("loads", LOADS)
+def test_only_c_and_its_companions_unaligned(loads: Loads) -> None:
+    rng = np.random.default_rng(7)
+    a, b = operand(rng, (1, 19, 24), FLOAT32), operand(rng, (1, 18, 24), FLOAT32)
+    residual = operand(rng, (1, 19, 18), FLOAT32, aligned=False)
+    c = guarded((1, 19, 18), FLOAT32, aligned=False)
+    kernel = kernel_of(loads=loads, c_aligned=False, epilogue=ACCUMULATOR + RESIDUAL)
+    run(kernel, a, b, c, {"res": residual})
+    assert_product(c, a, b, FLOAT32, lambda x: x + residual.double())
+
+
+@pytest.mark.parametrize("loads", LOADS)
+def test_nan_and_infinity_stay_in_their_rows_and_columns(loads: Loads) -> None:
+    rng = np.random.default_rng(8)
+    a, b = operand(rng, (1, 20, 24), FLOAT32), operand(rng, (1, 20, 24), FLOAT32)
+    a[0, 3, 5], b[0, 7, 2] = math.nan, math.inf
+    c = guarded((1, 20, 20), FLOAT32)
+    run(kernel_of(loads=loads, epilogue=relu(ACCUMULATOR)), a, b, c)
+    assert torch.isnan(c[0, 3]).all()
+    others = [i for i in range(20) if i != 3]
+    expected = torch.where(a[0, others, 2] > 0, math.inf, 0.0)
+    assert torch.equal(c[0, others, 7], expected)
+    assert torch.isfinite(c[0, others][:, [i for i in range(20) if i != 7]]).all()
+
+
+@pytest.mark.parametrize("multiply", ["tf32", "float32"])
+@pytest.mark.parametrize("loads", LOADS)
+def test_both_precisions_of_float32(multiply: str, loads: Loads) -> None:
+    """The interpreter multiplies float32 whatever it is told: that the text is right."""
+    rng = np.random.default_rng(9)
+    a, b = operand(rng, (1, 17, 20), FLOAT32), operand(rng, (1, 33, 20), FLOAT32)
+    c = guarded((1, 17, 33), FLOAT32)
+    run(kernel_of(multiply=multiply, loads=loads), a, b, c)
+    assert_product(c, a, b, FLOAT32)
+
+
+class Sparse:
+    """Address space for float16 matrices of which few pages are ever touched."""
+
+    def __init__(self, elements: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        try:
+            self.memory = mmap.mmap(-1, 2 * elements, flags=flags)
+        except OSError:
+            pytest.skip("the system does not lend address space that it may not have")
+
+    def matrix(self, shape: tuple[int, int, int], strides: tuple[int, int, int]) -> torch.Tensor:
+        everything = torch.frombuffer(self.memory, dtype=torch.float16)
+        return torch.as_strided(everything, shape, strides)
+
+    def base(self) -> torch.Tensor:
+        """The first elements: the interpreter copies what a tensor it is given holds."""
+        return torch.frombuffer(self.memory, dtype=torch.float16, count=8)
+
+
+@pytest.mark.parametrize("orders", [("k", "k"), ("spatial", "spatial")], ids="-".join)
+def test_strides_beyond_31_bits(orders: tuple[Order, Order]) -> None:
+    """Rows of A, of C and of the epilogue's matrix lie 2^30 elements apart, batch elements more:
+    offsets within a tile pass 2^31, not only those of tiles."""
+    rng = np.random.default_rng(10)
+    dtype, stride = GPU_DTYPES["float16"], 2**30
+    m, n, k = 5, 6, 8
+    rows, columns = (m, k) if orders[0] == "k" else (k, m)
+    sparse = [Sparse(2 * 8 * stride) for _ in range(2)]
+    strides = (8 * stride, stride, 1)
+    a = sparse[0].matrix((2, rows, columns), strides)
+    a.copy_(torch.from_numpy(rng.uniform(-1, 1, (2, rows, columns))))
+    b = operand(rng, (2, n, k), dtype, orders[1])
+    c = sparse[1].matrix((2, m, n), strides)
+    residual = torch.from_numpy(rng.uniform(-1, 1, (2, m, n))).half()
+    c.copy_(residual)
+    kernel = kernel_of(dtype=dtype, orders=orders, epilogue=ACCUMULATOR + RESIDUAL)
+    a_view = a if orders[0] == "k" else a.transpose(1, 2)
+    bases = {"a": sparse[0].base(), "c": sparse[1].base(), "operand_res": sparse[1].base()}
+    run(kernel, a_view, b, c, {"res": c}, bases=bases)
+    expected = a_view.double() @ b.double().transpose(1, 2) + residual.double()
+    torch.testing.assert_close(c.double(), expected, rtol=2e-3, atol=2e-3)

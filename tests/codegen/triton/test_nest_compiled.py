@@ -1,0 +1,119 @@
+"""Kernels of the general schedule, compiled ahead of time for chips that are not here: all of them
+compile, registers hold what they compute, and what is contiguous is loaded in vectors."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import pytest
+from tests.core.test_affine import nest_of
+
+from ftuner.core.affine import Kernel, kernel_of
+from ftuner.core.block_schedule import block_schedules
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import contiguous
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.codegen.triton.nest_compiling import compiled
+
+from ftuner.codegen.triton.nest import nest_kernel
+from ftuner.codegen.triton.source import Source
+from ftuner.codegen.triton.targets import TARGETS, Compiled
+
+B, S, T = symbol("B"), symbol("S"), symbol("T")
+CHIPS = ("sm_80", "sm_90", "sm_100", "gfx942")
+
+
+def kernel(op: str, *types: tuple[str, tuple[Any, ...]], **attributes: Any) -> Kernel:
+    dtypes = TENSOR_DTYPES | GPU_DTYPES
+    nest, results = nest_of(op, *(TensorType(dtypes[d], s) for d, s in types), **attributes)
+    return kernel_of(nest, contiguous(results))
+
+
+class Expected(NamedTuple):
+    """A kernel, how many of its loads and stores are of 16 bytes at least, and how many registers
+    a thread has at most."""
+
+    kernel: Kernel
+    vectors: int
+    registers: int
+    even: bool = False
+
+
+HALF = "bfloat16"
+HIDDEN = (B, S, 768)
+KERNELS = {
+    "add": Expected(kernel("add", (HALF, HIDDEN), (HALF, HIDDEN)), 3, 40),
+    "add of any number": Expected(kernel("add", ("float32", (B, S)), ("float32", (B, S))), 6, 48),
+    "add a row": Expected(kernel("add", (HALF, HIDDEN), (HALF, (768,))), 2, 48),
+    "gelu": Expected(kernel("gelu", (HALF, (B, S, 3072))), 2, 64),
+    "softmax": Expected(kernel("softmax", (HALF, (B, S, 768)), axis=2, log=False), 2, 64),
+    "softmax of any row": Expected(
+        kernel("softmax", ("float32", (B, S)), axis=1, log=False), 0, 128),
+    "softmax of an even row": Expected(
+        kernel("softmax", ("float32", (B, S)), axis=1, log=False), 8, 128, even=True),
+    "norm": Expected(
+        kernel("norm", (HALF, HIDDEN), (HALF, (768,)), (HALF, (768,)), axis=2, epsilon=1e-5,
+               rms=False), 4, 64),
+    "wide norm": Expected(
+        kernel("norm", (HALF, (B, 8192)), (HALF, (8192,)), axis=1, epsilon=1e-5, rms=True), 6, 96),
+    "sum over rows": Expected(kernel("reduce", (HALF, HIDDEN), kind="sum", axes=(1,)), 1, 64),
+    "argmax": Expected(
+        kernel("arg_reduce", ("float32", (B, 32000)), kind="argmax", axis=1, last=False), 2, 96),
+    "scan": Expected(
+        kernel("cumulative_sum", ("int64", (B, S)), axis=1, exclusive=True, reverse=False), 0, 128),
+    "transpose": Expected(kernel("transpose", (HALF, (B, S, 12, 64)), perm=(0, 2, 1, 3)), 2, 48),
+    "gather": Expected(kernel("gather", (HALF, (30522, 384)), ("int64", (B, S)), axis=0), 2, 64),
+    "scatter": Expected(
+        kernel("scatter_elements", ("float32", (B, S)), ("int64", (T, S)), ("float32", (T, S)),
+               axis=0, kind="add"), 0, 64),
+    "power": Expected(kernel("power", ("float32", HIDDEN), ("float32", (768,))), 4, 96),
+    "remainder": Expected(kernel("fmod", ("float64", (B, S)), ("float64", (S,))), 0, 160),
+}  # fmt: skip
+VECTOR = re.compile(r"\b(?:ld|st)\.global[.\w:]*\.v4\.b32")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[tuple[str, str], tuple[Source, Compiled]]:
+    sources = {name: nest_kernel(e.kernel, even=e.even).source for name, e in KERNELS.items()}
+    keys = [(name, chip) for name in sources for chip in CHIPS]
+    results = compiled([(sources[name], TARGETS[chip]) for name, chip in keys])
+    return {k: (sources[k[0]], result) for k, result in zip(keys, results, strict=True)}
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_registers_hold_all_values(
+    name: str, chip: str, found: dict[tuple[str, str], tuple[Source, Compiled]]
+) -> None:
+    source, result = found[name, chip]
+    assert result.error == ""
+    assert result.resources is not None
+    assert result.resources.spilled_bytes == 0
+    assert result.resources.threads == source.warps * TARGETS[chip].warp_threads
+    assert result.resources.registers <= KERNELS[name].registers
+
+
+@pytest.mark.parametrize("name", [name for name, e in KERNELS.items() if e.vectors])
+def test_what_is_contiguous_moves_in_vectors(
+    name: str, found: dict[tuple[str, str], tuple[Source, Compiled]]
+) -> None:
+    _, result = found[name, "sm_90"]
+    assert len(VECTOR.findall(result.assembly)) >= KERNELS[name].vectors
+
+
+def test_all_schedules_compile() -> None:
+    """Those among which extents of run time choose."""
+    kernels = [KERNELS[name].kernel for name in ("softmax of any row", "power", "scan")]
+    kernels.append(kernel("where", ("bool", (B, 1, S)), (HALF, (B, S, S)), (HALF, ())))
+    sources = [nest_kernel(k, s).source for k in kernels for s in block_schedules(k)]
+    assert len(sources) == 4 + 1 + 3 + 2
+    for result in compiled([(source, TARGETS["sm_90"]) for source in sources]):
+        assert result.error == ""
+        assert result.resources is not None
+        assert result.resources.spilled_bytes == 0

@@ -1,0 +1,92 @@
+"""Plans for GPUs: exact covers, sane estimates, and choices on recorded chips as tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftuner.core.dtype import FLOAT16
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.planner.block_plan import BlockPlan, BlockProblem
+from ftuner.planner.block_planner import BlockPlanner, block_planner_for
+from ftuner.ukernels.blocks import build_block_library
+
+GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
+SHAPES = (
+    (1, 4096, 4096, 1), (5, 4096, 4096, 1), (16, 6144, 4096, 1), (33, 28672, 4096, 1),
+    (77, 768, 768, 1), (128, 3072, 768, 1), (200, 4096, 14336, 1), (992, 768, 3072, 1),
+    (1000, 4096, 4096, 1), (2047, 4096, 4096, 1), (8192, 28672, 4096, 1), (35, 700, 2048, 1),
+    (5, 5, 64, 192), (128, 128, 64, 192), (197, 197, 64, 12), (512, 64, 512, 12),
+)  # fmt: skip
+
+
+def planner_of(name: str) -> BlockPlanner:
+    hardware = load_recorded(name)
+    assert isinstance(hardware, GpuHardware)
+    return block_planner_for(build_block_library(hardware, FLOAT16))
+
+
+def covered(plan: BlockPlan) -> int:
+    """Elements of one matrix that tiles store, each tile cut where the matrix ends."""
+    n, width, total = plan.problem.n, plan.kernel.main.bn, 0
+    for tile, first, last in plan.bands:
+        for row in range(first, last, tile.bm):
+            for column in range(0, n, width):
+                total += min(tile.bm, last - row) * min(width, n - column)
+    return total
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
+    batch=st.integers(1, 200), name=st.sampled_from(GPUS), aligned=st.booleans(),
+)  # fmt: skip
+def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool) -> None:
+    planner = planner_of(name)
+    plan = planner.plan(BlockProblem(m, n, k, batch, aligned=aligned))
+    assert covered(plan) == m * n
+    tiles = plan.kernel.tiles
+    assert plan.rows == m if len(tiles) == 1 else 0 < plan.rows < m
+    assert len(tiles) == 1 or plan.rows % tiles[0].bm == 0
+    assert (plan.parts > 1) == plan.kernel.split
+    assert 1 <= plan.parts <= -(-k // plan.kernel.main.bk)
+    assert 1 <= plan.programs <= plan.tiles * plan.parts
+    assert plan.group >= 1
+    # What is compiled beforehand is all that a plan may launch.
+    assert plan.kernel in planner.library.kernels("k", "k", aligned)
+    terms = planner.estimate(plan)
+    assert all(seconds >= 0 for seconds in terms.terms().values())
+    assert terms.seconds > 0
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_more_work_takes_longer(name: str) -> None:
+    """Ten times an extent never takes less, but for what estimates of two tiles may differ by."""
+    planner = planner_of(name)
+    for m, n, k, batch, _ in ((*shape, 0) for shape in SHAPES):
+        seconds = planner.estimate(planner.plan(BlockProblem(m, n, k, batch))).seconds
+        for larger in ((10 * m, n, k, batch), (m, 10 * n, k, batch), (m, n, 10 * k, batch),
+                       (m, n, k, 10 * batch)):  # fmt: skip
+            assert planner.estimate(planner.plan(BlockProblem(*larger))).seconds >= 0.97 * seconds
+
+
+@pytest.mark.parametrize("name", ["h200", "a100-sxm-80gb", "rtx4090", "v100"])
+def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
+    """What is kept and chosen on recorded chips, as tables to be read when they change."""
+    planner = planner_of(name)
+    library = planner.library
+    lines = [f"# {name}, {library.dtype}", "", "# tiles"]
+    lines += [f"{p.name:12} {len(p.tiles)} out" for p in library.funnel.pruned]
+    lines += [f"kept         {' '.join(map(str, library.tiles))}"]
+    lines += [f"pairs        {' '.join(f'{a}+{b.bm}' for a, b in library.pairs)}", "", "# plans"]
+    for m, n, k, batch in SHAPES:
+        plan = planner.plan(BlockProblem(m, n, k, batch))
+        shape = f"{batch}*{m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
+        bands = " + ".join(f"{last - first} by {tile}" for tile, first, last in plan.bands)
+        lines.append(
+            f"{shape:16} {plan.tiles:5} tiles {plan.parts:2} parts, {plan.programs:4} programs, "
+            f"group {plan.group:2}: {bands}"
+        )
+    golden(f"block-plans-{name}.txt", "\n".join(lines) + "\n")

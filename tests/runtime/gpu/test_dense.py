@@ -1,0 +1,72 @@
+"""Layers on a GPU, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.runtime.gpu.test_matmul import DTYPES, random
+
+from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.session import GpuSession
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    eps = torch.finfo(found.dtype).eps
+    torch.testing.assert_close(found.double(), expected, rtol=4 * eps, atol=16 * eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("out_features", "in_features"), [(48, 32), (50, 33), (1, 1)])
+def test_bias_activation_residual(
+    session: GpuSession, dtype: torch.dtype, out_features: int, in_features: int
+) -> None:
+    w = random(out_features, in_features, dtype=dtype)
+    bias, x = random(out_features, dtype=dtype, seed=1), random(3, 7, in_features, dtype=dtype)
+    r = random(3, 7, out_features, dtype=dtype, seed=2)
+    layer = GpuDense(w, bias, "gelu", True, session=session)
+    product = x.double() @ w.double().mT + bias.double()
+    close(layer(x, r), torch.nn.functional.gelu(product) + r.double())
+    assert layer(x[:0], r[:0]).shape == (0, 7, out_features)
+    plain = GpuDense(w, session=session)
+    close(plain(x), x.double() @ w.double().mT)
+    out = torch.empty(3, 7, out_features, dtype=dtype)
+    assert plain(x, out=out) is out
+    close(out, x.double() @ w.double().mT)
+
+
+def test_a_residual_that_is_written_over(h200: GpuSession) -> None:
+    w, x = random(32, 32), random(8, 32, seed=1)
+    layer = GpuDense(w, residual=True, session=h200)
+    before = x.clone()
+    layer(x, x, out=x)
+    close(x, before.double() @ w.double().mT + before.double())
+
+
+def test_a_weight_that_changes_later(h200: GpuSession) -> None:
+    w, x = random(32, 24), random(8, 24, seed=1)
+    layer = GpuDense(w, session=h200)
+    expected = x.double() @ w.double().mT
+    w.zero_()
+    close(layer(x), expected)
+
+
+def test_bad_arguments(h200: GpuSession) -> None:
+    w = random(8, 6)
+    with pytest.raises(ShapeError, match="neither 0"):
+        GpuDense(random(8), session=h200)
+    with pytest.raises(ShapeError, match="bias is"):
+        GpuDense(w, random(6), session=h200)
+    with pytest.raises(DTypeError):
+        GpuDense(w.double(), session=h200)
+    with pytest.raises(ExpressionError, match="known are"):
+        GpuDense(w, activation="mish", session=h200)
+    layer = GpuDense(w, session=h200)
+    with pytest.raises(ShapeError, match="expected"):
+        layer(random(3, 5))
+    with pytest.raises(DTypeError, match="convert one"):
+        layer(random(3, 6).half())
+    with pytest.raises(OperandError, match="no residual"):
+        layer(random(3, 6), random(3, 8))
+    with pytest.raises(ShapeError, match="out is"):
+        layer(random(3, 6), out=torch.empty(3, 6))

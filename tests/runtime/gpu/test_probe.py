@@ -1,0 +1,54 @@
+"""From what a driver tells and a probe measures to a hardware model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftuner.errors import HardwareError
+from ftuner.hardware.recorded import from_document, to_document
+from ftuner.runtime.gpu.probe import DeviceFacts, Rates, hardware_of, nearest_recorded
+
+H200 = DeviceFacts(
+    name="NVIDIA H200", architecture="sm_90", multiprocessors=132,
+    registers_per_multiprocessor=65_536, threads_per_multiprocessor=2048,
+    shared_bytes_per_multiprocessor=233_472, shared_bytes_per_block=232_448,
+    l2_bytes=62_914_560, dram_bytes=150_000_000_000,
+)  # fmt: skip
+RATES = Rates(4.3e12, 1.6e-6, {"bfloat16": 7.9e14})
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "recorded"),
+    [
+        ("NVIDIA H200", "sm_90", "h200"),
+        ("NVIDIA H100 80GB HBM3", "sm_90", "h100-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "sm_80", "a100-sxm-80gb"),
+        ("NVIDIA GeForce RTX 3090", "sm_86", "rtx3090"),
+        ("NVIDIA GeForce RTX 4090", "sm_89", "rtx4090"),
+        ("NVIDIA L40S", "sm_89", "l40s"),
+        ("Tesla V100-SXM2-16GB", "sm_70", "v100"),
+    ],
+)
+def test_the_nearest_machine(name: str, architecture: str, recorded: str) -> None:
+    facts = replace(H200, name=name, architecture=architecture)
+    assert nearest_recorded(facts).name == recorded
+
+
+def test_an_unknown_architecture() -> None:
+    with pytest.raises(HardwareError, match=r"a chip of sm_62, which no recorded machine has"):
+        nearest_recorded(replace(H200, architecture="sm_62"))
+
+
+def test_what_is_told_and_measured_counts() -> None:
+    found = hardware_of(H200, RATES)
+    assert found.l2_bytes == H200.l2_bytes
+    assert found.provenance["l2_bytes"] == "system"
+    assert found.dram_bandwidth_bytes_per_s == RATES.dram_bandwidth_bytes_per_s
+    assert found.provenance["dram_bandwidth_bytes_per_s"] == "probed"
+    assert found.matrix_flops_per_s["bfloat16"] == 7.9e14
+    assert (
+        found.matrix_flops_per_s["float16"] == nearest_recorded(H200).matrix_flops_per_s["float16"]
+    )
+    assert from_document(to_document(found)) == found

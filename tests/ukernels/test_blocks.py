@@ -1,0 +1,59 @@
+"""Block tiles of every recorded chip: what is kept can run, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.core.dtype import FLOAT16, FLOAT32, FLOAT64
+from ftuner.cost.blocks import MULTIPLIES, supports
+from ftuner.errors import DTypeError, HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.ukernels.blocks import build_block_library
+
+GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
+CASES = [(name, d, m) for name in GPUS for d, known in MULTIPLIES.items() for m in known]
+
+
+def gpu(name: str) -> GpuHardware:
+    hardware = load_recorded(name)
+    assert isinstance(hardware, GpuHardware)
+    return hardware
+
+
+@pytest.mark.parametrize(("name", "dtype", "multiply"), CASES, ids=str)
+def test_libraries(name, dtype, multiply) -> None:  # type: ignore[no-untyped-def]
+    hardware = gpu(name)
+    if not supports(hardware, multiply):
+        with pytest.raises(HardwareError, match="has no matrix units for"):
+            build_block_library(hardware, dtype, multiply)
+        return
+    library = build_block_library(hardware, dtype, multiply)
+    funnel = library.funnel
+    assert len(funnel.kept) + sum(len(p.tiles) for p in funnel.pruned) == funnel.enumerated
+    assert all(p.name and p.reason for p in funnel.pruned)
+    assert 6 <= len(library.tiles) <= 14
+    # One row alone is no reason for a tall tile.
+    assert min(tile.bm for tile in library.tiles) == 16
+    for tile in (*library.tiles, *(low for _, low in library.pairs)):
+        cost = library.cost(tile)
+        assert cost.blocks >= 1
+        kernel = library.kernel((tile,), "k", "k", True)
+        assert kernel.shared_bytes(hardware.architecture) <= hardware.shared_bytes_per_block
+        assert tile.warps * hardware.warp_threads * cost.blocks <= (
+            hardware.threads_per_multiprocessor
+        )
+    for tall, low in library.pairs:
+        assert tall in library.tiles
+        assert low.bm < tall.bm
+        assert (tall.bn, tall.bk, tall.warps, tall.stages) == (
+            low.bn, low.bk, low.warps, low.stages,
+        )  # fmt: skip
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(DTypeError, match="float64"):
+        build_block_library(gpu("h200"), FLOAT64)
+    with pytest.raises(DTypeError, match="not multiplied as tf32"):
+        build_block_library(gpu("h200"), FLOAT16, "tf32")
+    assert build_block_library(gpu("h200"), FLOAT32).multiply == "float32"
