@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ftuner.core.definition import Operand
 from ftuner.core.dim import Dim, compiled
+from ftuner.errors import ShapeError
 from ftuner.runtime.strided import StridedArray
 
 
@@ -51,3 +52,20 @@ class Layouts:
         return StridedArray(
             tuple([values[n] for n in shape]), tuple([values[n] * size for n in strides]), size
         )
+
+
+def evaluated(
+    evaluate: Callable[[Sequence[int]], list[int]], symbols: Sequence[int], extents: Iterable[int]
+) -> list[int]:
+    """The values of all dims; `extents` are the numbers of those that count elements.
+
+    Raises:
+        ShapeError: extents that come out negative or are divided by zero.
+    """
+    try:
+        values = evaluate(symbols)
+    except ZeroDivisionError:
+        raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
+    if any(values[number] < 0 for number in extents):
+        raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.splitting import split
+from ftuner.graph.splitting import Part, split
 from ftuner.graph.steps import Step
 from ftuner.runtime.arrays import Array, as_array
 from ftuner.runtime.backend import Progress
@@ -30,7 +31,32 @@ class TensorSpec:
     shape: tuple[int | str, ...]
 
 
-class Model:
+class Loaded(ABC):
+    """What models have in common, wherever they run."""
+
+    def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
+        self._graph = replace(graph, nodes=())
+        self._nodes = [part.node for part in parts]
+
+    @abstractmethod
+    def run(self, feeds: Mapping[str, object]) -> list[Any]:
+        """The outputs in order, for an array for each input by name."""
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return [_spec(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+
+    def __call__(self, **inputs: object) -> dict[str, Any]:
+        """Run the model on arrays given by name; returns the outputs by name."""
+        results = self.run(inputs)
+        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
+
+
+class Model(Loaded):
     """A graph compiled for this machine. Safe to use from several threads."""
 
     def __init__(
@@ -45,9 +71,8 @@ class Model:
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
         """
-        self._graph = replace(graph, nodes=())
         parts = split(graph)
-        self._nodes = [part.node for part in parts]
+        super().__init__(graph, parts)
         self.parts = [CompiledGraph(part.graph, session, threads, progress) for part in parts]
         """Compiled graphs that run one after the other: several where an extent depends on data."""
         self._names = [v.name for v in graph.inputs]
@@ -62,19 +87,6 @@ class Model:
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order."""
         return tuple(step for part in self.parts for step in part.lowered.steps)
-
-    @property
-    def inputs(self) -> list[TensorSpec]:
-        return [spec_of(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
-
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        return [spec_of(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
-
-    def __call__(self, **inputs: object) -> dict[str, Array]:
-        """Run the model on arrays given by name; returns the outputs by name."""
-        results = self.run(inputs)
-        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
 
     def run(self, feeds: Mapping[str, object]) -> list[Array]:
         """Run the model; returns the outputs in order.
@@ -166,5 +178,5 @@ def check_names(feeds: Mapping[str, object], names: Sequence[str]) -> None:
         )
 
 
-def spec_of(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
+def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(d if isinstance(d, int) else str(d) for d in shape))

@@ -27,7 +27,6 @@ from ftuner.codegen.llvm.abi import (
 from ftuner.codegen.llvm.abi import Plan as PlanSlot
 from ftuner.core.dim import Dim
 from ftuner.core.ukernel import MAX_OPERANDS
-from ftuner.errors import ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import (
     AttentionStep,
@@ -40,8 +39,9 @@ from ftuner.graph.steps import Step as AnyStep
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord
 from ftuner.runtime.encode import SLACK_BYTES, aligned
-from ftuner.runtime.extents import Dims, Layouts
+from ftuner.runtime.extents import Dims, Layouts, evaluated
 from ftuner.runtime.panels import Panels
+from ftuner.runtime.places import Span, places
 from ftuner.runtime.planned import Planned, Task, by_rows, planned, workspace_bytes
 from ftuner.runtime.products import Products, Ready
 
@@ -278,12 +278,7 @@ class ProgramWriter:
             ShapeError: extents that come out negative or are divided by zero, a product over an
                 axis of no elements.
         """
-        try:
-            values = self._evaluate(symbols)
-        except ZeroDivisionError:
-            raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
-        if any(values[number] < 0 for number in self._extents):
-            raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
+        values = evaluated(self._evaluate, symbols, self._extents)
         layouts, page_bytes = self._layouts, self._page_bytes
         found = [planned(t, values, layouts, workers, page_bytes) for t in self._tasks]
         offsets, arena_bytes = self._arena_places(values)
@@ -353,23 +348,11 @@ class ProgramWriter:
         return [*sharing, *chunks, *tasks, *(done[stage] for stage in self._stages)]
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
-        """An offset for each arena buffer, such that those that live together are apart."""
-        offsets: list[int] = []
-        living: list[tuple[int, int, int]] = []
-        total = 0
-        for number, itemsize, first, last in self._arena:
-            size = aligned(values[number] * itemsize + SLACK_BYTES)
-            living = [x for x in living if x[2] >= first]
-            offset = 0
-            for begin, end, _ in living:
-                if offset + size <= begin:
-                    break
-                offset = max(offset, end)
-            living.append((offset, offset + size, last))
-            living.sort()
-            offsets.append(offset)
-            total = max(total, offset + size)
-        return offsets, total
+        """An offset for each arena buffer, and the bytes of all."""
+        return places(
+            Span(aligned(values[number] * itemsize + SLACK_BYTES), first, last)
+            for number, itemsize, first, last in self._arena
+        )
 
 
 def _columns(fills: Sequence[_Fill]) -> npt.NDArray[np.int64]:

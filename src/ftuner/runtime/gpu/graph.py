@@ -22,10 +22,11 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.extents import Dims, Layouts
+from ftuner.runtime.extents import Dims, Layouts, evaluated
 from ftuner.runtime.gpu.nests import CompiledNest
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, TORCH_DTYPES, Tensor
+from ftuner.runtime.places import Span, places
 
 MAX_PROGRAMS = 256
 """Programs kept by a graph: lists of launches."""
@@ -88,6 +89,7 @@ class GpuGraph:
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
             for v in self.lowered.outputs
         ]
+        self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
         self._evaluate = self._dims.compiled(self._binding.names)
         self._programs: dict[tuple[tuple[int, ...], ...], _Program] = {}
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
@@ -144,13 +146,7 @@ class GpuGraph:
             ShapeError: extents that come out negative or are divided by zero, a product over an
                 axis of no elements.
         """
-        try:
-            values = self._evaluate(symbols)
-        except ZeroDivisionError:
-            raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
-        extents = [*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)]
-        if any(values[n] < 0 for n in extents):
-            raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
+        values = evaluated(self._evaluate, symbols, self._extents)
         memory = self._memory(values)
         checks = [nest.checks for nest in self._nests.values() if nest.checks]
         device = self._session.device
@@ -176,22 +172,12 @@ class GpuGraph:
 
     def _memory(self, values: Sequence[int]) -> Memory:
         """A place for each buffer, such that those of the arena that live together are apart."""
-        places: dict[Buffer, tuple[int, int]] = {}
-        living: list[tuple[int, int, int]] = []
-        total = 0
+        spans = []
         for buffer, (first, last) in self._spans.items():
-            elements = values[self._sizes[buffer]]
-            size = -(-max(elements, 1) * buffer.dtype.itemsize // BUFFER_BYTES) * BUFFER_BYTES
-            living = [x for x in living if x[2] >= first]
-            offset = 0
-            for begin, end, _ in living:
-                if offset + size <= begin:
-                    break
-                offset = max(offset, end)
-            living.append((offset, offset + size, last))
-            living.sort()
-            places[buffer] = (offset, elements)
-            total = max(total, offset + size)
+            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
+            spans.append(Span(-(-size // BUFFER_BYTES) * BUFFER_BYTES, first, last))
+        found, total = places(spans)
+        offsets = dict(zip(self._spans, found, strict=True))
         if total > self._arena.numel():
             # Programs bound before keep the old one until they are bound again.
             self._arena = torch.empty(total, dtype=torch.uint8, device=self._session.device)
@@ -202,9 +188,8 @@ class GpuGraph:
                 return self._constants[buffer]
             if buffer.kind in ("input", "output"):
                 return buffer.number + (inputs if buffer.kind == "output" else 0)
-            offset, elements = places[buffer]
-            size = buffer.dtype.itemsize
-            part = arena[offset : offset + max(elements, 1) * size]
+            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
+            part = arena[offsets[buffer] : offsets[buffer] + size]
             return part.view(TORCH_DTYPES[buffer.dtype.name])
 
         return memory

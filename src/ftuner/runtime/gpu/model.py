@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.graph import GpuGraph
 from ftuner.runtime.gpu.session import GpuSession, session_of
 from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, as_tensor
-from ftuner.runtime.model import TensorSpec, check_names, spec_of
+from ftuner.runtime.model import Loaded, check_names
 
 
-class GpuModel:
+class GpuModel(Loaded):
     """A graph compiled for one GPU. Safe to use from several threads."""
 
     def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
@@ -30,10 +29,9 @@ class GpuModel:
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU.
         """
-        self._graph = replace(graph, nodes=())
-        self._device = session.device
         parts = split(graph)
-        self._nodes = [part.node for part in parts]
+        super().__init__(graph, parts)
+        self._device = session.device
         self.parts = [GpuGraph(part.graph, session, progress) for part in parts]
         """Compiled graphs that run one after the other: several where an extent depends on data."""
 
@@ -41,19 +39,6 @@ class GpuModel:
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order."""
         return tuple(step for part in self.parts for step in part.lowered.steps)
-
-    @property
-    def inputs(self) -> list[TensorSpec]:
-        return [spec_of(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
-
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        return [spec_of(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
-
-    def __call__(self, **inputs: object) -> dict[str, Any]:
-        """Run the model on arrays given by name; returns the outputs by name."""
-        results = self.run(inputs)
-        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
 
     def run(self, feeds: Mapping[str, object]) -> list[Any]:
         """Run the model on the current stream; returns the outputs in order.
