@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from ftuner.planner.block_planner import BlockPlanner, block_planner_for
-from ftuner.planner.block_price import Candidate, Priced
 
 from benchmarks.gpu_bench import Bench, Section, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
@@ -22,6 +20,8 @@ from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
 from ftuner.codegen.triton.gemm import gemm_source
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
+from ftuner.planner.block_planner import BlockPlanner, block_planner_for
+from ftuner.planner.block_price import Candidate, Priced
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import matrix_dtype

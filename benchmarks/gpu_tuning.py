@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 import triton
-from ftuner.planner.block_planner import BlockPlanner
-from ftuner.ukernels.blocks import build_block_library
 
 from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
 from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
 from ftuner.hardware.recorded import to_document
 from ftuner.planner.block_plan import BlockProblem
+from ftuner.planner.block_planner import BlockPlanner
 from ftuner.runtime.gpu.dense import GpuDense
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.ukernels.blocks import build_block_library
 
 LAYER = (4096, 4096)
 """(n, k) of the layer that is prepared for."""
