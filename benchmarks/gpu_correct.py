@@ -40,6 +40,7 @@ from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession, session_of
 from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.runtime.gpu.workspace import Counters
 from ftuner.ukernels.blocks import BlockLibrary
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
@@ -77,7 +78,8 @@ class Thin:
 def thin(session: GpuSession) -> GpuSession:
     """The session, with products of few uKernels."""
     found = copy.copy(session)
-    found.products = Products(session.device, session.kernels, Thin(session))
+    counters = Counters(session.device)
+    found.products = Products(session.device, session.kernels, counters, Thin(session))
     return found
 
 

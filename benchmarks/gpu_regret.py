@@ -25,6 +25,7 @@ from ftuner.planner.block_price import Candidate, Priced
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.runtime.gpu.workspace import Counters
 
 SETTINGS = Settings(burst_s=1e-3, rounds=5)
 
@@ -33,7 +34,8 @@ class Forced(Products):
     """Products by one given plan, whatever the planner would choose."""
 
     def __init__(self, session: GpuSession, plan: BlockPlan) -> None:
-        super().__init__(session.device, session.kernels, session.library)
+        counters = Counters(session.device)
+        super().__init__(session.device, session.kernels, counters, session.library)
         self._plan = plan
 
     def _make(self, *arguments: Any) -> Any:

@@ -17,7 +17,7 @@ from ftuner.codegen.triton.gemm_arguments import (
     stored_block,
     workspace_elements,
 )
-from ftuner.core.block import Multiply, Order
+from ftuner.core.block import BlockKernel, Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
@@ -75,6 +75,7 @@ class Products:
         self._library = library
         self._calls: dict[tuple[object, ...], _Call] = {}
         self._counters = counters
+        self._prepared: dict[_Like, dict[BlockKernel, Kernel]] = {}
 
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
         """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for
@@ -127,13 +128,18 @@ class Products:
         for offsets in call.offsets:
             self._launch(call, a, b, c, given, offsets)
 
-    def _prepare(self, like: _Like) -> None:
-        """Compile all kernels that a plan may launch, those that are not there yet."""
-        library = self._library(like.dtype, like.multiply)
-        wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
-        self._kernels.prepare(
-            [gemm_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
-        )
+    def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
+        """All kernels that a plan may launch, compiled when the first of them is asked for."""
+        found = self._prepared.get(like)
+        if found is None:
+            library = self._library(like.dtype, like.multiply)
+            wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
+            kernels = [replace(kernel, c_aligned=like.c_aligned) for kernel in wanted]
+            sources = [gemm_source(kernel) for kernel in kernels]
+            self._kernels.prepare(sources)
+            made = map(self._kernels.kernel, sources)
+            found = self._prepared[like] = dict(zip(kernels, made, strict=True))
+        return found
 
     def _make(
         self, a: Tensor, b: Tensor, c: Tensor, both: bool, rest: bool, multiply: Multiply,
@@ -155,7 +161,9 @@ class Products:
         whole_k = k * a.element_size() % 16 == 0
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, both and whole_k)
         library = self._library(dtype, multiply)
-        self._prepare(_Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue))
+        kernels = self._prepare(
+            _Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue)
+        )
         plan = block_planner_for(library).plan(problem, epilogue)
         kernel = replace(plan.kernel, c_aligned=rest)
         plan = plan._replace(kernel=kernel)
@@ -172,8 +180,7 @@ class Products:
         for number, (name, x) in enumerate(matrices.items(), 3):
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
-        launched = self._kernels.kernel(gemm_source(kernel))
-        return _Call(launched, plan, numbers, axis.strides, tuple(offsets))
+        return _Call(kernels[kernel], plan, numbers, axis.strides, tuple(offsets))
 
     def _launch(
         self, call: _Call, a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor],
@@ -181,15 +188,15 @@ class Products:
     ) -> None:  # fmt: skip
         kernel, plan, numbers = call.plan.kernel, call.plan, call.numbers
         values: dict[str, Any] = dict(numbers)
-        matrices = [x for x in given.values() if x.dim() > 1]
+        matrices = {name: x for name, x in given.items() if x.dim() > 1}
         a, b, c, *rest = [
-            moved(x, offset) for x, offset in zip((a, b, c, *matrices), offsets, strict=True)
+            moved(x, offset)
+            for x, offset in zip((a, b, c, *matrices.values()), offsets, strict=True)
         ]
         values |= _matrices(call, a, b, c)
-        left = iter(rest)
+        placed = {**given, **dict(zip(matrices, rest, strict=True))}
         for operand in operands_of(kernel.epilogue):
-            x = given[operand.name]
-            values[operand_argument(operand.name)] = next(left) if x.dim() > 1 else x
+            values[operand_argument(operand.name)] = placed[operand.name]
         if kernel.split:
             p = plan.problem
             elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.parts)
