@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from tests.frontends.node_cases import PASSED, Case, cases, run, symbolic
-from tests.runtime.gpu.conftest import interpreted
+from tests.runtime.gpu.sessions import interpreted
 
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised

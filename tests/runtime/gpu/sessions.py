@@ -1,0 +1,18 @@
+"""Sessions of recorded chips, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import torch
+from tests.codegen.triton.interpreting import complete
+
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.runtime.gpu.session import GpuSession
+
+
+def interpreted(name: str) -> GpuSession:
+    """A recorded chip whose kernels are interpreted, on tensors in the CPU's memory."""
+    complete()
+    hardware = load_recorded(name)
+    assert isinstance(hardware, GpuHardware)
+    return GpuSession(torch.device("cpu"), hardware, None)
