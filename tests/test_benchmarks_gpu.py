@@ -27,10 +27,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a dry run."""
+    """The folder of a dry run, alone in its own."""
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    folder = tmp_path_factory.mktemp("dry")
+    folder = tmp_path_factory.mktemp("dry") / "machine"
     done = run("--dry", "--out", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -30,6 +30,8 @@ GPU_PEAKS = {
     "rtx3090": ("sm_86", 35.6, 71, 936.2),
     "rtx4090": ("sm_89", 82.6, 165.2, 1008),
     "l40s": ("sm_89", 91.6, 362.05, 864),
+    "b200": ("sm_100", 75, 2250, 7700),
+    "mi300x": ("gfx942", 163.4, 1307.4, 5300),
 }
 
 
@@ -96,9 +98,12 @@ def test_every_number_has_a_provenance(name: str) -> None:
     parts: list[Any] = [hardware]
     if isinstance(hardware, CpuHardware):
         parts += [*hardware.isas, *hardware.levels]
+    else:
+        parts += hardware.matrix_instructions
+    apart = {"name", "isas", "levels", "matrix_instructions", "provenance"}
     for part in parts:
         named = {field.name for field in dataclasses.fields(part)}
-        assert named - set(part.provenance) <= {"name", "isas", "levels", "provenance"}
+        assert named - set(part.provenance) <= apart
 
 
 @pytest.mark.parametrize("name", recorded_names())
