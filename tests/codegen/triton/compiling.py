@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import Compiled, Target
@@ -18,25 +19,19 @@ SECONDS = 300
 
 def compile_all(pairs: Sequence[tuple[Source, Target]]) -> list[Compiled]:
     """What becomes of sources, in their order."""
+    parts = [pairs[i::PROCESSES] for i in range(PROCESSES)]
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        answers = [iter(found) for found in threads.map(_compile_part, parts)]
+    return [next(answers[i % PROCESSES]) for i in range(len(pairs))]
+
+
+def _compile_part(pairs: Sequence[tuple[Source, Target]]) -> list[Compiled]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "ftuner.codegen.triton.compile"]
-    children = []
-    for i in range(PROCESSES):
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=environment,
-        )  # fmt: skip
-        assert child.stdin is not None
-        # A few kibibytes of text: less than a pipe holds, but a child reads as it goes anyway.
-        for pair in pairs[i::PROCESSES]:
-            pickle.dump(pair, child.stdin)
-        child.stdin.close()
-        children.append(child)
-    answers: list[Compiled | None] = [None] * len(pairs)
-    for i, child in enumerate(children):
-        assert child.stdout is not None
-        output = io.BytesIO(child.stdout.read())
-        assert child.wait(SECONDS) == 0
-        for j in range(i, len(pairs), PROCESSES):
-            answers[j] = pickle.load(output)
-    return [answer for answer in answers if answer is not None]
+    # Written and read at once: neither a hundred sources nor their machine code fit in a pipe.
+    done = subprocess.run(
+        [sys.executable, "-m", "ftuner.codegen.triton.compile"],
+        input=b"".join(map(pickle.dumps, pairs)), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, env=environment, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    output = io.BytesIO(done.stdout)
+    return [pickle.load(output) for _ in pairs]

@@ -4,22 +4,25 @@ compile, registers hold what they compute, and what is contiguous is loaded in v
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from tests.codegen.nest_cases import CASES
 from tests.core.test_affine import nest_of
 
 from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.block_schedule import block_schedules
+from ftuner.core.block_schedule import BlockSchedule, block_schedules
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
+from ftuner.core.scalar import FLOATS, SCALAR_FUNCTIONS
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.nest_compiling import compiled
+from tests.codegen.triton.compiling import compile_all
 
 from ftuner.codegen.triton.nest import nest_kernel
 from ftuner.codegen.triton.source import Source
@@ -53,15 +56,11 @@ KERNELS = {
     "add a row": Expected(kernel("add", (HALF, HIDDEN), (HALF, (768,))), 2, 48),
     "gelu": Expected(kernel("gelu", (HALF, (B, S, 3072))), 2, 64),
     "softmax": Expected(kernel("softmax", (HALF, (B, S, 768)), axis=2, log=False), 2, 64),
-    "softmax of any row": Expected(
-        kernel("softmax", ("float32", (B, S)), axis=1, log=False), 0, 128),
     "softmax of an even row": Expected(
         kernel("softmax", ("float32", (B, S)), axis=1, log=False), 8, 128, even=True),
     "norm": Expected(
         kernel("norm", (HALF, HIDDEN), (HALF, (768,)), (HALF, (768,)), axis=2, epsilon=1e-5,
                rms=False), 4, 64),
-    "wide norm": Expected(
-        kernel("norm", (HALF, (B, 8192)), (HALF, (8192,)), axis=1, epsilon=1e-5, rms=True), 6, 96),
     "sum over rows": Expected(kernel("reduce", (HALF, HIDDEN), kind="sum", axes=(1,)), 1, 64),
     "argmax": Expected(
         kernel("arg_reduce", ("float32", (B, 32000)), kind="argmax", axis=1, last=False), 2, 96),
@@ -73,8 +72,9 @@ KERNELS = {
         kernel("scatter_elements", ("float32", (B, S)), ("int64", (T, S)), ("float32", (T, S)),
                axis=0, kind="add"), 0, 64),
     "power": Expected(kernel("power", ("float32", HIDDEN), ("float32", (768,))), 4, 96),
-    "remainder": Expected(kernel("fmod", ("float64", (B, S)), ("float64", (S,))), 0, 160),
 }  # fmt: skip
+NEGLIGIBLE = 16
+"""Bytes: functions of the vendor's library keep as many in memory."""
 VECTOR = re.compile(r"\b(?:ld|st)\.global[.\w:]*\.v4\.b32")
 
 
@@ -82,7 +82,7 @@ VECTOR = re.compile(r"\b(?:ld|st)\.global[.\w:]*\.v4\.b32")
 def found() -> dict[tuple[str, str], tuple[Source, Compiled]]:
     sources = {name: nest_kernel(e.kernel, even=e.even).source for name, e in KERNELS.items()}
     keys = [(name, chip) for name in sources for chip in CHIPS]
-    results = compiled([(sources[name], TARGETS[chip]) for name, chip in keys])
+    results = compile_all([(sources[name], TARGETS[chip]) for name, chip in keys])
     return {k: (sources[k[0]], result) for k, result in zip(keys, results, strict=True)}
 
 
@@ -107,13 +107,26 @@ def test_what_is_contiguous_moves_in_vectors(
     assert len(VECTOR.findall(result.assembly)) >= KERNELS[name].vectors
 
 
-def test_all_schedules_compile() -> None:
-    """Those among which extents of run time choose."""
-    kernels = [KERNELS[name].kernel for name in ("softmax of any row", "power", "scan")]
-    kernels.append(kernel("where", ("bool", (B, 1, S)), (HALF, (B, S, S)), (HALF, ())))
-    sources = [nest_kernel(k, s).source for k in kernels for s in block_schedules(k)]
-    assert len(sources) == 4 + 1 + 3 + 2
-    for result in compiled([(source, TARGETS["sm_90"]) for source in sources]):
-        assert result.error == ""
+def assert_compiled(kernels: Sequence[tuple[Kernel, BlockSchedule]]) -> None:
+    sources = [nest_kernel(kernel, schedule).source for kernel, schedule in kernels]
+    results = compile_all([(source, TARGETS["sm_90"]) for source in sources])
+    for source, result in zip(sources, results, strict=True):
+        assert result.error == "", source.text
         assert result.resources is not None
-        assert result.resources.spilled_bytes == 0
+        assert result.resources.spilled_bytes <= NEGLIGIBLE, source.text
+
+
+def test_all_schedules_compile() -> None:
+    """Those among which extents of run time choose, and blocks of several axes each way."""
+    kernels = [KERNELS[name].kernel for name in ("softmax of an even row", "power", "scan")]
+    kernels.append(kernel("where", ("bool", (B, 1, S)), (HALF, (B, S, S)), (HALF, ())))
+    kernels.append(kernel("reduce", (HALF, (B, S, T, S)), kind="maximum", axes=(1, 3)))
+    assert_compiled([(k, schedule) for k in kernels for schedule in block_schedules(k)])
+
+
+def test_operators_compile() -> None:
+    """On the last of their dtypes, which is an integer's where they take any. Functions of floats
+    alone are compiled elsewhere."""
+    scalar = {name for name, function in SCALAR_FUNCTIONS.items() if function.kinds <= FLOATS}
+    kernels = [cases[-1].kernel() for op, cases in CASES.items() if op not in scalar]
+    assert_compiled([(k, block_schedules(k)[-1]) for k in kernels])
