@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.graph.graphs import B, Maker, S, T, assert_close, reference
+from tests.runtime.gpu.sessions import interpreted
 
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import (
@@ -52,6 +53,36 @@ def test_any_extents(session: GpuSession) -> None:
     for batch, steps in ((1, 3), (2, 7), (1, 1), (3, 65), (2, 0), (0, 4), (2, 7)):
         x = rng.standard_normal((batch, steps, WIDTH)).astype(np.float32)
         assert_close(model.run({"x": x}), reference(graph, {"x": x}), f"{batch} x {steps}")
+
+
+def scores() -> Graph:
+    """A product whose operands lie at strides that only extents tell, and one of vectors."""
+    maker = Maker()
+    x, y = maker.given("x", B, S, WIDTH), maker.given("y", B, T, WIDTH)
+    scores = maker.add("matmul", x, maker.add("transpose", y, perm=(0, 2, 1)))
+    return maker.made(scores, maker.add("matmul", scores, y))
+
+
+def test_no_extents_need_another_kernel() -> None:
+    """Of products: what any of them may launch is there when the graph is."""
+    session = interpreted("h200")
+    graph = scores()
+    model = GpuModel(graph, session)
+    kernels = len(session.kernels)
+    rng = np.random.default_rng(0)
+    for batch, rows, columns in (
+        (1, 1, 1),
+        (2, 3, 1),
+        (3, 1, 8),
+        (2, 16, 24),
+        (2, 7, 16),
+        (1, 40, 9),
+    ):
+        x = rng.standard_normal((batch, rows, WIDTH)).astype(np.float32)
+        y = rng.standard_normal((batch, columns, WIDTH)).astype(np.float32)
+        feeds = {"x": x, "y": y}
+        assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {rows} {columns}")
+    assert len(session.kernels) == kernels
 
 
 def test_tensors_give_tensors(h200: GpuSession) -> None:

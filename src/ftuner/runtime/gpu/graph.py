@@ -1,20 +1,20 @@
 """Graphs on one GPU, run at any extents.
 
-Compiling makes a kernel of every schedule of every step; binding extents evaluates dims, asks the
-planners, and leaves a list of launches. Nothing is compiled while binding, but for kernels of
-products whose operands lie in a way that only extents tell.
+Compiling makes a kernel of every schedule of every nest, and all that products may launch; binding
+extents evaluates dims, asks the planners, and leaves a list of launches.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import islice, product
+from typing import Any
 
 import torch
 
+from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import GPU_DTYPES, INT8
-from ftuner.core.expr import operands as operands_of
 from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.evaluate import Binding
@@ -23,9 +23,12 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.extents import Dims, Layouts, evaluated
+from ftuner.runtime.gpu.bound import BoundAttention, BoundOperand, BoundProduct, BoundTopK
 from ftuner.runtime.gpu.nests import CompiledNest
+from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
 from ftuner.runtime.places import Span, places
 
 MAX_PROGRAMS = 256
@@ -33,21 +36,14 @@ MAX_PROGRAMS = 256
 BUFFER_BYTES = 256
 """What buffers of the arena begin at multiples of: torch's allocator does the same."""
 
-Launch = Callable[[Sequence[Tensor]], None]
-"""What a step does, given the inputs and outputs of the run."""
+KINDS_OF_EXTENTS = (5, 64, 1)
+"""Of symbols, where kernels are found that products may launch: at odd extents, at those whose
+strides are aligned, and of one row, which may lie any way."""
+MAX_REHEARSALS = 81
+MAX_RECORDED = 64
+"""Programs of a graph that keep inputs and outputs of their own, to be replayed."""
 Memory = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
-
-
-class _Program(NamedTuple):
-    """A graph bound to extents."""
-
-    launches: tuple[Launch, ...]
-    outputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-    status: Tensor | None
-    """Of all checks, one after the other; zero, unless an index was out of range."""
-    checks: tuple[tuple[str, ...], ...]
-    arena: Tensor
 
 
 class GpuGraph:
@@ -73,9 +69,6 @@ class GpuGraph:
             for step in self.lowered.steps
             if isinstance(step, NestStep)
         }
-        session.kernels.prepare(
-            [source for nest in self._nests.values() for source in nest.sources], progress
-        )
         for step in self.lowered.steps:
             for view in getattr(step, "views", ()):
                 self._layouts.number(view.layout)
@@ -91,7 +84,14 @@ class GpuGraph:
         ]
         self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
         self._evaluate = self._dims.compiled(self._binding.names)
-        self._programs: dict[tuple[tuple[int, ...], ...], _Program] = {}
+        nests = [source for nest in self._nests.values() for source in nest.sources]
+        session.kernels.prepare([*nests, *self._rehearsed()], progress)
+        self._checks = [nest.checks for nest in self._nests.values() if nest.checks]
+        self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
+        """A word for each nest that checks something: zero, unless an index was out of range."""
+        self._programs: dict[tuple[tuple[int, ...], ...], Program] = {}
+        self._recorder = session.recorder()
+        self._recorded = 0
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
         self._stream: Any = None
         self._lock = threading.Lock()
@@ -104,20 +104,24 @@ class GpuGraph:
         """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
         device. Launched on the current stream; waits only where an index may be out of range.
 
+        A caller that captures a CUDA graph gets launches with memory of their own. What a replay of
+        it finds out of range is told by the next run that is not captured.
+
         Raises:
             ShapeError: extents that contradict the graph.
             IndexRangeError: an index in the data that is out of range.
         """
         with self._lock:
+            if is_capturing(self._session.device):
+                return self._bind(_shapes(arrays)).run(arrays)
             self._follow()
-            program = self._program(arrays)
-            device = self._session.device
-            outputs = [torch.empty(s, dtype=t, device=device) for s, t in program.outputs]
-            given = [*(_aligned(x) for x in arrays), *outputs]
-            for launch in program.launches:
-                launch(given)
-            if program.status is not None:
-                _raise_status(program.status, program.checks)
+            program = self._program(_shapes(arrays))
+            recorded = program.is_recorded
+            recorder = self._recorder if self._recorded < MAX_RECORDED else None
+            outputs = program.run(arrays, recorder)
+            self._recorded += program.is_recorded - recorded
+            if self._checks:
+                _raise_status(self._status, self._checks)
         return outputs
 
     def _follow(self) -> None:
@@ -129,29 +133,36 @@ class GpuGraph:
             stream.wait_stream(self._stream)
         self._stream = stream
 
-    def _program(self, arrays: Sequence[Tensor]) -> _Program:
-        key = tuple([tuple(x.shape) for x in arrays])
-        found = self._programs.get(key)
-        if found is None or found.arena is not self._arena:
-            found = self._bind(self._binding(key))
+    def _program(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
+        found = self._programs.get(shapes)
+        if found is None:
+            found = self._bind(shapes)
             while len(self._programs) >= MAX_PROGRAMS:
-                self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = found
+                self._drop(next(iter(self._programs)))
+            self._programs[shapes] = found
         return found
 
-    def _bind(self, symbols: Sequence[int]) -> _Program:
-        """The launches for values of the symbols.
+    def _drop(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Forget a program; its memory is used again when the last stream is past it."""
+        program = self._programs.pop(shapes)
+        self._recorded -= program.is_recorded
+        self._retire(program.memory)
+
+    def _retire(self, tensors: Sequence[Tensor]) -> None:
+        if self._stream is not None:
+            for x in tensors:
+                x.record_stream(self._stream)
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
+        """The launches for shapes of the inputs.
 
         Raises:
-            ShapeError: extents that come out negative or are divided by zero, a product over an
-                axis of no elements.
+            ShapeError: extents that contradict the graph, come out negative or are divided by
+                zero; a product over an axis of no elements.
         """
-        values = evaluated(self._evaluate, symbols, self._extents)
+        values = evaluated(self._evaluate, self._binding(shapes), self._extents)
         memory = self._memory(values)
-        checks = [nest.checks for nest in self._nests.values() if nest.checks]
-        device = self._session.device
-        status = torch.zeros(len(checks), dtype=torch.int32, device=device) if checks else None
-        words = iter(status.unbind() if status is not None else ())
+        words = iter(self._status.unbind())
         launches: list[Launch] = []
         for step in self.lowered.steps:
             launch: Launch | None
@@ -167,8 +178,11 @@ class GpuGraph:
                 launch = self._attention(step, values, memory)
             if launch is not None:
                 launches.append(launch)
-        outputs = tuple((tuple(values[n] for n in shape), dtype) for shape, dtype in self._outputs)
-        return _Program(tuple(launches), outputs, status, tuple(checks), self._arena)
+        outputs = [(tuple(values[n] for n in shape), dtype) for shape, dtype in self._outputs]
+        session = self._session
+        return Program(
+            launches, outputs, session.device, session.hardware.dram_bandwidth_bytes_per_s
+        )
 
     def _memory(self, values: Sequence[int]) -> Memory:
         """A place for each buffer, such that those of the arena that live together are apart."""
@@ -178,10 +192,7 @@ class GpuGraph:
             spans.append(Span(-(-size // BUFFER_BYTES) * BUFFER_BYTES, first, last))
         found, total = places(spans)
         offsets = dict(zip(self._spans, found, strict=True))
-        if total > self._arena.numel():
-            # Programs bound before keep the old one until they are bound again.
-            self._arena = torch.empty(total, dtype=torch.uint8, device=self._session.device)
-        arena, inputs = self._arena, len(self.lowered.inputs)
+        arena, inputs = self._room(total), len(self.lowered.inputs)
 
         def memory(buffer: Buffer) -> Tensor | int:
             if buffer.kind == "constant":
@@ -194,95 +205,97 @@ class GpuGraph:
 
         return memory
 
-    def _operand(self, view: View, values: Sequence[int], memory: Memory) -> _Operand:
-        number = self._layouts.number(view.layout)
-        lies = self._layouts.strided(number, values)
-        size = view.layout.dtype.itemsize
-        strides = tuple(stride // size for stride in lies.strides)
-        offset = values[self._layouts.offsets[number]]
-        return _Operand(memory(view.buffer), lies.shape, strides, offset)
+    def _room(self, size: int) -> Tensor:
+        """The arena, as large as it must be; one of its own for what a caller captures."""
+        found = self._arena
+        if is_capturing(self._session.device) or size > found.numel():
+            found = torch.empty(size, dtype=torch.uint8, device=self._session.device)
+        if not is_capturing(self._session.device) and found is not self._arena:
+            for shapes in list(self._programs):
+                self._drop(shapes)
+            self._retire([self._arena])
+            self._arena = found
+        return found
 
-    def _product(self, step: ProductStep, values: Sequence[int], memory: Memory) -> Launch | None:
-        a, b, c, *others = (self._operand(v, values, memory) for v in step.views)
-        if 0 in c.shape:
+    def _rehearsed(self) -> list[Source]:
+        """What products may launch at extents of each kind."""
+        # Tensors without data: their addresses are offsets from one that is aligned.
+        nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")
+
+        def memory(buffer: Buffer) -> Tensor:
+            return nowhere.view(TORCH_DTYPES[buffer.dtype.name])
+
+        found: dict[Source, None] = {}
+        kinds = product(KINDS_OF_EXTENTS, repeat=len(self._binding.names))
+        for symbols in islice(kinds, MAX_REHEARSALS):
+            try:
+                values = evaluated(self._evaluate, symbols, self._extents)
+                bound = [
+                    self._product(step, values, memory)
+                    for step in self.lowered.steps
+                    if isinstance(step, ProductStep)
+                ]
+            except ShapeError:
+                # These extents do not go together.
+                continue
+            for launch in bound:
+                if launch is not None:
+                    found.update(dict.fromkeys(launch.wanted()))
+        return list(found)
+
+    def _operands(
+        self, views: Sequence[View], values: Sequence[int], memory: Memory
+    ) -> list[BoundOperand]:
+        found = []
+        for view in views:
+            number = self._layouts.number(view.layout)
+            lies = self._layouts.strided(number, values)
+            size = view.layout.dtype.itemsize
+            strides = tuple(stride // size for stride in lies.strides)
+            offset = values[self._layouts.offsets[number]]
+            found.append(BoundOperand(memory(view.buffer), lies.shape, strides, offset))
+        return found
+
+    def _product(
+        self, step: ProductStep, values: Sequence[int], memory: Memory
+    ) -> BoundProduct | None:
+        operands = self._operands(step.views, values, memory)
+        if 0 in operands[2].shape:
             return None
-        if a.shape[-1] == 0:
+        if operands[0].shape[-1] == 0:
             raise ShapeError(f"{step.title}: a product over an axis of no elements")
-        names = [o.name for o in operands_of(step.epilogue)]
-        vectors = {o.name for o in operands_of(step.epilogue) if o.kind != "matrix"}
-        products, epilogue = self._session.products, step.epilogue
+        return BoundProduct(self._session.products, step.epilogue, operands)
 
-        def launch(arrays: Sequence[Tensor]) -> None:
-            given = {
-                name: x.tensor(arrays).reshape(-1) if name in vectors else x.tensor(arrays)
-                for name, x in zip(names, others, strict=True)
-            }
-            products.run(a.tensor(arrays), b.tensor(arrays), c.tensor(arrays), epilogue, given)
-
-        return launch
-
-    def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> Launch | None:
+    def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> BoundTopK | None:
         rows, count, wanted, distance, offset = (
             values[n] for n in self._dims.numbers((step.rows, *step.parameters()))
         )
         if not rows * wanted:
             return None
-        # Rows whose elements are `distance` apart lie side by side.
-        blocks = rows // distance
 
-        def lies(along: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-            return (blocks, along, distance), (along * distance, distance, 1)
+        def operand(buffer: Buffer, along: int, offset: int = 0) -> BoundOperand:
+            shape, strides = (rows // distance, along, distance), (along * distance, distance, 1)
+            return BoundOperand(memory(buffer), shape, strides, offset)
 
-        x = _Operand(memory(step.x.buffer), *lies(count), offset)
-        out = [_Operand(memory(b), *lies(wanted), 0) for b in (step.values, step.positions)]
-
-        def launch(arrays: Sequence[Tensor]) -> None:
-            # In order of position where elements are equal, as the definition says.
-            found = x.tensor(arrays).sort(dim=1, descending=step.largest, stable=True)
-            for target, source in zip(out, found, strict=True):
-                target.tensor(arrays).copy_(source[:, :wanted])
-
-        return launch
+        targets = operand(step.values, wanted), operand(step.positions, wanted)
+        return BoundTopK(operand(step.x.buffer, count, offset), targets, step.largest)
 
     def _attention(
         self, step: AttentionStep, values: Sequence[int], memory: Memory
-    ) -> Launch | None:
-        q, k, v, *masks, out = (self._operand(view, values, memory) for view in step.views)
+    ) -> BoundAttention | None:
+        operands = self._operands(step.views, values, memory)
+        q, _, v, *_, out = operands
         if 0 in out.shape:
             return None
         if 0 in v.shape or 0 in q.shape:
             raise ShapeError(f"{step.title}: attention over an axis of no elements")
-        weighting, attentions = step.weighting, self._session.attentions
-        past = None
-        if weighting.causal is not None:
-            past = values[self._dims.number(weighting.causal)]
-
-        def launch(arrays: Sequence[Tensor]) -> None:
-            mask = masks[0].tensor(arrays) if masks else None
-            attentions.run(
-                q.tensor(arrays), k.tensor(arrays), v.tensor(arrays), out.tensor(arrays), mask,
-                weighting, past,
-            )  # fmt: skip
-
-        return launch
+        causal = step.weighting.causal
+        past = None if causal is None else values[self._dims.number(causal)]
+        return BoundAttention(self._session.attentions, step.weighting, past, operands)
 
 
-class _Operand(NamedTuple):
-    """A tensor in a buffer, for concrete extents."""
-
-    memory: Tensor | int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-    def tensor(self, arrays: Sequence[Tensor]) -> Tensor:
-        memory = arrays[self.memory] if isinstance(self.memory, int) else self.memory
-        return memory.as_strided(self.shape, self.strides, memory.storage_offset() + self.offset)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """The tensor, or a copy at an address that kernels take."""
-    return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x
+def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple([tuple(x.shape) for x in arrays])
 
 
 def _expect_supported(lowered: Lowered) -> None:

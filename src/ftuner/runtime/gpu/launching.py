@@ -75,6 +75,10 @@ class Kernels:
         self._kernels: dict[Source, Kernel] = {}
         self._lock = threading.RLock()
 
+    def __len__(self) -> int:
+        """Kernels made so far."""
+        return len(self._kernels)
+
     def kernel(self, source: Source) -> Kernel:
         """A kernel, compiled now if it was not prepared."""
         found = self._kernels.get(source)

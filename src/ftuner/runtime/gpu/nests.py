@@ -20,6 +20,7 @@ from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
 from ftuner.runtime.extents import Dims
 from ftuner.runtime.gpu.launching import Kernels
+from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.tensors import Tensor
 
 MAX_LAUNCHED = 1 << 20
@@ -27,8 +28,6 @@ MAX_LAUNCHED = 1 << 20
 
 EVEN = 16
 """What parameters are multiples of for `nest_kernel` to be told that they are even."""
-
-Launch = Callable[[Sequence[Tensor]], None]
 
 
 class _Made(NamedTuple):

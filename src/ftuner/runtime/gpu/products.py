@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -17,6 +17,7 @@ from ftuner.codegen.triton.gemm_arguments import (
     stored_block,
     workspace_elements,
 )
+from ftuner.codegen.triton.source import Source
 from ftuner.core.block import BlockKernel, Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -24,6 +25,7 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.errors import ShapeError
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import block_planner_for
+from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype, multiply_of
@@ -46,6 +48,24 @@ class _Like(NamedTuple):
     aligned: bool
     c_aligned: bool
     epilogue: Expr
+
+
+class _Operands(NamedTuple):
+    """Operands as kernels read them."""
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    given: Mapping[str, Tensor]
+    both: bool
+    """Whether A and B are aligned."""
+    rest: bool
+    """Whether C and the epilogue's matrices are."""
+    multiply: Multiply
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
 
 
 class _Call(NamedTuple):
@@ -77,6 +97,19 @@ class Products:
         self._counters = counters
         self._prepared: dict[_Like, dict[BlockKernel, Kernel]] = {}
 
+    def tune(
+        self, dtype: DType, multiply: Multiply, epilogue: Expr, progress: Progress | None = None
+    ) -> None:
+        """Compile what products of contiguous rows by contiguous or transposed matrices may
+        launch, whatever their extents."""
+        likes = [
+            _Like(dtype, multiply, "k", b_order, both, rest, epilogue)
+            for b_order in get_args(Order)
+            for both in (True, False)
+            for rest in (True, False)
+        ]
+        self._kernels.prepare([s for like in likes for s in self._sources(like).values()], progress)
+
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
         """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for
         any number of rows."""
@@ -86,6 +119,12 @@ class Products:
         c_aligned = b.shape[-1] * b.element_size() % 16 == 0
         a_aligned = b.shape[-2] * b.element_size() % 16 == 0 and aligned([b])
         self._prepare(_Like(dtype, multiply_of(dtype), "k", order, a_aligned, c_aligned, epilogue))
+
+    def wanted(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor]
+    ) -> list[Source]:
+        """What `run` may launch for operands that lie so; they may be tensors without data."""
+        return list(self._sources(_like(_arranged(a, b, c, operands), epilogue)).values())
 
     def run(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
@@ -101,50 +140,37 @@ class Products:
         Raises:
             ShapeError: an extent of 2^31 or more.
         """
-        given = operands or {}
-        if b.dim() == 2 and c.dim() > 2:
-            # All rows at once, where they lie so.
-            rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
-            if rows is not None:
-                a, c, *others = rows
-                names = [name for name, x in given.items() if x.dim() > 1]
-                given = {**given, **dict(zip(names, others, strict=True))}
-        if order_of(a, -1) is None:
-            a = a.contiguous()
-        if order_of(b, -2) is None:
-            b = b.contiguous()
-        matrices = [a, b, c, *(x for x in given.values() if x.dim() > 1)]
-        both, rest = aligned([a, b]), aligned(matrices[2:])
-        dtype = matrix_dtype(a, "a")
-        multiply = multiply_of(dtype)
-        layout = [(x.shape, x.stride()) for x in matrices]
-        key = (*layout, both, rest, dtype, multiply, epilogue)
+        found = _arranged(a, b, c, operands or {})
+        layout = [(x.shape, x.stride()) for x in found.matrices]
+        key = (*layout, found.both, found.rest, found.a.dtype, found.multiply, epilogue)
         call = self._calls.get(key)
         if call is None:
-            call = self._make(a, b, c, both, rest, multiply, epilogue, given)
+            call = self._make(found, epilogue)
             while len(self._calls) >= MAX_CALLS:
                 self._calls.pop(next(iter(self._calls)), None)
             self._calls[key] = call
         for offsets in call.offsets:
-            self._launch(call, a, b, c, given, offsets)
+            self._launch(call, found.a, found.b, found.c, found.given, offsets)
+
+    def _sources(self, like: _Like) -> dict[BlockKernel, Source]:
+        """Of all kernels that a plan may launch."""
+        library = self._library(like.dtype, like.multiply)
+        wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
+        kernels = [replace(kernel, c_aligned=like.c_aligned) for kernel in wanted]
+        return {kernel: gemm_source(kernel) for kernel in kernels}
 
     def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
         """All kernels that a plan may launch, compiled when the first of them is asked for."""
         found = self._prepared.get(like)
         if found is None:
-            library = self._library(like.dtype, like.multiply)
-            wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
-            kernels = [replace(kernel, c_aligned=like.c_aligned) for kernel in wanted]
-            sources = [gemm_source(kernel) for kernel in kernels]
-            self._kernels.prepare(sources)
-            made = map(self._kernels.kernel, sources)
-            found = self._prepared[like] = dict(zip(kernels, made, strict=True))
+            sources = self._sources(like)
+            self._kernels.prepare(list(sources.values()))
+            found = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
+            self._prepared[like] = found
         return found
 
-    def _make(
-        self, a: Tensor, b: Tensor, c: Tensor, both: bool, rest: bool, multiply: Multiply,
-        epilogue: Expr, given: Mapping[str, Tensor],
-    ) -> _Call:  # fmt: skip
+    def _make(self, operands: _Operands, epilogue: Expr) -> _Call:
+        a, b, c, given = operands[:4]
         m, k = a.shape[-2:]
         n = c.shape[-1]
         matrices = {name: x for name, x in given.items() if x.dim() > 1}
@@ -153,19 +179,13 @@ class Products:
         )
         if max(m, n, k, axis.extent) > MAX_EXTENT:
             raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
-        a_order, b_order = order_of(a, -1), order_of(b, -2)
-        assert a_order is not None
-        assert b_order is not None
-        dtype = matrix_dtype(a, "a")
-        # Pointers walk along a contiguous k in whole granules.
-        whole_k = k * a.element_size() % 16 == 0
-        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, both and whole_k)
-        library = self._library(dtype, multiply)
-        kernels = self._prepare(
-            _Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue)
-        )
+        like = _like(operands, epilogue)
+        a_order, b_order = like.a_order, like.b_order
+        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned)
+        kernels = self._prepare(like)
+        library = self._library(like.dtype, like.multiply)
         plan = block_planner_for(library).plan(problem, epilogue)
-        kernel = replace(plan.kernel, c_aligned=rest)
+        kernel = replace(plan.kernel, c_aligned=like.c_aligned)
         plan = plan._replace(kernel=kernel)
         described = kernel.loads == "descriptors"
         numbers = {
@@ -203,6 +223,36 @@ class Products:
             values["workspace"] = torch.empty(elements, dtype=torch.float32, device=self.device)
             values["counters"] = self._counters.zeros(plan.tiles)
         call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
+
+
+def _arranged(a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor]) -> _Operands:
+    if b.dim() == 2 and c.dim() > 2:
+        # All rows at once, where they lie so.
+        rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
+        if rows is not None:
+            a, c, *others = rows
+            names = [name for name, x in given.items() if x.dim() > 1]
+            given = {**given, **dict(zip(names, others, strict=True))}
+    if order_of(a, -1) is None:
+        a = a.contiguous()
+    if order_of(b, -2) is None:
+        b = b.contiguous()
+    rest = aligned([c, *(x for x in given.values() if x.dim() > 1)])
+    multiply = multiply_of(matrix_dtype(a, "a"))
+    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply)
+
+
+def _like(operands: _Operands, epilogue: Expr) -> _Like:
+    a = operands.a
+    a_order, b_order = order_of(a, -1), order_of(operands.b, -2)
+    assert a_order is not None
+    assert b_order is not None
+    # Pointers walk along a contiguous k in whole granules.
+    whole_k = a.shape[-1] * a.element_size() % 16 == 0
+    return _Like(
+        matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
+        operands.rest, epilogue,
+    )  # fmt: skip
 
 
 def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:

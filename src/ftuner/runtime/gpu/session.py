@@ -26,6 +26,7 @@ from ftuner.runtime.gpu.probe import (
     read_device,
 )
 from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.recording import CudaRecorder, Recorder, Repeating
 from ftuner.runtime.gpu.workspace import Counters
 from ftuner.runtime.session import HARDWARE
 from ftuner.ukernels.blocks import BlockLibrary, build_block_library
@@ -44,6 +45,10 @@ class GpuSession:
         counters = Counters(device)
         self.products = Products(device, self.kernels, counters, self.library)
         self.attentions = Attentions(device, self.kernels, counters, hardware)
+
+    def recorder(self) -> Recorder:
+        """A recorder for programs that follow each other."""
+        return Repeating() if self.device.type != "cuda" else CudaRecorder(self.device)
 
     def library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
         """The block tiles kept for this device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.tensors import Tensor
 
 LEAST = 1024
@@ -20,7 +21,7 @@ class Counters:
 
     def zeros(self, count: int) -> Tensor:
         """At least `count` int32 zeros, of the current stream."""
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if is_capturing(self._device):
             # What a graph replays has its own.
             return torch.zeros(count, dtype=torch.int32, device=self._device)
         stream = 0

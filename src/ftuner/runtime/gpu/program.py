@@ -1,0 +1,110 @@
+"""A graph bound to extents: launches, which are recorded where a shape comes again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ftuner.runtime.gpu.recording import Recorder, Work
+from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
+
+log = logging.getLogger(__name__)
+RECORDED_RUN = 3
+"""The run of a shape that is recorded: by then it has come again, and all of it has run before."""
+LAUNCH_S = 5e-6
+"""What the host takes to launch one kernel, from Python. Assumed; to be fitted on a device."""
+REPLAY_S = 10e-6
+"""What the host takes to launch a recorded graph. Assumed; to be fitted on a device."""
+Launch = Callable[[Sequence[Tensor]], None]
+"""What a step does, given the inputs and outputs of the run."""
+
+
+class _Recorded:
+    """Launches on tensors that stay where they are."""
+
+    def __init__(
+        self, launches: Sequence[Launch], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        recorder: Recorder,
+    ) -> None:  # fmt: skip
+        self._inputs = [torch.empty_like(x) for x in inputs]
+        self._outputs = list(outputs)
+        given = [*self._inputs, *self._outputs]
+
+        def work() -> None:
+            for launch in launches:
+                launch(given)
+
+        self._replay: Work = recorder.record(work)
+
+    @property
+    def memory(self) -> list[Tensor]:
+        return [*self._inputs, *self._outputs]
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        for kept, x in zip(self._inputs, inputs, strict=True):
+            kept.copy_(x)
+        self._replay()
+        return [y.clone() for y in self._outputs]
+
+
+class Program:
+    """Launches for one set of extents. Runs follow each other, on streams that wait for the one
+    before."""
+
+    def __init__(
+        self, launches: Sequence[Launch], outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        device: torch.device, bytes_per_s: float,
+    ) -> None:  # fmt: skip
+        """`outputs`: shapes and dtypes; `bytes_per_s`: of the device's memory."""
+        self._launches = launches
+        self._outputs = outputs
+        self._device = device
+        self._bytes_per_s = bytes_per_s
+        self._recorded: _Recorded | None = None
+        self._runs = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._recorded is not None
+
+    @property
+    def memory(self) -> list[Tensor]:
+        """What the program keeps on the device for itself."""
+        return [] if self._recorded is None else self._recorded.memory
+
+    def run(self, inputs: Sequence[Tensor], recorder: Recorder | None = None) -> list[Tensor]:
+        """The outputs, on the current stream; without a recorder by launches."""
+        if self._recorded is not None:
+            return self._recorded.run(inputs)
+        self._runs += 1
+        if self._runs == RECORDED_RUN and recorder is not None and self._pays(inputs):
+            try:
+                self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
+            except RuntimeError as error:
+                log.warning("a program is not recorded: %s", error)
+            else:
+                return self._recorded.run(inputs)
+        outputs = self._made()
+        given = [*map(_aligned, inputs), *outputs]
+        for launch in self._launches:
+            launch(given)
+        return outputs
+
+    def _made(self) -> list[Tensor]:
+        return [torch.empty(s, dtype=t, device=self._device) for s, t in self._outputs]
+
+    def _pays(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether launches take longer than copying inputs and outputs, to and from where the
+        recorded ones find them."""
+        elements = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._outputs]
+        copied = sum(elements) + sum(x.numel() * x.element_size() for x in inputs)
+        copies = len(inputs) + len(self._outputs)
+        recorded_s = REPLAY_S + copies * LAUNCH_S + 2 * copied / self._bytes_per_s
+        return len(self._launches) * LAUNCH_S > recorded_s
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """The tensor, or a copy at an address that kernels take."""
+    return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x

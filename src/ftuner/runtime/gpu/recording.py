@@ -1,0 +1,55 @@
+"""Launches that are recorded once and replayed: CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+Work = Callable[[], None]
+"""Launches kernels on the current stream, with the same arguments each time."""
+
+
+class Recorder(Protocol):
+    """Makes something of work that repeats it in less time."""
+
+    def record(self, work: Work) -> Work:
+        """What does the work again, on the stream that is then current. All that it does has
+        been done before, so that nothing is compiled or loaded now."""
+
+
+class Repeating:
+    """Does the work again, where there is nothing to record: kernels that are interpreted."""
+
+    def record(self, work: Work) -> Work:
+        return work
+
+
+class CudaRecorder:
+    """Captures CUDA graphs, which never run at the same time: they share memory for what they need
+    in between."""
+
+    def __init__(self, device: torch.device) -> None:
+        stream: Any = torch.cuda.Stream
+        self._stream = stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Work) -> Work:
+        """Raises RuntimeError where something in the work cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            # Other threads may allocate and synchronise meanwhile. (`torch.cuda.graph` would have
+            # the whole device wait, and empty the allocator's cache.)
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        replay: Work = graph.replay
+        return replay
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether the caller records what is launched now."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
