@@ -69,7 +69,7 @@ class Thin:
     session: GpuSession
 
     def __call__(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
-        whole = self.session.library(dtype, multiply)
+        whole = self.session.block_library(dtype, multiply)
         pairs = whole.pairs[:1]
         tile = pairs[0][0] if pairs else whole.tiles[0]
         return replace(whole, tiles=(tile,), pairs=pairs)
@@ -205,7 +205,7 @@ def _dense(bench: Bench, session: GpuSession, multiply: Multiply, activation: st
 def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:
     """Pairs and cut products, which the planner may not choose at these extents."""
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((m, k), (n, k)))
-    planner = block_planner_for(bench.session.library(matrix_dtype(a, "a"), multiply))
+    planner = block_planner_for(bench.session.block_library(matrix_dtype(a, "a"), multiply))
     worst = 0.0
     for plan in plans(planner, BlockProblem(m, n, k)):
         (y,) = bench.copies(1, (m, n), multiply)

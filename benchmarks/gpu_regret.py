@@ -88,7 +88,7 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     """Regret of one shape; the result as JSON."""
     operands = Operands(bench, case)
     dtype = matrix_dtype(operands.x[0], "x")
-    planner = block_planner_for(bench.session.library(dtype, case.multiply))  # type: ignore[arg-type]
+    planner = block_planner_for(bench.session.block_library(dtype, case.multiply))  # type: ignore[arg-type]
     problem = BlockProblem(case.m, case.n, case.k)
     chosen = planner.plan(problem)
     began = time.perf_counter()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ftuner.core.dtype import DTYPES
+from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import load_recorded
@@ -18,9 +18,11 @@ from ftuner.runtime.arrays import on_gpu
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.dense import Activation, layer_epilogue
 from ftuner.runtime.dense import Dense as CpuDense
+from ftuner.runtime.devices import CPU, backend_of, hardware_on
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
+from ftuner.ukernels.block_filters import BlockFunnel
 from ftuner.ukernels.filters import Funnel
 
 __all__ = [
@@ -41,11 +43,12 @@ class TuneReport:
 
     dtype: str
     isa: str
-    funnel: Funnel
+    """What was compiled for: an ISA, or the architecture of a GPU."""
+    funnel: Funnel | BlockFunnel
     compiled: int
-    """Bundles of uKernels compiled now."""
+    """Objects compiled now: bundles of uKernels on a CPU, single ones on a GPU."""
     cached: int
-    """Bundles found in the cache."""
+    """Objects found in the cache."""
     seconds: float
     """From the call to ready for every shape, the probe of the machine included."""
 
@@ -102,6 +105,7 @@ def tune(
     bias: bool = False,
     residual: bool = False,
     progress: Progress | None = None,
+    device: str = CPU,
 ) -> TuneReport:
     """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
     compile.
@@ -110,45 +114,46 @@ def tune(
     of a service, takes it out of them. What is in the cache is not made again.
 
     Args:
-        dtype: `float32` or `float64`.
+        dtype: `float32` or `float64`; on a GPU `float16`, `bfloat16` or `float32`, which is
+            multiplied as `torch.set_float32_matmul_precision` says.
         activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
         progress: called with (what, done, total).
+        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. There, products of contiguous
+            rows by contiguous or transposed matrices are made ready.
 
     Raises:
         DTypeError, ExpressionError: unknown names.
+        ConfigurationError: no such device, or its extra is not installed.
+        HardwareError: a GPU that kernels cannot run on.
     """
-    if dtype not in DTYPES:
-        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
+    if dtype not in DTYPES | GPU_DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
-    counts = {"first": -1, "total": 0}
-
-    def count(what: str, done: int, total: int) -> None:
-        if what == "compile":
-            if counts["first"] < 0:
-                counts["first"] = done
-            counts["total"] = total
-        if progress is not None:
-            progress(what, done, total)
-
-    backend = default_session().backend
-    backend.tune(DTYPES[dtype], epilogue, count)
-    library = backend.library(DTYPES[dtype], epilogue)
-    cached = counts["first"] if counts["total"] else len(library.families()) + 1
-    total = counts["total"] or cached
+    backend = backend_of(device)
+    library = backend.library((DTYPES | GPU_DTYPES)[dtype], epilogue)
+    tuned = backend.tune(library.dtype, epilogue, progress)
     return TuneReport(
         dtype=dtype,
-        isa=backend.isa.name,
+        isa=backend.target,
         funnel=library.funnel,
-        compiled=total - cached,
-        cached=cached,
+        compiled=tuned.compiled,
+        cached=tuned.cached,
         seconds=time.perf_counter() - began,
     )
 
 
-def hardware() -> CpuHardware:
-    """The hardware model of this machine: probed once, in under a second, and kept."""
-    return default_session().hardware
+def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
+    """The hardware model of this machine, or of one of its GPUs: probed once, in a second or two,
+    and kept.
+
+    Args:
+        device: as of `tune`.
+
+    Raises:
+        ConfigurationError, HardwareError: as of `tune`.
+    """
+    return default_session().hardware if device == CPU else hardware_on(device)
 
 
 def set_num_threads(threads: int) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from ftuner.errors import ConfigurationError, InputError
+from ftuner.errors import InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.arrays import Array
 from ftuner.runtime.backend import Progress
+from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
@@ -20,7 +21,7 @@ from ftuner.runtime.threads import checked_threads
 
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = "cpu",
+    device: str = CPU,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -43,7 +44,7 @@ def load(
         HardwareError: a GPU that kernels cannot run on.
     """
     imported = import_model(model)
-    if device != "cpu":
+    if device != CPU:
         return _on_gpu(optimised(imported.graph), device, progress)
     if threads is not None:
         threads = checked_threads(threads)
@@ -52,12 +53,9 @@ def load(
 
 def _on_gpu(graph: Graph, device: str, progress: Progress | None) -> Model:
     """A model with the methods of `Model`."""
-    try:
-        # Imported by name: it needs torch and triton.
-        gpu = import_module("ftuner.runtime.gpu.model")
-    except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None
-    found: Model = gpu.gpu_model(graph, device, progress)
+    backend = backend_of(device)
+    # Imported by name: it needs torch and triton.
+    found: Model = import_module("ftuner.runtime.gpu.model").GpuModel(graph, backend, progress)
     return found
 
 

@@ -80,6 +80,17 @@ def test_tune_then_cache() -> None:
     assert "objects" in run("cache").stdout
 
 
+def test_a_device_that_is_not_there() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    for command in ("tune", "hardware"):
+        for device in ("gpu", "meta", "cuda:99"):
+            result = run(command, "--device", device)
+            assert result.exit_code == EXIT_NAMED_ERROR
+            assert f"ConfigurationError: device is '{device}'" in result.stderr
+    assert "--isa is of a CPU" in run("tune", "--device", "cuda", "--isa", "avx2").stderr
+
+
 def test_cache_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTUNER_CACHE_DIR", str(tmp_path))
     assert "empty" in run("cache").stdout

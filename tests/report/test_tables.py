@@ -46,7 +46,7 @@ def test_funnel() -> None:
     assert isinstance(hardware, CpuHardware)
     library = build_library(hardware, "avx2", FLOAT32)
     funnel = library.funnel
-    text = _text(funnel_table(funnel, library.isa, FLOAT32))
+    text = _text(funnel_table(library))
     for pruned in funnel.pruned:
         assert pruned.name in text
         assert pruned.reason.split(",")[0][:40] in text

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.cli.output import DeviceOption, JsonOption, console, print_json
 
 
 def hardware(
     name: Annotated[str | None, typer.Option(help="A recorded machine, not this one.")] = None,
     list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
+    device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the hardware model, and where each of its values came from."""
+    """Show the hardware model of a machine or its GPU, and where each of its values came from."""
     from ftuner.hardware.recorded import load_recorded, recorded_names
     from ftuner.report.hardware import hardware_document, hardware_table
 
@@ -31,10 +32,9 @@ def hardware(
         found = load_recorded(name)
     else:
         # Imported apart: a recorded machine is shown without NumPy and LLVM.
-        from ftuner.runtime.cache import default_cache
-        from ftuner.runtime.session import known_hardware
+        from ftuner.runtime.devices import hardware_on
 
-        found = known_hardware(default_cache(), again=probe)
+        found = hardware_on(device, again=probe)
     if as_json:
         print_json(hardware_document(found))
     else:

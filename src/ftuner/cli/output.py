@@ -17,6 +17,8 @@ ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="By default those that ftuner uses.")
 ]
 
+DeviceOption = Annotated[str, typer.Option(help="cpu, or a GPU as torch names it, such as cuda.")]
+
 
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on stdout."""

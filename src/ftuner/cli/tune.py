@@ -7,40 +7,44 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.output import JsonOption, console, print_json, shown_progress
+from ftuner.cli.output import DeviceOption, JsonOption, console, print_json, shown_progress
 
 
 def tune(
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32 or float64; on a GPU float16, bfloat16 or float32.")
+    ] = "float32",
     activation: Annotated[
         str | None, typer.Option(help="Activation of a Dense layer, such as relu or gelu.")
     ] = None,
     bias: Annotated[bool, typer.Option("--bias", help="For a Dense layer with a bias.")] = False,
-    isa: Annotated[str | None, typer.Option(help="Default: the widest.")] = None,
+    isa: Annotated[str | None, typer.Option(help="Of a CPU; default: the widest.")] = None,
+    device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
-    from ftuner.core.dtype import DTYPES
+    from ftuner.core.dtype import DTYPES, GPU_DTYPES
     from ftuner.errors import DTypeError
     from ftuner.report.funnel import funnel_document, funnel_table
     from ftuner.report.units import count, duration
     from ftuner.runtime.dense import layer_epilogue
-    from ftuner.runtime.session import ISA_VARIABLE
-    from ftuner.ukernels.library import build_library
+    from ftuner.runtime.devices import CPU, backend_of
+    from ftuner.runtime.session import ISA_VARIABLE, default_session
 
-    if dtype not in DTYPES:
-        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
-    epilogue = layer_epilogue(bias, activation, False)
-    machine = api.hardware()
-    name = isa or os.environ.get(ISA_VARIABLE) or machine.widest.name
-    library = build_library(machine, name, DTYPES[dtype], epilogue)
+    known = DTYPES if device == CPU else GPU_DTYPES
+    if dtype not in known:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
+    if isa is not None:
+        if device != CPU:
+            raise typer.BadParameter("--isa is of a CPU")
+        # What a process runs on is chosen before its first product, and by the environment.
+        os.environ[ISA_VARIABLE] = default_session().hardware.isa(isa).name
+    library = backend_of(device).library(known[dtype], layer_epilogue(bias, activation, False))
     if not as_json:
-        console().print(funnel_table(library.funnel, library.isa, library.dtype))
-    # What a process runs on is chosen before its first product, and by the environment.
-    os.environ[ISA_VARIABLE] = name
+        console().print(funnel_table(library))
     with shown_progress("tune") as show:
-        report = api.tune(dtype, activation, bias, progress=show)
+        report = api.tune(dtype, activation, bias, progress=show, device=device)
     if as_json:
         print_json(
             {
@@ -55,7 +59,7 @@ def tune(
             }
         )
         return
-    done = f"{count(report.compiled, 'bundle')} compiled"
+    done = f"{count(report.compiled, 'object')} compiled"
     if not report.compiled:
         done = "nothing to compile"
     had = f"{report.cached} already in the cache"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ftuner.core.dtype import DType
+from ftuner.errors import HardwareError
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,12 @@ class CpuHardware:
         return self.isas[-1]
 
     def isa(self, name: str) -> Isa:
+        """Raises HardwareError where the machine has no such ISA."""
         for isa in self.isas:
             if isa.name == name:
                 return isa
-        raise KeyError(name)
+        known = ", ".join(isa.name for isa in self.isas)
+        raise HardwareError(f"{self.name} has no ISA {name!r}; it has {known}")
 
     def peak_flops_per_s(self, isa: Isa, dtype: DType, cores: int = 1) -> float:
         return cores * self.clock_hz * isa.peak_flops_per_cycle(dtype)

@@ -1,4 +1,4 @@
-"""The tuning funnel: from every enumerated register tile to the kept ones, filter by filter."""
+"""The tuning funnel: from every enumerated tile to the kept ones, filter by filter."""
 
 from __future__ import annotations
 
@@ -6,46 +6,50 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.dtype import DType
-from ftuner.hardware.model import Isa
+from ftuner.report.units import count
+from ftuner.ukernels.block_filters import BlockFunnel
+from ftuner.ukernels.blocks import BlockLibrary
 from ftuner.ukernels.filters import Funnel
+from ftuner.ukernels.library import Library
 
 
-def funnel_table(funnel: Funnel, isa: Isa, dtype: DType) -> Table:
+def funnel_table(library: Library | BlockLibrary) -> Table:
     """One row a filter: how many tiles it took out, how many it left, and why."""
-    table = Table(title=f"uKernels for {dtype} on {isa.name}", title_justify="left")
+    if isinstance(library, BlockLibrary):
+        where = f"{library.hardware.name}, multiplied as {library.multiply}"
+        enumerated = "every block tile of powers of two"
+        kept = f"{count(len(library.pairs), 'pair')} of them patch one output together"
+    else:
+        where = library.isa.name
+        enumerated = "every register tile that the ISA could hold"
+        lanes = library.isa.lanes(library.dtype)
+        widths = (f"{v * lanes} columns ({count(v, 'vector')})" for v in library.funnel.widths)
+        kept = f"full panels of {', '.join(widths)}; narrower tiles serve tails"
+    table = Table(title=f"uKernels for {library.dtype} on {where}", title_justify="left")
     table.add_column("step")
     table.add_column("pruned", justify="right")
     table.add_column("left", justify="right")
     table.add_column("reason", overflow="fold")
+    funnel = library.funnel
     left = funnel.enumerated
-    table.add_row("enumerated", "", str(left), "every register tile that the ISA could hold")
+    table.add_row("enumerated", "", str(left), enumerated)
     for pruned in funnel.pruned:
         left -= len(pruned.tiles)
         table.add_row(pruned.name, str(len(pruned.tiles)), str(left), pruned.reason)
-    lanes = isa.lanes(dtype)
-    widths = ", ".join(f"{v * lanes} columns ({_vectors(v)})" for v in funnel.widths)
     table.add_section()
-    table.add_row(
-        "kept",
-        str(funnel.enumerated - len(funnel.kept)),
-        str(len(funnel.kept)),
-        f"full panels of {widths}; narrower tiles serve tails",
-    )
+    table.add_row("kept", str(funnel.enumerated - len(funnel.kept)), str(len(funnel.kept)), kept)
     return table
 
 
-def funnel_document(funnel: Funnel) -> dict[str, Any]:
+def funnel_document(funnel: Funnel | BlockFunnel) -> dict[str, Any]:
     """The funnel as nested dicts and lists, which JSON can hold; widths are in vectors."""
-    return {
+    found: dict[str, Any] = {
         "enumerated": funnel.enumerated,
         "pruned": [
             {"name": p.name, "reason": p.reason, "tiles": len(p.tiles)} for p in funnel.pruned
         ],
         "kept": [str(tile) for tile in funnel.kept],
-        "widths": list(funnel.widths),
     }
-
-
-def _vectors(count: int) -> str:
-    return "1 vector" if count == 1 else f"{count} vectors"
+    if isinstance(funnel, Funnel):
+        found["widths"] = list(funnel.widths)
+    return found

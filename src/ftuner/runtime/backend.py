@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.ukernels.blocks import BlockLibrary
 from ftuner.ukernels.library import Library
 
 Progress = Callable[[str, int, int], None]
 """Told of long work: what is done, how much of it, of how much."""
 
 
+class Tuned(NamedTuple):
+    """What tuning did, in objects of machine code: bundles of uKernels, or single ones."""
+
+    compiled: int
+    cached: int
+    """Found in a cache."""
+
+
 class Backend(ABC):
-    """One device: what it supports, its uKernels, and how they are compiled and launched."""
+    """One device: its model, its uKernels, and how they are made ready."""
 
     @property
     @abstractmethod
@@ -24,17 +34,17 @@ class Backend(ABC):
 
     @property
     @abstractmethod
-    def fingerprint(self) -> str:
-        """What identifies the device and its code generator in cache keys."""
+    def target(self) -> str:
+        """What code is generated for: the name of an ISA, or of a chip's architecture."""
 
     @abstractmethod
-    def supports(self, dtype: DType) -> bool:
-        """Whether uKernels of this element type can be generated."""
+    def library(self, dtype: DType, epilogue: Expr) -> Library | BlockLibrary:
+        """The uKernels kept for this device, dtype and epilogue: enumerated, not compiled.
+
+        Raises:
+            DTypeError: elements of this dtype are not multiplied on the device.
+        """
 
     @abstractmethod
-    def library(self, dtype: DType, epilogue: Expr) -> Library:
-        """The uKernels kept for this device, dtype and epilogue: enumerated, not compiled."""
-
-    @abstractmethod
-    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> None:
-        """Make every uKernel of a library ready to run: compile what the cache does not hold."""
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+        """Make every uKernel of a library ready to run: compile what no cache holds."""

@@ -20,13 +20,12 @@ from ftuner.codegen.llvm.bundle import (
     KernelBundle,
     RuntimeBundle,
 )
-from ftuner.codegen.llvm.jit import compiler_version
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.ukernel import PACKED, ROW, UKernel
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.backend import Backend, Progress
+from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
 from ftuner.runtime.targets import known_target
@@ -88,7 +87,7 @@ class CpuBackend(Backend):
         self._hardware = hardware
         self.isa = hardware.isa(isa)
         self.cache = cache
-        self.target = known_target(isa, cache)
+        self._llvm_target = known_target(isa, cache)
         self._lock = threading.RLock()
         self._compiled: dict[Library, CompiledLibrary] = {}
         self._objects: dict[Bundle, bytes] = {}
@@ -110,17 +109,27 @@ class CpuBackend(Backend):
         return self._hardware
 
     @property
-    def fingerprint(self) -> str:
-        return f"{self._hardware.fingerprint}-{self.isa.name}-{compiler_version()}"
-
-    def supports(self, dtype: DType) -> bool:
-        return dtype in DTYPES.values()
+    def target(self) -> str:
+        return self.isa.name
 
     def library(self, dtype: DType, epilogue: Expr) -> Library:
         return build_library(self._hardware, self.isa.name, dtype, epilogue)
 
-    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> None:
-        self.compiled(dtype, epilogue, progress)
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+        first: list[int] = []
+        total = len(self.library(dtype, epilogue).families()) + 1
+
+        def count(what: str, done: int, of: int) -> None:
+            nonlocal total
+            # What the cache holds is done before anything is compiled.
+            first.append(done)
+            total = of
+            if progress is not None:
+                progress(what, done, of)
+
+        self.compiled(dtype, epilogue, count)
+        cached = first[0] if first else total
+        return Tuned(total - cached, cached)
 
     def compiled(
         self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
@@ -149,7 +158,7 @@ class CpuBackend(Backend):
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            objects = compile_missing(wanted, self.target, self.cache, progress)
+            objects = compile_missing(wanted, self._llvm_target, self.cache, progress)
             self._objects.update(zip(wanted, objects, strict=True))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
@@ -192,7 +201,7 @@ class CpuBackend(Backend):
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]
         missing = [b for b in wanted if b not in self._objects]
-        made = compile_missing(missing, self.target, self.cache, progress) if missing else []
+        made = compile_missing(missing, self._llvm_target, self.cache, progress) if missing else []
         objects = dict(zip(missing, made, strict=True))
         objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
         if first:

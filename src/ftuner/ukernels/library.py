@@ -14,7 +14,6 @@ from typing import NamedTuple
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED, UKernel
-from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.filters import Funnel, run_filters
@@ -132,10 +131,6 @@ def build_library(
     Raises:
         HardwareError: the machine has no such ISA.
     """
-    try:
-        isa = hardware.isa(isa_name)
-    except KeyError:
-        known = ", ".join(i.name for i in hardware.isas)
-        raise HardwareError(f"{hardware.name} has no ISA {isa_name!r}; it has {known}") from None
+    isa = hardware.isa(isa_name)
     funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
     return Library(hardware, isa, dtype, epilogue, funnel, serves)

@@ -10,7 +10,6 @@ from tests.runtime.gpu.sessions import interpreted
 
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import (
-    ConfigurationError,
     IndexRangeError,
     InputError,
     ShapeError,
@@ -18,7 +17,7 @@ from ftuner.errors import (
 )
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.gpu.model import GpuModel, gpu_model
+from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.session import GpuSession
 
 WIDTH = 24
@@ -138,11 +137,3 @@ def test_what_has_no_kernel_is_named(h200: GpuSession) -> None:
     y = maker.given("y", 4, 4, dtype=FLOAT64)
     with pytest.raises(UnsupportedOperatorError, match=r"matmul of float64 \(1\)"):
         GpuModel(maker.made(maker.add("matmul", x, y)), h200)
-
-
-def test_no_such_device() -> None:
-    with pytest.raises(ConfigurationError, match="device is 'gpu'"):
-        gpu_model(perceptron(), "gpu", None)
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigurationError, match="device is 'cuda'"):
-            gpu_model(perceptron(), "cuda", None)

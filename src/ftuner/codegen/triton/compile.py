@@ -25,25 +25,29 @@ _MESSAGE_CHARACTERS = 4000
 """Of an error: Triton adds the whole program to some."""
 
 
-def compile_kernel(source: Source, target: Target) -> Any:
-    """Triton's compiled kernel. Raises what Triton raises."""
+def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
+    """Triton's compiled kernel, and whether Triton's cache had it. Raises what Triton raises."""
     signature = {argument.name: argument.type for argument in source.arguments}
     divisors = {
         (i,): [["tt.divisibility", argument.divisor]]
         for i, argument in enumerate(source.arguments)
         if argument.divisor > 1
     }
-    return triton.compile(
-        ASTSource(load(source), signature, constexprs={}, attrs=divisors),
-        target=GPUTarget(target.backend, target.arch, target.warp_threads),
-        options=source.options,
-    )
+    found: list[bool] = []
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.listener = lambda **told: found.append(told["cache_hit"])
+        kernel = triton.compile(
+            ASTSource(load(source), signature, constexprs={}, attrs=divisors),
+            target=GPUTarget(target.backend, target.arch, target.warp_threads),
+            options=source.options,
+        )
+    return kernel, all(found)
 
 
 def compile_source(source: Source, target: Target) -> Compiled:
     """The machine code of a source and what it takes, or the compiler's error."""
     try:
-        kernel = compile_kernel(source, target)
+        kernel, cached = compile_kernel(source, target)
     except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
         return Compiled(b"", "", None, f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS])
     threads = kernel.metadata.num_warps * target.warp_threads
@@ -55,7 +59,7 @@ def compile_source(source: Source, target: Target) -> Compiled:
     else:
         binary, assembly = kernel.asm["hsaco"], kernel.asm["amdgcn"]
         resources = amd_resources(assembly, shared, threads)
-    return Compiled(binary, assembly, resources)
+    return Compiled(binary, assembly, resources, cached=cached)
 
 
 def serve() -> None:

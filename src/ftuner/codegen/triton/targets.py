@@ -42,3 +42,5 @@ class Compiled:
     """The PTX, or AMD's assembly."""
     resources: Resources | None
     error: str = ""
+    cached: bool = False
+    """Whether Triton's cache had it."""

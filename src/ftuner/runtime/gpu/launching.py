@@ -17,9 +17,9 @@ import torch
 
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
-from ftuner.codegen.triton.targets import Target
+from ftuner.codegen.triton.targets import Compiled, Target
 from ftuner.errors import HardwareError
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Progress, Tuned
 
 log = logging.getLogger(__name__)
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
@@ -42,6 +42,8 @@ class Kernel:
             HardwareError: Triton cannot compile it, or the device cannot hold it.
         """
         self._device = device
+        self.cached = False
+        """Whether Triton's cache had it."""
         self._function: Any = None
         self._compiled: Any = None
         if target is None:
@@ -49,7 +51,7 @@ class Kernel:
             return
         try:
             with torch.cuda.device(device):
-                self._compiled = compile_kernel(source, target)
+                self._compiled, self.cached = compile_kernel(source, target)
                 # Loads the machine code into the device, before anybody waits for it.
                 self._compiled._init_handles()
         except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
@@ -90,33 +92,34 @@ class Kernels:
                     self._kernels[source] = found
         return found
 
-    def prepare(self, sources: Sequence[Source], progress: Progress | None = None) -> None:
+    def prepare(self, sources: Sequence[Source], progress: Progress | None = None) -> Tuned:
         """Compile those of some sources that are not there yet, side by side."""
-        missing = [s for s in dict.fromkeys(sources) if s not in self._kernels]
-        if not missing:
-            return
+        wanted = list(dict.fromkeys(sources))
+        compiled = 0
         with self._lock:
-            if self._target is not None:
-                _fill_cache(missing, self._target, progress)
-            for source in missing:
-                self.kernel(source)
+            missing = [source for source in wanted if source not in self._kernels]
+            if missing and self._target is not None:
+                compiled = _fill_cache(missing, self._target, progress)
+            compiled += sum(not self.kernel(source).cached for source in missing)
+        return Tuned(compiled, len(wanted) - compiled)
 
 
-def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | None) -> None:
-    """Have child processes compile sources, so that Triton finds all of them in its cache."""
+def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | None) -> int:
+    """Have child processes compile sources, so that Triton finds all of them in its cache; how many
+    it did not have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = min(cores or 1, len(sources) // SOURCES_WORTH_A_PROCESS)
     if processes < 2 or not sys.executable:
-        return
+        return 0
     waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
     for source in sources:
         waiting.put(source)
-    done = 0
+    done = compiled = 0
     lock = threading.Lock()
     environment = {k: v for k, v in os.environ.items() if k != INTERPRETER_VARIABLE}
 
     def feed() -> None:
-        nonlocal done
+        nonlocal done, compiled
         try:
             with subprocess.Popen(
                 [sys.executable, "-m", COMPILER_MODULE], stdin=subprocess.PIPE,
@@ -132,9 +135,10 @@ def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | 
                     pickle.dump((source, target), child.stdin)
                     child.stdin.flush()
                     # What went wrong is told when this process compiles it.
-                    pickle.load(child.stdout)
+                    answer: Compiled = pickle.load(child.stdout)
                     with lock:
                         done += 1
+                        compiled += not (answer.cached or answer.error)
                         if progress is not None:
                             progress("compile", done, len(sources))
                 child.stdin.close()
@@ -146,3 +150,4 @@ def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | 
         feeder.start()
     for feeder in feeders:
         feeder.join()
+    return compiled

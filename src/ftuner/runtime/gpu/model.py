@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ftuner.errors import ConfigurationError, InputError, OperandError
+from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.splitting import split
@@ -15,7 +15,7 @@ from ftuner.graph.steps import Step
 from ftuner.runtime.arrays import as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.graph import GpuGraph
-from ftuner.runtime.gpu.session import GpuSession, session_of
+from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, as_tensor
 from ftuner.runtime.model import Loaded, check_names
 
@@ -92,20 +92,3 @@ class GpuModel(Loaded):
                 f"input {value.name} is {tuple(x.shape)}; the model takes {value.type}"
             )
         return x.contiguous()
-
-
-def gpu_model(graph: Graph, device: str, progress: Progress | None) -> GpuModel:
-    """A model on a device, as torch names it: `cuda`, `cuda:1`.
-
-    Raises:
-        ConfigurationError: no such device.
-    """
-    try:
-        found = torch.device(device)
-        if found.type == "cuda":
-            index = torch.cuda.current_device() if found.index is None else found.index
-            found = torch.device("cuda", index)
-            torch.cuda.get_device_properties(found)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigurationError(f"device is {device!r}: {error}") from None
-    return GpuModel(graph, session_of(found), progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -25,7 +25,7 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.errors import ShapeError
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import block_planner_for
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype, multiply_of
@@ -97,18 +97,19 @@ class Products:
         self._counters = counters
         self._prepared: dict[_Like, dict[BlockKernel, Kernel]] = {}
 
-    def tune(
-        self, dtype: DType, multiply: Multiply, epilogue: Expr, progress: Progress | None = None
-    ) -> None:
+    def library(self, dtype: DType) -> BlockLibrary:
+        """The block tiles kept for a dtype, as it is multiplied now."""
+        return self._library(dtype, multiply_of(dtype))
+
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Compile what products of contiguous rows by contiguous or transposed matrices may
         launch, whatever their extents."""
-        likes = [
-            _Like(dtype, multiply, "k", b_order, both, rest, epilogue)
-            for b_order in get_args(Order)
-            for both in (True, False)
-            for rest in (True, False)
-        ]
-        self._kernels.prepare([s for like in likes for s in self._sources(like).values()], progress)
+        found: dict[Source, None] = {}
+        for b_order in get_args(Order):
+            for both, rest in product((True, False), repeat=2):
+                like = _Like(dtype, multiply_of(dtype), "k", b_order, both, rest, epilogue)
+                found.update(dict.fromkeys(self._sources(like).values()))
+        return self._kernels.prepare(list(found), progress)
 
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
         """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for

@@ -12,14 +12,15 @@ import triton
 from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
 from ftuner.core.dtype import DType
-from ftuner.errors import HardwareError
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
+from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
 from ftuner.runtime.gpu.probe import (
-    DeviceFacts,
     hardware_of,
     measure,
     nearest_recorded,
@@ -34,35 +35,53 @@ from ftuner.ukernels.blocks import BlockLibrary, build_block_library
 log = logging.getLogger(__name__)
 
 
-class GpuSession:
+class GpuSession(Backend):
     """Everything of one device that outlives a call."""
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
         """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
         self.device = device
-        self.hardware = hardware
+        self._hardware = hardware
         self.kernels = Kernels(device, target)
         counters = Counters(device)
-        self.products = Products(device, self.kernels, counters, self.library)
+        self.products = Products(device, self.kernels, counters, self.block_library)
         self.attentions = Attentions(device, self.kernels, counters, hardware)
 
     def recorder(self) -> Recorder:
         """A recorder for programs that follow each other."""
         return Repeating() if self.device.type != "cuda" else CudaRecorder(self.device)
 
-    def library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
-        """The block tiles kept for this device."""
-        return build_block_library(self.hardware, dtype, multiply)
+    @property
+    def hardware(self) -> GpuHardware:
+        return self._hardware
+
+    @property
+    def target(self) -> str:
+        return self._hardware.architecture
+
+    def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> BlockLibrary:
+        """The block tiles kept for this device, whatever the epilogue."""
+        return self.products.library(dtype)
+
+    def block_library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
+        """The same, for one way to multiply."""
+        return build_block_library(self._hardware, dtype, multiply)
+
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+        return self.products.tune(dtype, epilogue, progress)
 
 
-def known_gpu(facts: DeviceFacts, device: torch.device, cache: Cache) -> GpuHardware:
+def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHardware:
     """The hardware model of a device: from the cache, or probed (in a second or two) and kept.
+
+    `again` probes even if the cache knows the chip.
 
     Raises:
         HardwareError: a chip of an architecture that no recorded machine has.
     """
+    facts = read_device(device)
     key = f"gpu-{facts.fingerprint}.json"
-    data = cache.read(HARDWARE, key)
+    data = None if again else cache.read(HARDWARE, key)
     if data is not None:
         try:
             found = from_document(json.loads(data))
@@ -101,8 +120,27 @@ def _new_session(device: torch.device) -> GpuSession:
         raise HardwareError("TRITON_INTERPRET is set: Triton would interpret kernels on the CPU")
     if torch.version.hip is not None:
         raise HardwareError("AMD GPUs are planned for and compiled for, but not run on yet")
-    facts = read_device(device)
+    hardware = known_gpu(device, default_cache())
     with torch.cuda.device(device):
         found = triton.runtime.driver.active.get_current_target()
     target = Target(found.backend, found.arch, found.warp_size)
-    return GpuSession(device, known_gpu(facts, device, default_cache()), target)
+    return GpuSession(device, hardware, target)
+
+
+def device_named(name: str) -> torch.device:
+    """A device as torch names it: `cuda`, `cuda:1`.
+
+    Raises:
+        ConfigurationError: no such device.
+    """
+    try:
+        found = torch.device(name)
+        if found.type == "cuda":
+            index = torch.cuda.current_device() if found.index is None else found.index
+            found = torch.device("cuda", index)
+            torch.cuda.get_device_properties(found)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigurationError(f"device is {name!r}: {error}") from None
+    if found.type != "cuda":
+        raise ConfigurationError(f"device is {name!r}; expected cpu, or a GPU such as cuda")
+    return found

@@ -1,0 +1,81 @@
+"""A GPU as a back end: what it is tuned for, and that tuned shapes compile nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.runtime.gpu.sessions import interpreted
+
+from ftuner import api
+from ftuner.core.dtype import BFLOAT16, FLOAT64
+from ftuner.errors import ConfigurationError, DTypeError, HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, to_document
+from ftuner.report.funnel import funnel_document, funnel_table
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.gpu import session as sessions
+from ftuner.runtime.gpu.matmul import Matmul
+from ftuner.runtime.gpu.probe import DeviceFacts, Rates
+from ftuner.runtime.gpu.session import GpuSession, known_gpu, session_of
+
+
+def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = interpreted("h200")
+    monkeypatch.setattr(api, "backend_of", lambda device: session)
+    told: list[tuple[str, int, int]] = []
+    report = api.tune("bfloat16", progress=lambda *x: told.append(x), device="cuda")
+    assert (report.isa, report.dtype) == ("sm_90", "bfloat16")
+    assert report.compiled + report.cached == len(session.kernels) > 0
+    assert report.funnel == session.library(BFLOAT16).funnel
+    multiply = Matmul(session.products)
+    for m, n, k in ((1, 1, 1), (3, 5, 7), (16, 32, 64), (17, 24, 16)):
+        a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16()
+        for right in (b.mT, b.mT.contiguous()):
+            assert multiply(a, right).shape == (m, n)
+    assert len(session.kernels) == report.compiled + report.cached
+
+
+def test_the_funnel_of_a_gpu(h200: GpuSession) -> None:
+    library = h200.library(BFLOAT16)
+    found = funnel_document(library.funnel)
+    assert found["enumerated"] == sum(p["tiles"] for p in found["pruned"]) + len(found["kept"])
+    assert funnel_table(library).row_count == len(found["pruned"]) + 2
+    with pytest.raises(DTypeError, match="float64"):
+        h200.library(FLOAT64)
+
+
+def test_hardware_is_probed_once(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = load_recorded("h200")
+    assert isinstance(recorded, GpuHardware)
+    probed: list[float] = []
+
+    def measure(device: torch.device, like: GpuHardware) -> Rates:
+        probed.append(4e12 + len(probed))
+        return Rates(probed[-1], 1.6e-6, {"bfloat16": 7.9e14})
+
+    facts = DeviceFacts(
+        "NVIDIA H200", "sm_90", *(getattr(recorded, name) for name in (
+            "multiprocessors", "registers_per_multiprocessor", "threads_per_multiprocessor",
+            "shared_bytes_per_multiprocessor", "shared_bytes_per_block", "l2_bytes", "dram_bytes",
+        )),
+    )  # fmt: skip
+    monkeypatch.setattr(sessions, "read_device", lambda device: facts)
+    monkeypatch.setattr(sessions, "measure", measure)
+    device, cache = torch.device("cuda", 0), Cache(tmp_path_factory.mktemp("cache"))
+    first = known_gpu(device, cache)
+    assert known_gpu(device, cache) == first
+    assert len(probed) == 1
+    again = known_gpu(device, cache, again=True)
+    assert again.dram_bandwidth_bytes_per_s == probed[1]
+    assert to_document(known_gpu(device, cache)) == to_document(again)
+
+
+def test_devices_without_kernels() -> None:
+    with pytest.raises(HardwareError, match="expected a CUDA device"):
+        session_of(torch.device("cpu"))
+    with pytest.raises(HardwareError, match="TRITON_INTERPRET is set"):
+        session_of(torch.device("cuda", 0))
+    with pytest.raises(ConfigurationError, match="device is 'gpu'"):
+        api.hardware("gpu")
