@@ -250,7 +250,8 @@ _HELPERS = {
 _DIRECT = {
     "float32": {
         "absolute": "tl.abs({0})",
-        "negative": "-({0})",
+        # The compiler of Triton 3.6 takes -x for 0 - x, which is never minus zero.
+        "negative": "({0}) * -1.0",
         "log": "tl.log({0})",
         "sin": "tl.sin({0})",
         "cos": "tl.cos({0})",

@@ -76,5 +76,5 @@ def _expression(step: FlatStep, steps: tuple[FlatStep, ...], values: list[str]) 
         return f"{arguments[0]} {_OPERATORS[node.op]} {arguments[1]}"
     assert isinstance(node, (Unary, Binary))
     if node.op == "neg":
-        return f"-{arguments[0]}"
+        return call("negative", *arguments)
     return call(_FUNCTIONS.get(node.op, node.op), *arguments)

@@ -140,9 +140,6 @@ class Functions:
                 body = _WITH_SIGN_OF_Y.format(rest=f"{helper}(x, y)")
                 helper = self._helper(f"remainder_{dtype}", "x, y", body)
             return f"{helper}({', '.join(arguments)})"
-        if name == "negative":
-            # The compiler of Triton 3.6 takes -x for 0 - x, which is never minus zero.
-            return f"{arguments[0]} * -1.0"
         if name == "sign":
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
         return self._call(name, arguments, dtype)
