@@ -46,9 +46,9 @@ def _sides(kernel: BlockKernel, tile: BlockTile) -> tuple[_Side, _Side]:
 
 
 def sum_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
-    """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of the matrices
-    that a group has at `a` and `b`: over all `steps`, or over those of part `part` of `parts`.
-    `rest` tells which descriptors have its blocks."""
+    """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
+    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `parts`. `rest` tells
+    which descriptors have its blocks."""
     before: list[str] = []
     steps = "steps"
     if kernel.split:

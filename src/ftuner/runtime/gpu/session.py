@@ -17,6 +17,7 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.gpu.attention import Attentions
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
 from ftuner.runtime.gpu.probe import (
     DeviceFacts,
@@ -43,6 +44,7 @@ class GpuSession:
         self.kernels = Kernels(device, target)
         counters = Counters(device)
         self.products = Products(device, self.kernels, counters, self.library)
+        self.grouped = GroupedProducts(device, self.kernels, self.library)
         self.attentions = Attentions(device, self.kernels, counters, hardware)
 
     def library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
