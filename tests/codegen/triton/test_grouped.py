@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.block_running import TORCH_TYPES  # noqa: E402
+from tests.codegen.triton.block_running import TORCH_TYPES, Sparse  # noqa: E402
 from tests.codegen.triton.interpreting import complete  # noqa: E402
 
 complete()
@@ -136,20 +135,22 @@ def test_rows_of_c_that_are_not_aligned() -> None:
     run(kernel_of(c_aligned=False), [(20, 17, 16), (5, 33, 8)], 2)
 
 
-def test_tiles_beyond_31_bits_of_elements() -> None:
-    """Rows so far apart that offsets have more than 31 bits, and two addresses so far apart."""
-    stride = 2**28 + 4
-    size = 4 * (16 * stride + 16)
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE) as memory:
-        whole = torch.frombuffer(memory, dtype=torch.float32)
-        a = whole.as_strided((17, 16), (stride, 1))
-        assert a.shape[0] * stride > 2**31
-        a.copy_(torch.rand(17, 16))
-        b, c = torch.rand(5, 16), torch.zeros(17, 5)
-        row = (a.data_ptr(), b.data_ptr(), c.data_ptr(), 17, 5, 16, stride, 16, 5, 0)
-        launch(kernel_of(aligned=False), [row], [2], 1, 1)
-        assert torch.allclose(c.double(), a.double() @ b.double().mT, atol=1e-5)
-        del whole, a
+def test_strides_beyond_31_bits() -> None:
+    """The last rows of A and C lie 2^31 elements behind the first one. The second group follows in
+    the same program."""
+    stride = 2**29
+    m, n, k = 5, 6, 8
+    memory = Sparse(4 * stride + 256)
+    a = memory.matrix((2, m, k), (64, stride, 1))
+    c = memory.matrix((2, m, 128 + n), (64, stride, 1))[:, :, 128:]
+    a.copy_(torch.rand((2, m, k), generator=torch.Generator().manual_seed(0)))
+    b = torch.rand((n, k), generator=torch.Generator().manual_seed(1)).half()
+    rows = [
+        (a[i].data_ptr(), b.data_ptr(), c[i].data_ptr(), m, n, k, stride, k, stride, i)
+        for i in range(2)
+    ]
+    launch(kernel_of(dtype=GPU_DTYPES["float16"]), rows, [1, 2], 1, 1)
+    torch.testing.assert_close(c.double(), a.double() @ b.double().mT, rtol=1e-3, atol=1e-3)
 
 
 def test_text_of_a_small_kernel(golden) -> None:  # type: ignore[no-untyped-def]

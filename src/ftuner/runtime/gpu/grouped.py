@@ -45,9 +45,11 @@ class GroupedMatmul:
         device = self._products.device
         a = [as_tensor(x, f"a[{i}]", device) for i, x in enumerate(groups.a)]
         b = [as_tensor(x, f"b[{i}]", device) for i, x in enumerate(groups.b)]
+        if not a:
+            return []
+        matrix_dtype(a[0], "a[0]")
         for name, tensors in (("a", a), ("b", b)):
             for i, x in enumerate(tensors):
-                matrix_dtype(x, f"{name}[{i}]")
                 same_dtype(a[0], x, f"{name}[{i}]")
         if groups.out is None:
             results = [

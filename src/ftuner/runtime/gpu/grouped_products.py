@@ -11,12 +11,17 @@ import numpy.typing as npt
 import torch
 
 from ftuner.codegen.triton.grouped import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
-from ftuner.core.block import BlockKernel, Multiply, Order
+from ftuner.core.block import BlockTile, Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.errors import ShapeError, UnsupportedKernelError
-from ftuner.planner.block_grouped import GroupedPlan, GroupedProblem, grouped_planner_for
+from ftuner.planner.block_grouped import (
+    GroupedPlan,
+    GroupedPlanner,
+    GroupedProblem,
+    grouped_planner_for,
+)
 from ftuner.runtime.gpu.launching import Kernel, Kernels
-from ftuner.runtime.gpu.operands import between, order_of
+from ftuner.runtime.gpu.operands import lying
 from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
 from ftuner.ukernels.blocks import BlockLibrary
 
@@ -43,6 +48,13 @@ class _Like(NamedTuple):
     c_aligned: bool
 
 
+class _Ready(NamedTuple):
+    """What plans such launches, and all that a plan may launch."""
+
+    planner: GroupedPlanner
+    kernels: Mapping[BlockTile, Kernel]
+
+
 class _Group(NamedTuple):
     """One product, as it is launched."""
 
@@ -66,7 +78,7 @@ class GroupedProducts:
         self.device = device
         self._kernels = kernels
         self._library = library
-        self._prepared: dict[_Like, dict[BlockKernel, Kernel]] = {}
+        self._ready: dict[_Like, _Ready] = {}
 
     def run(self, products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
         """`c = a @ b` for each (a, b, c), on the current stream: one launch for those that lie
@@ -99,27 +111,22 @@ class GroupedProducts:
             self._launch(_Like(dtype, multiply, alike, c_aligned), groups)
 
     def _launch(self, like: _Like, groups: Sequence[_Group]) -> None:
-        kernels = self._prepare(like)
-        planner = grouped_planner_for(self._library(like.dtype, like.multiply))
+        planner, kernels = self._ready.get(like) or self._prepare(like)
         plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *like.alike))
         if plan.tiles > MAX_TILES:
             raise ShapeError(f"{plan.tiles} tiles in one call: at most {MAX_TILES} are possible")
-        kernel = kernels[replace(plan.kernel, c_aligned=like.c_aligned)]
         ends, table = self._uploaded(*_numbers(plan, groups))
-        kernel(plan.programs, ends, table, plan.tiles, plan.group)
+        kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.group)
 
-    def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
+    def _prepare(self, like: _Like) -> _Ready:
         """All kernels that a plan may launch, compiled when the first of them is asked for."""
-        found = self._prepared.get(like)
-        if found is None:
-            planner = grouped_planner_for(self._library(like.dtype, like.multiply))
-            kernels = [
-                replace(kernel, c_aligned=like.c_aligned) for kernel in planner.kernels(*like.alike)
-            ]
-            sources = [grouped_source(kernel) for kernel in kernels]
-            self._kernels.prepare(sources)
-            made = map(self._kernels.kernel, sources)
-            found = self._prepared[like] = dict(zip(kernels, made, strict=True))
+        planner = grouped_planner_for(self._library(like.dtype, like.multiply))
+        wanted = planner.kernels(*like.alike)
+        sources = [grouped_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
+        self._kernels.prepare(sources)
+        made = map(self._kernels.kernel, sources)
+        kernels = dict(zip((kernel.main for kernel in wanted), made, strict=True))
+        found = self._ready[like] = _Ready(planner, kernels)
         return found
 
     def _uploaded(
@@ -139,25 +146,32 @@ class GroupedProducts:
 
 def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
     """How a group lies, and what the kernel is told of it."""
-    a_order, b_order = order_of(a, -1), order_of(b, -2)
-    if a_order is None:
-        a, a_order = a.contiguous(), "k"
-    if b_order is None:
-        b, b_order = b.contiguous(), "spatial"
     (m, k), n = a.shape, b.shape[1]
     if max(m, n, k) > MAX_EXTENT:
         raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
-    places = a.data_ptr(), b.data_ptr(), c.data_ptr()
-    strides = between(a, a_order, -1), between(b, b_order, -2), between(c, "k", -1)
-    size = a.element_size()
-    a_whole, b_whole, c_whole = (
-        place % ALIGNMENT_BYTES == 0 and stride * size % ALIGNMENT_BYTES == 0
-        for place, stride in zip(places, strides, strict=True)
-    )
-    # Pointers walk along a contiguous k in whole granules.
-    k_whole = k * size % ALIGNMENT_BYTES == 0 or "k" not in (a_order, b_order)
-    group = _Group((m, n, k), (*places, m, n, k, *strides), c_whole, (a, b))
-    return _Alike(a_order, b_order, a_whole and b_whole and k_whole), group
+    a_lies = lying(m, k, *a.stride())
+    if a_lies is None:
+        a = a.contiguous()
+        a_lies = lying(m, k, *a.stride())
+    b_lies = lying(n, k, *reversed(b.stride()))
+    if b_lies is None:
+        b = b.contiguous()
+        b_lies = lying(n, k, *reversed(b.stride()))
+    c_lies = lying(m, n, *c.stride())
+    assert a_lies is not None
+    assert b_lies is not None
+    assert c_lies is not None
+    (a_order, a_stride), (b_order, b_stride), (_, c_row) = a_lies, b_lies, c_lies
+    a_place, b_place, c_place = a.data_ptr(), b.data_ptr(), c.data_ptr()
+    # Elements that addresses and strides are multiples of, and k where pointers walk along it.
+    whole = ALIGNMENT_BYTES // a.element_size()
+    aligned = not (
+        a_place % ALIGNMENT_BYTES or b_place % ALIGNMENT_BYTES or a_stride % whole
+        or b_stride % whole or (k % whole and "k" in (a_order, b_order))
+    )  # fmt: skip
+    c_aligned = not (c_place % ALIGNMENT_BYTES or c_row % whole)
+    row = a_place, b_place, c_place, m, n, k, a_stride, b_stride, c_row
+    return _Alike(a_order, b_order, aligned), _Group((m, n, k), row, c_aligned, (a, b))
 
 
 def _numbers(
