@@ -103,7 +103,7 @@ def _matmul() -> Matmul:
     return _MATMUL[0]
 
 
-def grouped_matmul(a: Any, b: Any, out: Any | None = None) -> list[Any]:
+def grouped_matmul(a: object, b: object, out: object | None = None) -> list[Any]:
     """The products `a[i] @ b[i]` of many pairs of matrices, each pair of its own extents: experts
     of a mixture, or sentences of unequal length.
 
