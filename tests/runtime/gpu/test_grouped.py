@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ftuner
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
+from ftuner.runtime.gpu import grouped
 from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.session import GpuSession
@@ -125,6 +127,20 @@ def test_many_groups(session: GpuSession) -> None:
     """More than are looked at at once, and most of them empty."""
     a, b = operands([(i % 7, 8, 1 + i % 5) for i in range(90)])
     assert_products(multiply(session, a, b), a, b)
+
+
+class OnGpu(torch.Tensor):
+    """Of a tensor on a GPU, what tells that it is."""
+
+    is_cuda = True
+
+
+def test_one_tensor_on_a_gpu_is_enough(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
+    a, b = operands([(5, 6, 7), (8, 3, 2)])
+    asked = []
+    monkeypatch.setattr(grouped, "session_of", lambda device: asked.append(device) or h200)
+    assert_products(ftuner.grouped_matmul(a, [b[0], b[1].as_subclass(OnGpu)]), a, b)
+    assert asked == [torch.device("cpu")]
 
 
 def test_no_groups(session: GpuSession) -> None:
