@@ -26,16 +26,20 @@ from benchmarks.gpu_bench import (
     multiplying,
 )
 from benchmarks.gpu_graphs import GRAPHS, run_graph
+from benchmarks.gpu_grouped import GROUPED, plain
 from benchmarks.gpu_regret import Forced, named, plans
 from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.grouped import grouped_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.block import Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.planner.block_grouped import grouped_planner_for
 from ftuner.planner.block_plan import BlockProblem
 from ftuner.planner.block_planner import block_planner_for
 from ftuner.runtime.dense import layer_epilogue
 from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession, session_of
@@ -80,6 +84,7 @@ def thin(session: GpuSession) -> GpuSession:
     found = copy.copy(session)
     counters = Counters(session.device)
     found.products = Products(session.device, session.kernels, counters, Thin(session))
+    found.grouped = GroupedProducts(session.device, session.kernels, Thin(session))
     return found
 
 
@@ -100,6 +105,11 @@ def _sources(session: GpuSession) -> list[Source]:
                 for epilogue in epilogues
                 for kernel in library.kernels(a, b, aligned, epilogue)
             ]
+            if multiply == MULTIPLIES[0]:
+                found += [
+                    grouped_source(replace(kernel, c_aligned=c_aligned))
+                    for kernel in grouped_planner_for(library).kernels(a, b, aligned)
+                ]
     return found
 
 
@@ -130,6 +140,10 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
         yield f"Dense, {activation}", lambda f=activation: _dense(bench, few, main, f)
     m, n, k = (40, 16, 160) if bench.dry else (333, 512, 1024)
     yield "every plan of the library", lambda: _all_plans(bench, main, m, n, k)
+    for multiply in multiplies:
+        yield f"{multiply} grouped", lambda x=multiply: plain(bench, few, x)
+    for label, check in GROUPED.items():
+        yield f"grouped, {label}", lambda f=check: f(bench, few, main)
     for name in GRAPHS:
         yield f"graph: {name}", lambda x=name: run_graph(bench, few, x)
     if bench.dry:

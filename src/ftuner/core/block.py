@@ -85,6 +85,9 @@ class BlockKernel:
     does that, with descriptors."""
     split: bool = False
     """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
+    grouped: bool = False
+    """Whether one launch multiplies many pairs of matrices of their own extents, which it finds in
+    a table; with one tile, by pointers, k whole and no epilogue."""
     epilogue: Expr = ACCUMULATOR
 
     @property
@@ -151,7 +154,7 @@ class BlockKernel:
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
                                ("c", self.aligned and self.c_aligned), ("s", self.split),
-                               ("w", self.specialised))
+                               ("w", self.specialised), ("g", self.grouped))
             if on
         )  # fmt: skip
         return (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -94,3 +96,22 @@ def described_by(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescrip
         # Never walked, and any multiple of 16 bytes will do.
         strides[0] = strides[1]
     return TensorDescriptor(tensor, list(tensor.shape), strides, [1, rows, columns])
+
+
+class Sparse:
+    """Address space for float16 matrices of which few pages are ever touched."""
+
+    def __init__(self, elements: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        try:
+            self.memory = mmap.mmap(-1, 2 * elements, flags=flags)
+        except OSError:
+            pytest.skip("the system does not lend address space that it may not have")
+
+    def matrix(self, shape: tuple[int, int, int], strides: tuple[int, int, int]) -> torch.Tensor:
+        everything = torch.frombuffer(self.memory, dtype=torch.float16)
+        return torch.as_strided(everything, shape, strides)
+
+    def base(self) -> torch.Tensor:
+        """The first elements: the interpreter copies what a tensor it is given holds."""
+        return torch.frombuffer(self.memory, dtype=torch.float16, count=8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import mmap
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.block_running import TORCH_TYPES, run  # noqa: E402
+from tests.codegen.triton.block_running import TORCH_TYPES, Sparse, run  # noqa: E402
 from tests.codegen.triton.interpreting import complete  # noqa: E402
 
 complete()
@@ -287,25 +286,6 @@ def test_both_precisions_of_float32(multiply: str, loads: Loads) -> None:
     c = guarded((1, 17, 33), FLOAT32)
     run(kernel_of(multiply=multiply, loads=loads), a, b, c)
     assert_product(c, a, b, FLOAT32)
-
-
-class Sparse:
-    """Address space for float16 matrices of which few pages are ever touched."""
-
-    def __init__(self, elements: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        try:
-            self.memory = mmap.mmap(-1, 2 * elements, flags=flags)
-        except OSError:
-            pytest.skip("the system does not lend address space that it may not have")
-
-    def matrix(self, shape: tuple[int, int, int], strides: tuple[int, int, int]) -> torch.Tensor:
-        everything = torch.frombuffer(self.memory, dtype=torch.float16)
-        return torch.as_strided(everything, shape, strides)
-
-    def base(self) -> torch.Tensor:
-        """The first elements: the interpreter copies what a tensor it is given holds."""
-        return torch.frombuffer(self.memory, dtype=torch.float16, count=8)
 
 
 @pytest.mark.parametrize("orders", [("k", "k"), ("spatial", "spatial")], ids="-".join)

@@ -11,6 +11,7 @@ import pytest
 
 from ftuner.codegen.triton.elementary import FUNCTIONS, call, prelude
 from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.grouped import grouped_source
 from ftuner.codegen.triton.resources import Resources, disagreements, nvidia_resources
 from ftuner.codegen.triton.source import HEADER, Argument, Source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
@@ -83,12 +84,25 @@ CASES = [
          (COPY, TCGEN05, r"setmaxnreg")),
     Case("sm_100", kernel((128, 128, 64, 4, 4), **COPIED), (COPY, TCGEN05)),
     Case("gfx942", kernel((128, 128, 32, 8, 2), orders=TURNED), (r"v_mfma_f32_\S*bf16",)),
+    Case("sm_90", kernel((128, 256, 64, 8, 3), grouped=True), (ASYNC, WGMMA, VECTOR_STORE)),
+    Case("sm_80", kernel((64, 64, 64, 4, 3), dtype=FLOAT16, orders=TURNED, grouped=True),
+         (ASYNC, MMA, VECTOR_STORE)),
+    Case("sm_80", kernel((64, 64, 16, 4, 3), dtype=FLOAT32, multiply="float32", aligned=False,
+                         grouped=True), (r"fma\.rn\.f32",)),
+    Case("sm_100", kernel((128, 128, 64, 4, 4), grouped=True), (TCGEN05, VECTOR_STORE)),
+    Case("gfx942", kernel((128, 128, 32, 8, 2), grouped=True), (r"v_mfma_f32_\S*bf16",)),
 ]  # fmt: skip
 
 
 @cache
 def results() -> dict[Case, Compiled]:
-    pairs = [(gemm_source(case.kernel), TARGETS[case.target]) for case in CASES]
+    pairs = [
+        (
+            grouped_source(case.kernel) if case.kernel.grouped else gemm_source(case.kernel),
+            TARGETS[case.target],
+        )
+        for case in CASES
+    ]
     return dict(zip(CASES, compile_all(pairs), strict=True))
 
 

@@ -51,6 +51,17 @@ def gemm_source(kernel: BlockKernel) -> Source:
     return Source(kernel.symbol, text, arguments, main.warps, main.stages)
 
 
+def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:
+    """`row` and `column` of the tile numbered `place` within its matrix; `rest` if it is of the
+    second band."""
+    return [
+        "first = place // in_group * group",
+        "height = tl.minimum(row_tiles - first, group)",
+        f"row = (first + place % in_group % height) * {tile.bm}{' + rows' if rest else ''}",
+        f"column = place % in_group // height * {tile.bn}",
+    ]
+
+
 def _flattened(kernel: BlockKernel) -> bool:
     return kernel.loads == "descriptors" and not kernel.split
 
@@ -78,10 +89,7 @@ def _band_lines(kernel: BlockKernel, tile: BlockTile, extent: str) -> list[str]:
         *number,
         "element = tile // in_element",
         "place = tile % in_element",
-        "first = place // in_group * group",
-        "height = tl.minimum(row_tiles - first, group)",
-        f"row = (first + place % in_group % height) * {tile.bm}{' + rows' if rest else ''}",
-        f"column = place % in_group // height * {tile.bn}",
+        *place_lines(tile, rest),
         *sum_lines(kernel, tile, rest),
         *result_lines(kernel, tile, rest),
     ]

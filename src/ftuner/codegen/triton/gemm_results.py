@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ftuner.codegen.triton.epilogue import render_epilogue
 from ftuner.codegen.triton.gemm_arguments import c_granule, operand_argument
+from ftuner.codegen.triton.gemm_tiles import element_base
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.block import BlockKernel, BlockTile
 from ftuner.core.expr import ACCUMULATOR, Operand, flatten, operands
@@ -82,7 +83,7 @@ def _slice_lines(
         block = f"result.reshape(1, {tile.bm}, {width})"
         return [*lines, f"c{'_rest' if rest else ''}.store([element, row, {begin}], {block})"]
     lines.append(
-        "c_at = c + element.to(tl.int64) * c_batch"
+        f"c_at = {element_base(kernel, 'c')}"
         " + c_rows.to(tl.int64)[:, None] * c_row + c_columns[None, :]"
     )
     whole = "tl.store(c_at, result, mask=(c_rows < m)[:, None])"
@@ -104,7 +105,7 @@ def _operand(kernel: BlockKernel, operand: Operand) -> str:
     g = c_granule(kernel)
     behind = "n" if g == 1 else f"tl.cdiv(n, {g}) * {g}"
     return (
-        f"tl.load({name} + element.to(tl.int64) * {name}_batch"
+        f"tl.load({element_base(kernel, name)}"
         f" + c_rows.to(tl.int64)[:, None] * {name}_row + c_columns[None, :],"
         f" mask=(c_rows < m)[:, None] & (c_columns < {behind})[None, :], other=0.0)"
     )

@@ -15,6 +15,12 @@ from ftuner.codegen.triton.gemm_arguments import granule, stored_block
 from ftuner.core.block import BlockKernel, BlockTile, Order
 
 
+def element_base(kernel: BlockKernel, name: str) -> str:
+    """Where a matrix of the batch element begins, in the text; groups have addresses of their
+    own."""
+    return name if kernel.grouped else f"{name} + element.to(tl.int64) * {name}_batch"
+
+
 class _Side(NamedTuple):
     """A or B, as its tiles are loaded."""
 
@@ -40,8 +46,9 @@ def _sides(kernel: BlockKernel, tile: BlockTile) -> tuple[_Side, _Side]:
 
 
 def sum_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
-    """`sums`, float32, of the tile at `row`, `column` of batch element `element`: over all `steps`,
-    or over those of part `part` of `parts`. `rest` tells which descriptors have its blocks."""
+    """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
+    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `parts`. `rest` tells
+    which descriptors have its blocks."""
     before: list[str] = []
     steps = "steps"
     if kernel.split:
@@ -55,7 +62,7 @@ def sum_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
         before.append(f"inner = tl.arange(0, {tile.bk})")
         inside.append(f"left = k - step * {tile.bk}")
         for side in _sides(kernel, tile):
-            placed, loaded = _pointed(side, tile.bk, granule(kernel), kernel.split)
+            placed, loaded = _pointed(side, tile.bk, kernel)
             before += placed
             inside += loaded
     precision = ""
@@ -83,12 +90,12 @@ def _described(side: _Side, bk: int, rest: bool) -> str:
     )
 
 
-def _pointed(side: _Side, bk: int, granule: int, split: bool) -> tuple[list[str], list[str]]:
+def _pointed(side: _Side, bk: int, kernel: BlockKernel) -> tuple[list[str], list[str]]:
     """A tile by pointers: what stands before the loop over k, and in it."""
     name, across, along = side.name, side.across, side.along
-    base = f"{name} + element.to(tl.int64) * {name}_batch"
+    base = element_base(kernel, name)
     places = f"{side.place} + tl.arange(0, {side.spatial})"
-    first = f"(inner + begin_step * {bk})" if split else "inner"
+    first = f"(inner + begin_step * {bk})" if kernel.split else "inner"
     mask = f"(inner < left){along}"
     if side.order == "k":
         before = [
@@ -97,7 +104,8 @@ def _pointed(side: _Side, bk: int, granule: int, split: bool) -> tuple[list[str]
         ]
         step = str(bk)
     else:
-        behind = side.extent if granule == 1 else f"tl.cdiv({side.extent}, {granule}) * {granule}"
+        g = granule(kernel)
+        behind = side.extent if g == 1 else f"tl.cdiv({side.extent}, {g}) * {g}"
         before = [
             f"{name}_places = ({places}){across}",
             f"{name}_within = {name}_places < {behind}",

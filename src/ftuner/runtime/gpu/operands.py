@@ -46,26 +46,31 @@ def order_of(matrix: Tensor, k_axis: int) -> Order | None:
     """Which axis of a matrix is contiguous; None if neither is. Of a matrix of one row or column
     it is k, as long as k is contiguous."""
     spatial = -3 - k_axis
-    if matrix.stride(k_axis) == 1 or matrix.shape[k_axis] == 1:
-        if _apart(matrix, spatial, k_axis):
-            return "k"
-    elif matrix.stride(spatial) == 1 and _apart(matrix, k_axis, spatial):
-        return "spatial"
-    return None
-
-
-def _apart(matrix: Tensor, outer: int, inner: int) -> bool:
-    """Whether rows along the outer axis lie behind each other, or there is but one."""
-    return matrix.shape[outer] == 1 or matrix.stride(outer) >= matrix.shape[inner]
+    found = lying(
+        matrix.shape[spatial], matrix.shape[k_axis], matrix.stride(spatial), matrix.stride(k_axis)
+    )
+    return None if found is None else found[0]
 
 
 def between(matrix: Tensor, order: Order, k_axis: int) -> int:
     """Elements between neighbours along the axis that is not contiguous; where there is but one,
     any number that is aligned."""
     outer = -3 - k_axis if order == "k" else k_axis
-    if matrix.shape[outer] == 1:
-        return -(-matrix.shape[-3 - outer] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return matrix.stride(outer)
+    return _between(matrix.shape[outer], matrix.shape[-3 - outer], matrix.stride(outer))
+
+
+def lying(spatial: int, k: int, spatial_stride: int, k_stride: int) -> tuple[Order, int] | None:
+    """`order_of` and `between` of a matrix of such extents and strides."""
+    if k_stride == 1 or k == 1:
+        if spatial == 1 or spatial_stride >= k:
+            return "k", _between(spatial, k, spatial_stride)
+    elif spatial_stride == 1 and k_stride >= spatial:
+        return "spatial", k_stride
+    return None
+
+
+def _between(outer: int, inner: int, stride: int) -> int:
+    return stride if outer != 1 else -(-inner // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def batch_axes(shape: Sequence[int], *tensors: Tensor) -> list[Axis]:

@@ -19,6 +19,7 @@ from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.gpu.attention import Attentions
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
 from ftuner.runtime.gpu.probe import (
     hardware_of,
@@ -45,6 +46,7 @@ class GpuSession(Backend):
         self.kernels = Kernels(device, target)
         counters = Counters(device)
         self.products = Products(device, self.kernels, counters, self.block_library)
+        self.grouped = GroupedProducts(device, self.kernels, self.block_library)
         self.attentions = Attentions(device, self.kernels, counters, hardware)
 
     def recorder(self) -> Recorder:

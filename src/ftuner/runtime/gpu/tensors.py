@@ -101,18 +101,17 @@ def aligned(matrices: Sequence[Tensor]) -> bool:
 
 def overlap(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors may share elements, as far as the ranges of their addresses tell."""
-    return bool(_first(x) < _end(y) and _first(y) < _end(x))
+    (x_first, x_end), (y_first, y_end) = address_range(x), address_range(y)
+    return x_first < y_end and y_first < x_end
 
 
-def _first(x: Tensor) -> int:
-    return int(x.data_ptr())
-
-
-def _end(x: Tensor) -> int:
+def address_range(x: Tensor) -> tuple[int, int]:
+    """Addresses of the first byte of a tensor, and of what lies behind its last one."""
+    first = int(x.data_ptr())
     if not x.numel():
-        return _first(x)
+        return first, first
     reach = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
-    return _first(x) + (reach + 1) * x.element_size()
+    return first, first + (reach + 1) * x.element_size()
 
 
 def _overlaps_itself(x: Tensor) -> bool:

@@ -1,0 +1,118 @@
+"""Grouped products that a GPU is checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from benchmarks.gpu_bench import Bench, error_of
+from ftuner.core.block import Multiply
+from ftuner.runtime.gpu.grouped import GroupedMatmul
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import matrix_dtype
+from ftuner.runtime.groups import Groups
+
+SIZES = ((1, 8, 8), (300, 264, 520), (0, 16, 24), (17, 1000, 64), (129, 40, 2048), (5, 8, 0))
+DRY_SIZES = ((1, 8, 8), (17, 40, 24), (0, 16, 24), (5, 8, 0))
+ODD_SIZES = ((1, 1, 1), (33, 17, 13), (7, 31, 101))
+MANY, DRY_MANY = 500, 40
+
+Lies = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """The same matrix, contiguous along its other axis."""
+    return x.mT.contiguous().mT
+
+
+def _apart(x: torch.Tensor) -> torch.Tensor:
+    """The same matrix, contiguous along neither axis."""
+    return torch.stack([x, x], -1)[..., 0]
+
+
+def _operands(
+    bench: Bench, multiply: Multiply, sizes: Sequence[tuple[int, int, int]], lie: Lies
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    a = [lie(bench.copies(1, (m, k), multiply)[0]) for m, _, k in sizes]
+    return a, [lie(bench.copies(1, (k, n), multiply)[0]) for _, n, k in sizes]
+
+
+def _worst(
+    found: Sequence[torch.Tensor], a: Sequence[torch.Tensor], b: Sequence[torch.Tensor],
+    multiply: Multiply,
+) -> float:  # fmt: skip
+    return max(
+        error_of(y, x, w, multiply) for y, x, w in zip(found, a, b, strict=True) if y.numel()
+    )
+
+
+def plain(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """Aligned groups of unequal extents, some of them empty: one launch."""
+    a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
+    found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
+    return _worst(found, a, b, multiply)
+
+
+def _mixed(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """All ways to lie in one call."""
+    made = [
+        _operands(bench, multiply, sizes, lie)
+        for sizes in (DRY_SIZES, ODD_SIZES)
+        for lie in (torch.clone, _turned, _apart)
+    ]
+    a, b = [x for xs, _ in made for x in xs], [y for _, ys in made for y in ys]
+    found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
+    return _worst(found, a, b, multiply)
+
+
+def _many(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """Far more groups than are looked at at once; twice, so that a table is made while another one
+    may still be read."""
+    count, worst = DRY_MANY if bench.dry else MANY, 0.0
+    calls = []
+    for seed in range(2):
+        sizes = [((i * 7 + seed) % 90, 64, 8 + i % 5 * 16) for i in range(count)]
+        if bench.dry:
+            sizes = [(m % 5, 16, k) for m, _, k in sizes]
+        a, b = _operands(bench, multiply, sizes, torch.clone)
+        calls.append((GroupedMatmul(session.grouped)(Groups([*a], [*b], None)), a, b))
+    for found, a, b in calls:
+        worst = max(worst, _worst(found, a, b, multiply))
+    return worst
+
+
+def _results_over_operands(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    a, b = _operands(bench, multiply, [(64, 64, 64)] * 3, torch.clone)
+    x = [t.clone() for t in a]
+    found = GroupedMatmul(session.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
+    return _worst(found, a, b, multiply)
+
+
+def _every_tile(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+    """Each block tile of the library on its own, of which the planner would choose one."""
+    whole = bench.session
+    a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
+    worst = _worst(GroupedMatmul(whole.grouped)(Groups([*a], [*b], None)), a, b, multiply)
+    for tile in whole.library(matrix_dtype(a[0], "a"), multiply).tiles:
+        products = GroupedProducts(
+            whole.device,
+            whole.kernels,
+            lambda dtype, how, t=tile: replace(whole.library(dtype, how), tiles=(t,)),
+        )
+        error = _worst(GroupedMatmul(products)(Groups([*a], [*b], None)), a, b, multiply)
+        if not error <= 1.0:
+            raise ArithmeticError(f"{tile} errs by {error:.3g} of what rounding explains")
+        worst = max(worst, error)
+    return worst
+
+
+GROUPED: dict[str, Callable[[Bench, GpuSession, Multiply], float]] = {
+    "orders and alignments": _mixed,
+    "many": _many,
+    "results over operands": _results_over_operands,
+    "every tile of the library": _every_tile,
+}
+"""By label, beside `plain`."""

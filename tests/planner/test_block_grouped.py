@@ -1,0 +1,159 @@
+"""Plans of grouped products: exact covers, the estimate of one product, choices as tables."""
+
+from __future__ import annotations
+
+import random
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftuner.core.dtype import FLOAT16
+from ftuner.cost.block_estimate import Walk, chip_of, estimate_product, work_of
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.planner import block_grouped
+from ftuner.planner.block_grouped import GroupedPlan, GroupedPlanner, GroupedProblem
+from ftuner.ukernels.blocks import build_block_library
+
+GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
+Sizes = tuple[tuple[int, int, int], ...]
+
+
+def planner_of(name: str) -> GroupedPlanner:
+    hardware = load_recorded(name)
+    assert isinstance(hardware, GpuHardware)
+    return block_grouped.grouped_planner_for(build_block_library(hardware, FLOAT16))
+
+
+def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
+    """How often each tile of each group, by (group, row, column), is taken by a program, in the
+    order in which the kernel counts."""
+    tile, found = plan.kernel.main, {}
+    for program in range(plan.programs):
+        place = 0
+        for index in range(program, plan.tiles, plan.programs):
+            while plan.ends[place] <= index:
+                place += 1
+            number = plan.order[place]
+            m, n, _ = plan.problem.sizes[number]
+            inside = index - (plan.ends[place - 1] if place else 0)
+            rows, columns = ceil(m / tile.bm), ceil(n / tile.bn)
+            first = inside // (plan.group * columns) * plan.group
+            height = min(rows - first, plan.group)
+            within = inside % (plan.group * columns)
+            key = (number, first + within % height, within // height)
+            found[key] = found.get(key, 0) + 1
+            assert key[1] < rows
+            assert key[2] < columns
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(1, 2000), st.integers(1, 2000), st.integers(1, 20000)),
+        min_size=1, max_size=8,
+    ),
+    name=st.sampled_from(GPUS), aligned=st.booleans(),
+)  # fmt: skip
+def test_every_tile_is_computed_once(
+    sizes: list[tuple[int, int, int]], name: str, aligned: bool
+) -> None:
+    planner = planner_of(name)
+    plan = planner.plan(GroupedProblem(tuple(sizes), aligned=aligned))
+    tile = plan.kernel.main
+    expected = {
+        (number, row, column): 1
+        for number, (m, n, _) in enumerate(sizes)
+        for row in range(ceil(m / tile.bm))
+        for column in range(ceil(n / tile.bn))
+    }
+    assert tiles_of(plan) == expected
+    assert plan.tiles == len(expected)
+    assert 1 <= plan.programs <= plan.tiles
+    longest = [sizes[number][2] for number in plan.order]
+    assert longest == sorted(longest, reverse=True)
+    # What is compiled beforehand is all that a plan may launch.
+    assert plan.kernel in planner.kernels("k", "k", aligned)
+    assert plan.kernel.loads == "pointers"
+    assert plan.seconds > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
+    name=st.sampled_from(GPUS),
+)  # fmt: skip
+def test_one_group_takes_what_one_product_takes(m: int, n: int, k: int, name: str) -> None:
+    planner = planner_of(name)
+    plan = planner.plan(GroupedProblem(((m, n, k),)))
+    tile = plan.kernel.main
+    rows = ceil(m / tile.bm)
+    chip = chip_of(planner.library.hardware, FLOAT16)
+    work = work_of((planner.library.cost(tile),), n, k, 1, False)
+    walk = Walk((rows, 0), 1, min(plan.group, rows), plan.programs)
+    assert plan.seconds == pytest.approx(estimate_product(chip, work, walk, m).seconds)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_more_work_takes_longer(name: str) -> None:
+    """One more group, or ten times an extent of one, never takes less, but for what estimates of
+    two tiles may differ by."""
+    planner = planner_of(name)
+    rng = random.Random(0)
+    for _ in range(40):
+        sizes = tuple(
+            (rng.randint(1, 500), rng.randint(1, 5000), rng.randint(1, 5000))
+            for _ in range(rng.randint(1, 40))
+        )
+        seconds = planner.plan(GroupedProblem(sizes)).seconds
+        m, n, k = sizes[0]
+        for larger in ((*sizes, (100, 100, 100)), ((10 * m, n, k), *sizes[1:]),
+                       ((m, 10 * n, k), *sizes[1:]), ((m, n, 10 * k), *sizes[1:])):  # fmt: skip
+            assert planner.plan(GroupedProblem(larger)).seconds >= 0.97 * seconds
+
+
+def test_groups_together_take_less_than_one_by_one() -> None:
+    """Few tiles each: together they fill the chip, and are launched once."""
+    planner = planner_of("h200")
+    sizes: Sizes = tuple((40 + i, 1024, 4096) for i in range(16))
+    together = planner.plan(GroupedProblem(sizes)).seconds
+    one_by_one = sum(planner.plan(GroupedProblem((size,))).seconds for size in sizes)
+    assert together < one_by_one / 4
+
+
+def test_plans_are_kept_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_grouped, "MAX_PLANS", 3)
+    planner = GroupedPlanner(planner_of("h200").library)
+    problems = [GroupedProblem(((m, 8, 8),)) for m in range(1, 6)]
+    plans = [planner.plan(problem) for problem in problems]
+    assert planner.plan(problems[-1]) is plans[-1]
+    again = planner.plan(problems[0])
+    assert again == plans[0]
+    assert again is not plans[0]
+    assert len(planner._plans) == 3
+
+
+EXPERTS: dict[str, Sizes] = {
+    "8 experts, 2 rows": tuple((2, 14336, 4096) for _ in range(8)),
+    "8 experts, 100 to 800 rows": tuple((100 * i, 14336, 4096) for i in range(1, 9)),
+    "64 experts, 1 to 64 rows": tuple((i, 1408, 2048) for i in range(1, 65)),
+    "scores of 12 sentences": tuple((17 * i, 17 * i, 64) for i in range(1, 13)),
+    "k from 64 to 8192": tuple((256, 256, 64 << i) for i in range(8)),
+}
+
+
+@pytest.mark.parametrize("name", ["h200", "a100-sxm-80gb", "rtx4090"])
+def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
+    """What is chosen on recorded chips, as a table to be read when it changes."""
+    planner = planner_of(name)
+    lines = [f"# {name}, float16"]
+    for label, sizes in EXPERTS.items():
+        plan = planner.plan(GroupedProblem(sizes))
+        lines.append(
+            f"{label:28} {plan.kernel.main!s:18} {plan.tiles:5} tiles, {plan.programs:4} programs, "
+            f"group {plan.group:2}"
+        )
+    golden(f"block-grouped-{name}.txt", "\n".join(lines) + "\n")

@@ -1,0 +1,254 @@
+"""Grouped products of tensors, in the interpreter, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ftuner
+from ftuner.core.dtype import GPU_DTYPES
+from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
+from ftuner.runtime.gpu import grouped
+from ftuner.runtime.gpu.grouped import GroupedMatmul
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
+from ftuner.runtime.groups import matched
+
+DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
+SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0), (17, 130, 64),
+         (2, 0, 3), (97, 31, 8)]  # fmt: skip
+
+
+def multiply(
+    session: GpuSession, a: object, b: object, out: object | None = None
+) -> list[torch.Tensor]:
+    return GroupedMatmul(session.grouped)(matched(a, b, out))
+
+
+def matrix(
+    rows: int, columns: int, seed: int, dtype: torch.dtype = torch.float32,
+    transposed: bool = False, padding: int = 0,
+) -> Tensor:  # fmt: skip
+    """Random numbers, contiguous along the rows if transposed, further apart than they need be by
+    the padding."""
+    generator = torch.Generator().manual_seed(seed)
+    if transposed:
+        return matrix(columns, rows, seed, dtype, padding=padding).mT
+    whole = torch.randn((rows, columns + padding), generator=generator).to(dtype)
+    return whole[:, :columns]
+
+
+def operands(
+    sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype = torch.float32,
+    transposed: tuple[bool, bool] = (False, False), padding: int = 0,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+    a = [matrix(m, k, 2 * i, dtype, transposed[0], padding) for i, (m, _, k) in enumerate(sizes)]
+    b = [
+        matrix(k, n, 2 * i + 1, dtype, transposed[1], padding) for i, (_, n, k) in enumerate(sizes)
+    ]
+    return a, b
+
+
+def assert_products(found: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+    """Each within the rounding of a dot product summed in float32, and of its result; the
+    interpreter cuts to bfloat16, where a GPU rounds."""
+    assert len(found) == len(a)
+    for y, x, w in zip(found, a, b, strict=True):
+        wide_x, wide_w = x.double(), w.double()
+        expected, size = wide_x @ wide_w, wide_x.abs() @ wide_w.abs()
+        assert y.shape == expected.shape
+        assert y.dtype == x.dtype
+        bound = x.shape[1] * 2.0**-23 * size + 2 * torch.finfo(y.dtype).eps * expected.abs() + 1e-30
+        assert ((y.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_and_order(
+    session: GpuSession, dtype: torch.dtype, transposed: tuple[bool, bool]
+) -> None:
+    a, b = operands(SIZES, dtype, transposed)
+    assert_products(multiply(session, a, b), a, b)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(0, 70), st.integers(0, 70), st.integers(0, 70), st.booleans(),
+                  st.booleans(), st.booleans(), st.integers(0, 3)),
+        max_size=6,
+    ),
+    given_out=st.booleans(),
+)  # fmt: skip
+def test_any_groups(
+    h200: GpuSession, groups: list[tuple[int, int, int, bool, bool, bool, int]], given_out: bool
+) -> None:
+    a = [matrix(m, k, 1, transposed=x, padding=p) for m, _, k, x, _, _, p in groups]
+    b = [matrix(k, n, 2, transposed=x, padding=p) for _, n, k, _, x, _, p in groups]
+    out = [matrix(m, n, 3, transposed=x, padding=p) for m, n, _, _, _, x, p in groups]
+    found = multiply(h200, a, b, out if given_out else None)
+    if given_out:
+        assert all(x is y for x, y in zip(found, out, strict=True))
+    assert_products(found, a, b)
+
+
+def test_groups_that_lie_alike_are_one_launch(
+    session: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = []
+    launch = session.grouped._launch
+    monkeypatch.setattr(
+        session.grouped, "_launch",
+        lambda like, groups: (launches.append((like.alike, len(groups))), launch(like, groups)),
+    )  # fmt: skip
+    a, b = operands([(5, 8, 16), (9, 24, 8), (40, 8, 40)])
+    turned = [x.mT.contiguous().mT for x in a]
+    unaligned = [matrix(7, 8, 5, padding=1)]
+    assert_products(multiply(session, a, b), a, b)
+    assert launches == [(("k", "spatial", True), 3)]
+    launches.clear()
+    x, y = [*a, *unaligned, *turned], [*b, matrix(8, 4, 6), *b]
+    assert_products(multiply(session, x, y), x, y)
+    # Of what is contiguous along m, only 40 rows keep columns aligned.
+    assert launches == [
+        (("k", "spatial", True), 3),
+        (("k", "spatial", False), 1),
+        (("spatial", "spatial", False), 2),
+        (("spatial", "spatial", True), 1),
+    ]
+
+
+def test_many_groups(session: GpuSession) -> None:
+    """More than are looked at at once, and most of them empty."""
+    a, b = operands([(i % 7, 8, 1 + i % 5) for i in range(90)])
+    assert_products(multiply(session, a, b), a, b)
+
+
+class OnGpu(torch.Tensor):
+    """Of a tensor on a GPU, what tells that it is."""
+
+    is_cuda = True
+
+
+def test_one_tensor_on_a_gpu_is_enough(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
+    a, b = operands([(5, 6, 7), (8, 3, 2)])
+    asked = []
+    monkeypatch.setattr(grouped, "session_of", lambda device: asked.append(device) or h200)
+    assert_products(ftuner.grouped_matmul(a, [b[0], b[1].as_subclass(OnGpu)]), a, b)
+    assert asked == [torch.device("cpu")]
+
+
+def test_no_groups(session: GpuSession) -> None:
+    assert multiply(session, [], []) == []
+    assert multiply(session, [], [], []) == []
+
+
+def test_an_array_of_three_axes_is_a_sequence(session: GpuSession) -> None:
+    a, b = operands([(3, 20, 12), (30, 20, 12)])
+    weights = torch.stack(b)
+    assert_products(multiply(session, a, weights), a, b)
+
+
+def test_addresses_that_are_not_aligned(session: GpuSession) -> None:
+    a = [matrix(1, 65, 0)[0, 1:].view(8, 8), matrix(1, 200, 1)[0, 3:195].view(24, 8)]
+    b = [matrix(8, 8, 2), matrix(8, 40, 3)]
+    out = [torch.zeros(1 + 64)[1:].view(8, 8), torch.zeros(24, 40)]
+    assert_products(multiply(session, a, b, out), a, b)
+
+
+def test_neither_axis_is_contiguous(session: GpuSession) -> None:
+    a = [matrix(12, 20, 0)[::2, ::2], matrix(5, 10, 1)]
+    b = [matrix(20, 14, 2)[::2, ::2], matrix(10, 8, 3)[:, ::2]]
+    whole = torch.zeros(12, 14)
+    found = multiply(session, a, b, [whole[::2, ::2], torch.empty(5, 4)])
+    assert_products(found, a, b)
+    assert not whole[1::2].any()
+    assert not whole[:, 1::2].any()
+
+
+def test_results_over_operands_of_other_groups(session: GpuSession) -> None:
+    """Operands are read before anything is written."""
+    a, b = operands([(16, 16, 16)] * 3)
+    x, y = [t.clone() for t in a], [t.clone() for t in b]
+    assert_products(multiply(session, x, y, [x[1], y[2], x[0]]), a, b)
+
+
+def test_results_beside_and_over_each_other(session: GpuSession) -> None:
+    a, b = operands([(12, 5, 8), (12, 9, 8), (12, 14, 8)])
+    whole = torch.full((12, 16), 7.0)
+    found = multiply(session, a[:2], b[:2], [whole[:, :5], whole[:, 5:14]])
+    assert_products(found, a[:2], b[:2])
+    assert (whole[:, 14:] == 7.0).all()
+    # The last one to be written stays.
+    found = multiply(session, a, b, [whole[:, :5], whole[:, 5:14], whole[:, :14]])
+    assert_products(found[2:], a[2:], b[2:])
+
+
+def test_nothing_else_is_written(session: GpuSession) -> None:
+    a, b = operands([(33, 17, 20), (7, 40, 20)])
+    wholes = [torch.full((40, 48), 7.0), torch.full((48, 40), 7.0)]
+    out = [wholes[0][2:35, 8:25], wholes[1][3:43, 4:11].mT]
+    multiply(session, a, b, out)
+    assert_products(out, a, b)
+    for whole, part in zip(wholes, out, strict=True):
+        assert (whole == 7.0).sum() == whole.numel() - part.numel()
+
+
+def test_tf32(session: GpuSession) -> None:
+    a, b = operands([(20, 24, 16), (9, 40, 16)])
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = multiply(session, a, b)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    for y, x, w in zip(found, a, b, strict=True):
+        torch.testing.assert_close(y, x @ w, rtol=1e-2, atol=1e-2)
+    assert any(like.multiply == "tf32" for like in session.grouped._ready)
+
+
+def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
+    """The table of a launch is made on the host, where nothing is when a graph is replayed."""
+    device = torch.device("cuda", 0)
+    products = GroupedProducts(device, h200.kernels, h200.library)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(UnsupportedKernelError, match="captured"):
+        products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
+
+
+def test_bad_operands(session: GpuSession) -> None:
+    a, b = operands([(4, 6, 5), (3, 6, 5)])
+    with pytest.raises(ShapeError, match="a has 2 matrices, b 1"):
+        multiply(session, a, b[:1])
+    with pytest.raises(ShapeError, match="out has 1 matrices, a and b 2"):
+        multiply(session, a, b, [torch.empty(4, 6)])
+    with pytest.raises(ShapeError, match=r"group 1: .* a has 5 columns, b 4 rows"):
+        multiply(session, a, [b[0], b[1][:4]])
+    with pytest.raises(ShapeError, match=r"b\[1\] is \(5,\); expected a matrix"):
+        multiply(session, a, [b[0], b[1][:, 0]])
+    with pytest.raises(ShapeError, match=r"out\[1\] is \(4, 6\); the product .* is \(3, 6\)"):
+        multiply(session, a, b, [torch.empty(4, 6), torch.empty(4, 6)])
+    with pytest.raises(DTypeError, match=r"a\[0\] has dtype torch.int64"):
+        multiply(session, [x.long() for x in a], [x.long() for x in b])
+    with pytest.raises(DTypeError, match=r"a\[1\] has dtype .* convert one"):
+        multiply(session, [a[0], a[1].half()], b)
+    with pytest.raises(DTypeError, match=r"b\[0\] has dtype .* convert one"):
+        multiply(session, a, [x.half() for x in b])
+    with pytest.raises(DTypeError, match=r"out\[0\] has dtype"):
+        multiply(session, a, b, [torch.empty(4, 6).half(), torch.empty(3, 6)])
+    with pytest.raises(OperandError, match=r"b\[1\] is a ndarray"):
+        multiply(session, a, [b[0], b[1].numpy()])
+    with pytest.raises(OperandError, match=r"a\[1\] is on meta"):
+        multiply(session, [a[0], torch.empty(3, 5, device="meta")], b)
+    with pytest.raises(OperandError, match=r"a\[0\] needs a gradient"):
+        multiply(session, [a[0].clone().requires_grad_(), a[1]], b)
+    with pytest.raises(OperandError, match=r"out\[1\] has several elements at one address"):
+        multiply(session, a, b, [torch.empty(4, 6), torch.empty(1, 6).expand(3, 6)])
+    with pytest.raises(OperandError, match="a is a int; expected a sequence"):
+        multiply(session, 3, b)
+    with pytest.raises(OperandError, match="b is a Tensor; expected a sequence"):
+        multiply(session, a, torch.tensor(1.0))
