@@ -28,6 +28,9 @@ the whole operand that the chip's copy engine (TMA) walks."""
 _ASYNCHRONOUS = ("sm_90", "sm_100")
 """Chips whose matrix instruction (wgmma, tcgen05) reads shared memory on its own, so that a stage
 is in use while the next one is waited for."""
+_WARPS_OF_GROUP, _ROWS_OF_GROUP = 4, 64
+"""Warps that give such an instruction together, and rows that it has."""
+_SUM_BYTES = 4
 _BARRIER_BYTES = 8
 """Of one stage that the copy engine fills."""
 _THREADS_PER_WARP = 32
@@ -124,7 +127,7 @@ class BlockKernel:
         if self.loads == "pointers" and not self.aligned and self.dtype.itemsize < 4:
             return 1
         tile, whole = self.main, self.multiply != "float32"
-        groups = tile.bm % 64 == 0 and tile.warps % 4 == 0
+        groups = tile.bm % _ROWS_OF_GROUP == 0 and tile.warps % _WARPS_OF_GROUP == 0
         asynchronous = architecture in _ASYNCHRONOUS and whole and groups
         return tile.stages if asynchronous else max(tile.stages - 1, 1)
 
@@ -136,14 +139,28 @@ class BlockKernel:
         passes between layouts passes piece by piece: matrices of the epilogue, and tiles without
         buffers that hide it.
         """
-        tile, itemsize = self.main, self.dtype.itemsize
+        return max(self._shared_bytes_of(tile, architecture) for tile in self.tiles)
+
+    def _shared_bytes_of(self, tile: BlockTile, architecture: str) -> int:
+        itemsize = self.dtype.itemsize
         buffers = self.buffers(architecture)
         loaded = buffers * (tile.bm + tile.bn) * tile.bk * itemsize
         slice_bytes = tile.bm * (tile.bn // self.slices) * itemsize
+        sums = tile.bm * tile.bn * _SUM_BYTES
+        turned = 0
+        if self.slices > 1 and tile.warps * _ROWS_OF_GROUP > tile.bm * _WARPS_OF_GROUP:
+            # Groups of warps lie side by side, and slices of columns do not: results change hands,
+            # or sums where each thread stores its own.
+            turned = sums if self.loads == "pointers" else tile.bm * tile.bn * itemsize
+        elif self.slices > 1 and architecture == "sm_100" and tile.bm == _ROWS_OF_GROUP:
+            # Rows of half an instruction: a quarter of them does. Seen, not understood.
+            turned = sums // 4
         if self.loads == "pointers":
-            return max(loaded, slice_bytes)
+            if self.split and not self.aligned:
+                turned = sums
+            return max(loaded, slice_bytes, turned)
         staged = 1 + any(operand.kind == "matrix" for operand in operands(self.epilogue))
-        return loaded + buffers * _BARRIER_BYTES + staged * slice_bytes
+        return loaded + buffers * _BARRIER_BYTES + staged * slice_bytes + turned
 
     @property
     def symbol(self) -> str:

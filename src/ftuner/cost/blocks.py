@@ -28,7 +28,7 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
-from ftuner.core.block import BlockTile, Loads, Multiply
+from ftuner.core.block import BlockKernel, BlockTile, Loads, Multiply
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
@@ -60,11 +60,6 @@ WIDEST_INSTRUCTION = 256
 PRELOADED = 4
 """Without matrix units the compiler loads the fragments of one in so many steps of `bk` before it
 multiplies. From ptxas' reports, as above."""
-STORED_AT_ONCE = 32768
-"""Bytes of a tile of C that pass through shared memory at a time, beside the stages, where the copy
-engine takes them. From what Triton's compiler reports for persistent kernels."""
-BARRIER_BYTES = 64
-"""Of shared memory, where the copy engine fills it."""
 VECTOR = MatrixInstruction(
     name="fma", rows=8, columns=16, k_bytes=4, warps=1, rate=1.0, asynchronous=False,
     accumulator_bytes=0,
@@ -200,24 +195,20 @@ def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
     return "descriptors" if described else "pointers"
 
 
-def shared_bytes(
-    tile: BlockTile, instruction: MatrixInstruction, itemsize: int, loads: Loads
-) -> int:
-    """Shared memory of a block. An asynchronous instruction still reads the stage before while the
-    next one is loaded; others have it in registers by then. The tile of C passes through the same
-    memory on its way out, unless the next tile is already being loaded."""
-    buffers = tile.stages if instruction.asynchronous else max(tile.stages - 1, 1)
-    staged, stored = buffers * stage_bytes(tile, itemsize), tile.bm * tile.bn * itemsize
-    if loads == "descriptors":
-        return staged + min(stored, STORED_AT_ONCE) + BARRIER_BYTES
-    return max(staged, stored)
+def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
+    """Shared memory of a block where matrices are aligned."""
+    loads = loads_of(hardware, multiply, True)
+    kernel = BlockKernel((tile,), dtype, multiply, "k", "k", loads)
+    return kernel.shared_bytes(hardware.architecture)
 
 
 def registers_per_thread(
-    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int
-) -> int:
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
+    aligned: bool = True,
+) -> int:  # fmt: skip
     """Registers that a thread needs, of 32 bits: accumulators, fragments of A and B of two
-    instructions, addresses, and where there are no asynchronous copies a stage on its way."""
+    instructions, addresses, and where there are no asynchronous copies a stage on its way. What is
+    not aligned comes element by element."""
     threads = tile.warps * hardware.warp_threads
     # Accumulators with memory of their own come into registers too, where the tile ends.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
@@ -230,19 +221,30 @@ def registers_per_thread(
         fragment_bytes = (tile.bm // down + tile.bn // across) * instruction.k_bytes
         found += 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
     loaded = stage_bytes(tile, itemsize) / threads
-    found += ADDRESS_REGISTERS * loaded / COPY_BYTES
+    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else itemsize)
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
     return BASE_REGISTERS + round(found)
 
 
+def fits_unaligned(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
+) -> bool:
+    """Whether the registers of a thread hold a tile whose elements are loaded one by one."""
+    instruction = instruction_of(hardware, tile, multiply)
+    if instruction is None:
+        return False
+    needed = registers_per_thread(hardware, tile, instruction, dtype.itemsize, aligned=False)
+    return needed <= hardware.registers_per_thread
+
+
 def resident_blocks(
-    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
-    loads: Loads,
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
+    multiply: Multiply,
 ) -> int:  # fmt: skip
     """Blocks that a multiprocessor holds at once; 0 if one does not fit."""
-    registers = registers_per_thread(hardware, tile, instruction, itemsize)
-    used = shared_bytes(tile, instruction, itemsize, loads)
+    registers = registers_per_thread(hardware, tile, instruction, dtype.itemsize)
+    used = shared_bytes(hardware, tile, dtype, multiply)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
     threads = tile.warps * hardware.warp_threads
@@ -270,8 +272,7 @@ def tile_cost(
     if instruction is None:
         return None
     itemsize = dtype.itemsize
-    loads = loads_of(hardware, multiply, True)
-    blocks = resident_blocks(hardware, tile, instruction, itemsize, loads)
+    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply)
     if not blocks:
         return None
     period = 1.0 / hardware.clock_hz

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +78,8 @@ class GroupedPlanner:
         self._blocks = np.array([cost.blocks for cost in self._costs])
         self._fill_s = np.array([cost.fill_s for cost in self._costs])
         self._store_s = np.array([cost.store_s for cost in self._costs])
+        fitting = library.fitting(aligned=False)
+        self._unfit_unaligned = np.array([tile not in fitting for tile in library.tiles])
         most = int(self._blocks.max())
         self._step_s = np.array(
             [[cost.seconds_of_step(max(r, 1)) for r in range(most + 1)] for cost in self._costs]
@@ -101,7 +103,9 @@ class GroupedPlanner:
 
     def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[BlockKernel, ...]:
         """Every uKernel that a plan may launch for such operands."""
-        return tuple(self.kernel(t, a_order, b_order, aligned) for t in self.library.tiles)
+        return tuple(
+            self.kernel(t, a_order, b_order, aligned) for t in self.library.fitting(aligned)
+        )
 
     def _make(self, problem: GroupedProblem) -> GroupedPlan:
         sizes = np.array(problem.sizes)
@@ -111,6 +115,8 @@ class GroupedPlanner:
         tiles = rows * columns
         ends = tiles.cumsum(axis=1)
         seconds = self._seconds(m, n, k, rows, columns, tiles, ends)
+        if not problem.aligned:
+            seconds[self._unfit_unaligned] = inf
         best = int(seconds.argmin())
         tile, cost = self.library.tiles[best], self._costs[best]
         programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)

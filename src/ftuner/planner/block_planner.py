@@ -9,7 +9,6 @@ the cheapest is the plan. Arithmetic only: nothing is compiled or measured.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import chain
 from math import inf, sqrt
 from typing import NamedTuple
 
@@ -112,10 +111,10 @@ class BlockPlanner:
 
     def _make_candidates(self, problem: BlockProblem) -> tuple[Candidate, ...]:
         library = self.library
-        narrowest = min(tile.bn for tile in library.tiles)
+        covers = library.covers(problem.aligned)
+        narrowest = min(tiles[0].bn for tiles in covers)
         chained = library.loads(problem.aligned) == "descriptors"
         found = []
-        covers = chain(((tile,) for tile in library.tiles), library.pairs)
         for tiles in covers:
             # No more than twice as wide as needed, unless there is no narrower one.
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:

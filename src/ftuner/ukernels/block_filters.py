@@ -19,7 +19,6 @@ from ftuner.cost.blocks import (
     VECTOR,
     TileCost,
     instruction_of,
-    loads_of,
     registers_per_thread,
     shared_bytes,
     stage_bytes,
@@ -99,7 +98,6 @@ def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> flo
 def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> BlockFunnel:
     """Enumerate and apply all filters in order. The hardware can multiply so."""
     size = dtype.itemsize
-    loads = loads_of(hardware, multiply, True)
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
     costs = {t: tile_cost(hardware, t, dtype, multiply) for t in sieve.left}
@@ -129,10 +127,7 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
     sieve.keep(
         "shared memory",
         "its stages do not fit the shared memory of a block",
-        lambda t: (
-            shared_bytes(t, instructions[t] or VECTOR, size, loads)
-            <= hardware.shared_bytes_per_block
-        ),
+        lambda t: shared_bytes(hardware, t, dtype, multiply) <= hardware.shared_bytes_per_block,
     )
     sieve.keep(
         "residence", "no multiprocessor has room for a block", lambda t: costs[t] is not None

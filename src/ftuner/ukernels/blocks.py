@@ -13,7 +13,7 @@ from functools import lru_cache
 from ftuner.core.block import BlockKernel, BlockTile, Loads, Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.cost.blocks import MULTIPLIES, TileCost, loads_of, supports, tile_cost
+from ftuner.cost.blocks import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.ukernels.block_filters import EXTENTS, BlockFunnel, run_block_filters, tile_rate
@@ -58,13 +58,26 @@ class BlockLibrary:
         """Every uKernel that a plan may launch for such operands: each tile with k in one part and
         in several, and each pair."""
         found = []
-        for tile in self.tiles:
-            whole = self.kernel((tile,), a_order, b_order, aligned, False, epilogue)
-            found += [whole, replace(whole, split=True)]
-        found += [
-            self.kernel(pair, a_order, b_order, aligned, False, epilogue) for pair in self.pairs
-        ]
+        for tiles in self.covers(aligned):
+            whole = self.kernel(tiles, a_order, b_order, aligned, False, epilogue)
+            found += [whole] if len(tiles) > 1 else [whole, replace(whole, split=True)]
         return tuple(found)
+
+    def covers(self, aligned: bool) -> tuple[tuple[BlockTile, ...], ...]:
+        """Tiles alone and in pairs that serve such operands."""
+        fitting = self.fitting(aligned)
+        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair)]
+        return (*((tile,) for tile in fitting), *pairs)
+
+    def fitting(self, aligned: bool) -> tuple[BlockTile, ...]:
+        """Tiles that serve such operands: those that are not aligned take registers for each
+        element that is loaded."""
+        found = tuple(tile for tile in self.tiles if aligned or self._fit_unaligned((tile,)))
+        # Rather one that spills than none.
+        return found or self.tiles[:1]
+
+    def _fit_unaligned(self, tiles: tuple[BlockTile, ...]) -> bool:
+        return all(fits_unaligned(self.hardware, tile, self.dtype, self.multiply) for tile in tiles)
 
     def cost(self, tile: BlockTile) -> TileCost:
         """What a tile of the library takes of a multiprocessor."""

@@ -179,6 +179,6 @@ def test_disagreements_say_what_is_wrong() -> None:
     kernel = CASES[0].kernel
     shared = kernel.shared_bytes("sm_90")
     assert disagreements(kernel, "sm_90", Resources(256, 200, 0, shared + 100)) == ()
-    found = disagreements(kernel, "sm_90", Resources(256, 100, 8, shared + 4096))
+    found = disagreements(kernel, "sm_90", Resources(256, 100, 40, shared + 4096))
     assert len(found) == 3
-    assert found[0] == "spills 8 bytes of a thread's registers"
+    assert found[0] == "spills 40 bytes of a thread's registers"

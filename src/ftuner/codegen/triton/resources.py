@@ -22,8 +22,12 @@ _INFO = ".nv.info"
 _SIZED = 4
 """Format of an attribute that tells its own size; all others are four bytes."""
 _FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
-MOST_REGISTERS = 255
-"""Of a thread, by the instruction set of NVIDIA's chips; AMD's may have twice as many."""
+MOST_REGISTERS = {32: 255, 64: 256}
+"""Of a thread, by threads of a warp: by the instruction set of NVIDIA's chips; of AMD's where two
+waves share what there is."""
+FEW_SPILLED_BYTES = 32
+"""What ptxas spills now and then of threads that take far fewer registers than there are: numbers
+of the walk over tiles."""
 _ACCUMULATES_IN_REGISTERS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 """The others have memory of their own for that, or registers that are counted apart."""
 _SLACK_BYTES = 512
@@ -116,9 +120,9 @@ def disagreements(kernel: BlockKernel, architecture: str, compiled: Resources) -
     accumulators = kernel.main.accumulators_per_thread(warp_threads)
     modelled = kernel.shared_bytes(architecture)
     found = []
-    if compiled.spilled_bytes:
+    if compiled.spilled_bytes > FEW_SPILLED_BYTES:
         found.append(f"spills {compiled.spilled_bytes} bytes of a thread's registers")
-    if compiled.registers > MOST_REGISTERS:
+    if compiled.registers > MOST_REGISTERS[warp_threads]:
         found.append(f"takes {compiled.registers} registers of a thread")
     if compiled.registers < accumulators and architecture in _ACCUMULATES_IN_REGISTERS:
         found.append(f"has {compiled.registers} registers for {accumulators} accumulators")

@@ -1,0 +1,45 @@
+"""Whole libraries compiled ahead of time, without a GPU: every uKernel is what its model says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.resources import disagreements
+from ftuner.codegen.triton.targets import TARGETS
+from ftuner.core.block import Multiply
+from ftuner.core.dtype import BFLOAT16, FLOAT32
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.ukernels.blocks import build_block_library
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compile_all
+
+
+@pytest.mark.parametrize(
+    ("chip", "multiply"),
+    [
+        ("a100-sxm-80gb", "bfloat16"),
+        ("h200", "bfloat16"),
+        ("h200", "tf32"),
+        ("b200", "bfloat16"),
+        ("mi300x", "bfloat16"),
+    ],
+)
+def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply) -> None:
+    hardware = load_recorded(chip)
+    assert isinstance(hardware, GpuHardware)
+    dtype = FLOAT32 if multiply == "tf32" else BFLOAT16
+    kernels = build_block_library(hardware, dtype, multiply).kernels("k", "k")
+    target = TARGETS[hardware.architecture]
+    found = {}
+    for kernel, compiled in zip(
+        kernels, compile_all([(gemm_source(k), target) for k in kernels]), strict=True
+    ):
+        assert compiled.resources is not None, (kernel.symbol, compiled.error)
+        wrong = disagreements(kernel, target.name, compiled.resources)
+        if wrong or compiled.resources.shared_bytes > hardware.shared_bytes_per_block:
+            found[kernel.symbol] = (compiled.resources, *wrong)
+    assert not found
