@@ -24,6 +24,7 @@ from benchmarks.gpu_bench import (
     error_of,
     finite,
     multiplying,
+    shuffled,
 )
 from benchmarks.gpu_graphs import GRAPHS, run_graph
 from benchmarks.gpu_regret import Forced, named, plans
@@ -104,7 +105,7 @@ def _sources(session: GpuSession) -> list[Source]:
 
 
 def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
-    """All checks, by label; the products that share kernels first."""
+    """All checks, by label."""
     few = thin(bench.session)
     multiplies = DRY_MULTIPLIES if bench.dry else MULTIPLIES
     shapes = DRY_SHAPES if bench.dry else SHAPES
@@ -255,7 +256,7 @@ def correct(bench: Bench, section: Section) -> None:
     left = 0
     if not bench.dry:
         bench.session.kernels.prepare(_sources(bench.session))
-    for label, check in checks(bench):
+    for label, check in shuffled(checks(bench)):
         if section.known(label):
             continue
         if bench.left_s <= 0:

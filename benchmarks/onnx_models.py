@@ -1,7 +1,7 @@
 """Whole models as ONNX files, written as exporters write them: a BERT, and blocks of a Llama.
 
-Batch and length are dynamic. Weights are given by the names of `benchmarks.torch_models`, and lie in
-a file beside the model, so that models of more than 2 GiB can be written.
+Batch and length are dynamic. Weights are given by the names of `benchmarks.torch_models`, and lie
+in a file beside the model, so that models of more than 2 GiB can be written.
 """
 
 from __future__ import annotations
