@@ -201,10 +201,11 @@ def main(
 
     if not dry and not torch.cuda.is_available():
         fail("benchmarks.gpu measures a CUDA device, and PyTorch finds none; --dry needs none")
-    with tempfile.TemporaryDirectory(prefix="ftuner-gpu-") as scratch:
-        # Empty caches, so that tuning starts from nothing.
-        os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / "triton")
-        os.environ["FTUNER_CACHE_DIR"] = str(Path(scratch) / "ftuner")
+    # PyTorch's compiling processes may write to the end.
+    with tempfile.TemporaryDirectory(prefix="ftuner-gpu-", ignore_cleanup_errors=True) as scratch:
+        # Empty caches, so that tuning starts from nothing, and PyTorch's compiler does.
+        for variable in ("TRITON_CACHE_DIR", "FTUNER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            os.environ[variable] = str(Path(scratch) / variable.lower())
         from benchmarks.gpu_bench import DRY_KIND, KIND
 
         bench, made = dry_bench() if dry else device_bench()
@@ -230,6 +231,7 @@ def main(
             bench.deadline = now + max(end - now, 0.0) * shares[0] / sum(shares)
             path = folder / f"{head['kind']}-{name}.json"
             right = run_section(name, bench, head, path, resume) and right
+        print(f"tables: python -m benchmarks.report_gpu {folder}")
     if not right:
         raise typer.Exit(1)
 

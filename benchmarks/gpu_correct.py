@@ -8,6 +8,7 @@ timed.
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -269,6 +270,7 @@ def correct(bench: Bench, section: Section) -> None:
                 error = check()
             found = {"error": error, "right": bool(error <= 1.0)}
         except Exception as error:
+            traceback.print_exc()
             found = {"right": False, "raised": f"{type(error).__name__}: {error}"}
         section.add(label, **found)
     section.document["left"] = left

@@ -9,6 +9,7 @@ timed with the copy of the inputs to where the graph reads them.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -107,6 +108,8 @@ class _Calls:
         except Exception as error:
             # One that the device does not get over is raised again here, and ends the section.
             self._bench.synchronize()
+            if name == SUBJECT:
+                traceback.print_exc()
             self.refused[name] = {"refused": f"{type(error).__name__}: {error}"}
             return
         if self._expected is None:
@@ -227,6 +230,7 @@ class _Attempts:
                 with multiplying("tf32"), torch.inference_mode():
                     part(bench, self._section, model, lambda model=model: self._subject(model))
             except Exception as error:
+                traceback.print_exc()
                 self.failed[model.name] = f"{model.name}: {type(error).__name__}: {error}"
         bench.deadline = whole
 
