@@ -18,7 +18,7 @@ from benchmarks import minilm
 from benchmarks.gpu_bench import SUBJECT, TORCH_TYPES, Bench
 from benchmarks.onnx_models import (
     BERT_BASE,
-    LLAMA_BLOCKS,
+    LLAMA_BLOCK,
     MINILM,
     TINY_DECODER,
     TINY_ENCODER,
@@ -141,7 +141,7 @@ def _bert(bench: Bench) -> Subject:
 
 
 def _llama(bench: Bench) -> Subject:
-    shape = TINY_DECODER if bench.dry else LLAMA_BLOCKS
+    shape = TINY_DECODER if bench.dry else LLAMA_BLOCK
     return _written(bench, TF32 if bench.dry else HALF, shape)
 
 
@@ -174,7 +174,7 @@ def wanted(dry: bool) -> list[Wanted]:
     if dry:
         return [Wanted("a Llama", _llama, DRY_SHAPES), Wanted("a BERT", _bert, DRY_SHAPES[1:])]
     return [
-        Wanted("Llama-8B, 2 blocks", _llama, LLAMA_SHAPES),
+        Wanted("Llama-8B block", _llama, LLAMA_SHAPES),
         Wanted("BERT-base", _bert, BERT_SHAPES),
         Wanted("MiniLM", _minilm, MINILM_SHAPES),
     ]

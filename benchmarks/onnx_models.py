@@ -1,7 +1,7 @@
 """Whole models as ONNX files, written as exporters write them: a BERT, and blocks of a Llama.
 
-Batch and length are dynamic. Weights are given by the names of `benchmarks.torch_models`, and lie
-in a file beside the model, so that models of more than 2 GiB can be written.
+Batch and length are dynamic. Weights are given as `benchmarks.torch_models.weights_of` does, and
+lie in a file beside the model, so that models of more than 2 GiB can be written.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Decoder:
 
 BERT_BASE = Encoder(12, 768, 12, 3072, 30522, 512)
 MINILM = Encoder(3, 384, 12, 1536, 30522, 512)
-LLAMA_BLOCKS = Decoder(2, 4096, 32, 8, 14336, 8192)
-"""Two of the 32 blocks of Llama 3 8B."""
+LLAMA_BLOCK = Decoder(1, 4096, 32, 8, 14336, 8192)
+"""One of the 32 blocks of Llama 3 8B, which are alike."""
 TINY_ENCODER = Encoder(2, 32, 4, 48, 50, 40)
 TINY_DECODER = Decoder(2, 32, 4, 2, 48, 40)
 
@@ -121,10 +121,8 @@ class _Writer:
         return self.stored(name, self._weights[name])
 
     def linear(self, x: str, name: str) -> str:
-        """A product by a weight that is stored as exporters do, and a bias where there is one."""
-        y: str = self.node("MatMul", x, self.stored(f"{name}.weight", self._weights[
-            f"{name}.weight"
-        ].T))  # fmt: skip
+        """A product by a weight, `(inputs, outputs)`, and a bias where there is one."""
+        y: str = self.node("MatMul", x, self.weight(f"{name}.weight"))
         if f"{name}.bias" in self._weights:
             y = self.node("Add", self.weight(f"{name}.bias"), y)
         return y

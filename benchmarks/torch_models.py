@@ -128,5 +128,9 @@ def made(shape: Encoder | Decoder, device: torch.device) -> EncoderModule | Deco
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """The parameters by name, in the CPU's memory."""
-    return {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
+    """The parameters by name, in the CPU's memory, and those of products as `(inputs, outputs)`."""
+    products = {f"{n}.weight" for n, part in module.named_modules() if isinstance(part, nn.Linear)}
+    return {
+        name: (weight.mT.contiguous() if name in products else weight).detach().cpu().numpy()
+        for name, weight in module.named_parameters()
+    }

@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 
 from benchmarks.onnx_models import (  # noqa: E402
     BERT_BASE,
-    LLAMA_BLOCKS,
+    LLAMA_BLOCK,
     MODEL_FILE,
     TINY_DECODER,
     TINY_ENCODER,
@@ -98,10 +98,10 @@ def test_widths_are_those_of_the_models():
     """By their published numbers of parameters: 110 million of BERT, 218 million of a block."""
     with torch.device("meta"):
         encoder = sum(p.numel() for p in _module(BERT_BASE).parameters())
-        decoder = sum(p.numel() for p in _module(LLAMA_BLOCKS).parameters())
+        decoder = sum(p.numel() for p in _module(LLAMA_BLOCK).parameters())
     # Without the pooler, and with one row of the two kinds of token.
     assert encoder == 109_482_240 - 768 * 768 - 768 - 768
-    assert decoder == 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096 + 2 * 4096)
+    assert decoder == 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096 + 2 * 4096
 
 
 def _module(shape: Encoder | Decoder) -> torch.nn.Module:
