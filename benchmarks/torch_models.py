@@ -14,7 +14,7 @@ SPREAD = 0.1
 """Of biases, and of the scales of norms about one."""
 
 
-class _EncoderLayer(nn.Module):  # type: ignore[misc]
+class _EncoderLayer(nn.Module):
     def __init__(self, shape: Encoder) -> None:
         super().__init__()
         width = shape.width
@@ -30,7 +30,7 @@ class _EncoderLayer(nn.Module):  # type: ignore[misc]
         return self.norm(self.down(functional.gelu(self.up(x))) + x)
 
 
-class EncoderModule(nn.Module):  # type: ignore[misc]
+class EncoderModule(nn.Module):
     """A BERT: token ids and a mask to the last hidden states."""
 
     def __init__(self, shape: Encoder) -> None:
@@ -51,7 +51,7 @@ class EncoderModule(nn.Module):  # type: ignore[misc]
         return x
 
 
-class _DecoderLayer(nn.Module):  # type: ignore[misc]
+class _DecoderLayer(nn.Module):
     def __init__(self, shape: Decoder) -> None:
         super().__init__()
         width, shared = shape.width, shape.groups * shape.depth
@@ -81,7 +81,7 @@ class _DecoderLayer(nn.Module):  # type: ignore[misc]
         return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
 
-class DecoderModule(nn.Module):  # type: ignore[misc]
+class DecoderModule(nn.Module):
     """Blocks of a Llama: hidden states to those behind them."""
 
     def __init__(self, shape: Decoder) -> None:

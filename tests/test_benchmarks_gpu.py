@@ -80,7 +80,8 @@ def test_new_shapes_have_nothing_compiled(dry):
     assert second["torch.compile"]["compiled"] == 1
     assert all(entry["first_s"] > 0 and entry["last_s"] > 0 for entry in second.values())
     products = results.load(dry / "gpu-dry-gemm.json")["cases"]
-    assert [case["compiled"] > 0 for case in products][1:] == [False, True, False]
+    # Two of each element type.
+    assert [case["compiled"] for case in products][1::2] == [0, 0]
 
 
 def test_regret_compares_plans_of_the_library(dry):
