@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
     "gemm": ("benchmarks.gpu_products", "gemm", 150.0),
     "regret": ("benchmarks.gpu_regret", "regret", 60.0),
     "bmm": ("benchmarks.gpu_products", "bmm", 60.0),
-    "models": ("benchmarks.gpu_models", "models", 90.0),
+    "models": ("benchmarks.gpu_models", "models", 240.0),
     "compiled": ("benchmarks.gpu_products", "compiled", 90.0),
 }
 """Module, function and share of the time, in the order of a run. Compiling from an empty cache
@@ -103,6 +103,20 @@ def driver_version() -> str:
             return "unknown"
     found = re.search(r"\d+\.\d+(\.\d+)*", text)
     return found.group() if found else "unknown"
+
+
+def machine_of_interpreter() -> dict[str, Any]:
+    """The same of a dry run, of which nothing was measured."""
+    return {
+        "cpu_model": "Triton's interpreter",
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "cores": 0,
+        "cache_bytes": {"L2": 0},
+        "driver": "none",
+        "cuda": "none",
+        "dram_bytes": 0,
+    }
 
 
 def device_bench() -> tuple[Any, dict[str, float]]:
@@ -187,14 +201,15 @@ def main(
 
     if not dry and not torch.cuda.is_available():
         fail("benchmarks.gpu measures a CUDA device, and PyTorch finds none; --dry needs none")
-    with tempfile.TemporaryDirectory(prefix="ftuner-gpu-") as scratch:
-        # Empty caches, so that tuning starts from nothing.
-        os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / "triton")
-        os.environ["FTUNER_CACHE_DIR"] = str(Path(scratch) / "ftuner")
+    # PyTorch's compiling processes may write to the end.
+    with tempfile.TemporaryDirectory(prefix="ftuner-gpu-", ignore_cleanup_errors=True) as scratch:
+        # Empty caches, so that tuning starts from nothing, and PyTorch's compiler does.
+        for variable in ("TRITON_CACHE_DIR", "FTUNER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            os.environ[variable] = str(Path(scratch) / variable.lower())
         from benchmarks.gpu_bench import DRY_KIND, KIND
 
         bench, made = dry_bench() if dry else device_bench()
-        machine = {"cpu_model": "Triton's interpreter"} if dry else machine_of_device()
+        machine = machine_of_interpreter() if dry else machine_of_device()
         slug = re.sub(r"[^a-z0-9]+", "-", machine["cpu_model"].lower()).strip("-")
         folder = out or (Path(tempfile.mkdtemp(prefix="dry-")) if dry else RESULTS / slug)
         head = {
@@ -216,6 +231,7 @@ def main(
             bench.deadline = now + max(end - now, 0.0) * shares[0] / sum(shares)
             path = folder / f"{head['kind']}-{name}.json"
             right = run_section(name, bench, head, path, resume) and right
+        print(f"tables: python -m benchmarks.report_gpu {folder}")
     if not right:
         raise typer.Exit(1)
 

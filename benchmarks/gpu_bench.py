@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,7 @@ TORCH_TYPES = {
 }
 INPUT_ROUNDOFF = {"bfloat16": 0.0, "float16": 0.0, "tf32": 2.0**-10, "float32": 0.0}
 """What each operand may err by, relatively: tf32 keeps ten bits, and may cut instead of round."""
+_Case = TypeVar("_Case")
 ENDLESS = 1e30
 """In place of errors that are infinite or no number."""
 CONFIDENCE = 8.0
@@ -93,6 +94,11 @@ class Bench:
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
 
+    @property
+    def kernels(self) -> int:
+        """Kernels that were compiled so far."""
+        return len(self.session.kernels._kernels)
+
     def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
         """Random tensors that begin at aligned addresses."""
         elements = math.prod(shape)
@@ -112,6 +118,13 @@ class Bench:
     def synchronize(self) -> None:
         if not self.dry:
             torch.cuda.synchronize(self.device)
+
+
+def shuffled(cases: Iterable[_Case]) -> list[_Case]:
+    """In an order without order, the same each time: a run that is cut off has a fair sample."""
+    found = list(cases)
+    random.Random(0).shuffle(found)
+    return found
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Product:
 
 
 def gemm_cases() -> list[Product]:
-    """The most wanted first: bfloat16 of all sets, then a few of the other element types."""
+    """bfloat16 of all sets, and a few of the other element types."""
     found = [
         Product(LLAMA, "bfloat16", "nt", 0, m, n, k) for n, k in LLAMA_LAYERS for m in LLAMA_ROWS
     ]

@@ -8,6 +8,7 @@ timed.
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -24,6 +25,7 @@ from benchmarks.gpu_bench import (
     error_of,
     finite,
     multiplying,
+    shuffled,
 )
 from benchmarks.gpu_graphs import GRAPHS, run_graph
 from benchmarks.gpu_grouped import GROUPED, plain
@@ -114,7 +116,7 @@ def _sources(session: GpuSession) -> list[Source]:
 
 
 def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
-    """All checks, by label; the products that share kernels first."""
+    """All checks, by label."""
     few = thin(bench.session)
     multiplies = DRY_MULTIPLIES if bench.dry else MULTIPLIES
     shapes = DRY_SHAPES if bench.dry else SHAPES
@@ -269,7 +271,7 @@ def correct(bench: Bench, section: Section) -> None:
     left = 0
     if not bench.dry:
         bench.session.kernels.prepare(_sources(bench.session))
-    for label, check in checks(bench):
+    for label, check in shuffled(checks(bench)):
         if section.known(label):
             continue
         if bench.left_s <= 0:
@@ -282,6 +284,7 @@ def correct(bench: Bench, section: Section) -> None:
                 error = check()
             found = {"error": error, "right": bool(error <= 1.0)}
         except Exception as error:
+            traceback.print_exc()
             found = {"right": False, "raised": f"{type(error).__name__}: {error}"}
         section.add(label, **found)
     section.document["left"] = left

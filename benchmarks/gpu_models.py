@@ -1,229 +1,280 @@
-"""Whole models on a GPU over dynamic shapes, against the same in PyTorch, eager and compiled, each
-with and without CUDA graphs.
+"""Whole models on a GPU over dynamic shapes, against the same in PyTorch: eager, compiled for any
+shape, and padded to buckets; each with and without CUDA graphs.
 
 Times are what the caller waits for, launches included: shapes change from call to call in use, and
-then nothing hides them. With a CUDA graph a shape is captured first, and its replays are timed.
+then nothing hides them. With a CUDA graph a shape, or its bucket, is captured first; replays are
+timed with the copy of the inputs to where the graph reads them.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from benchmarks.gpu_bench import SUBJECT, Bench, Section, finite, multiplying
-from benchmarks.gpu_timing import Settings
-from benchmarks.minilm import EMBEDDING, VOCABULARY, model_path, torch_encoder
-from ftuner.core.dim import symbol
-from ftuner.core.dtype import FLOAT32
-from ftuner.graph.builder import Builder
-from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.gpu.model import GpuModel
+from benchmarks.gpu_bench import SUBJECT, Bench, Section, finite, multiplying, shuffled
+from benchmarks.gpu_padding import PADDED, padded, padded_lengths, trimmed
+from benchmarks.gpu_subjects import COMPILED, EAGER, Feeds, Run, Shape, Subject, Wanted, wanted
+from benchmarks.gpu_timing import Call, Settings
 
 SETTINGS = Settings(ahead=False, rounds=7)
-FORWARD_SIZES = (4096, 14336)
-"""Width and inner width of Llama 3 8B."""
-FORWARD_ROWS = (1, 5, 17, 48, 77, 128, 197, 333, 512, 1024, 2048)
-ENCODER_SHAPES = ((1, 5), (1, 16), (1, 31), (1, 77), (1, 128), (1, 197), (1, 512), (8, 13),
-                  (8, 77), (8, 128), (32, 64), (32, 197))  # fmt: skip
 COPIES = 4
+"""Inputs that calls rotate through."""
+FIRST_CALLS = 10
 GRAPH = ", CUDA graph"
-COMPILED = "torch.compile"
-EPSILON = 1e-5
-
-Feeds = Mapping[str, torch.Tensor]
-Run = Callable[[Feeds], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model in all engines."""
-
-    name: str
-    runs: Mapping[str, Run]
-    shapes: tuple[tuple[int, ...], ...]
-    feeds: Callable[[tuple[int, ...]], Feeds]
-    tolerance: float
-    """Of outputs against eager PyTorch's, over the largest."""
+STATIC = "torch.compile for a bucket"
+"""Of a static shape, padded to powers of two."""
+STATIC_BUCKETS = f"{PADDED}powers of two"
+STATIC_SECONDS = 30.0
+"""Time that one more bucket needs, before the first has told."""
+MOST_COMPILED = 64
+"""Shapes that PyTorch may compile one module for; by default eight."""
 
 
-def _forward(bench: Bench) -> Subject:
-    """The feed-forward block of a Llama layer, float32 multiplied as tf32: norm, gate and up, down,
-    residual."""
-    width, inner = (16, 24) if bench.dry else FORWARD_SIZES
-    device, rows = bench.device, symbol("S")
-    generator = torch.Generator(device).manual_seed(0)
-
-    def weight(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=device, generator=generator) / shape[0] ** 0.5
-
-    scale = 1.0 + weight(width)
-    gate, up, down = weight(width, inner), weight(width, inner), weight(inner, width)
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (rows, width))
-    constants = [builder.constant(w.cpu().numpy()) for w in (scale, gate, up, down)]
-    normed = builder.add("norm", x, constants[0], axis=1, epsilon=EPSILON, rms=True)
-    opened = builder.add("silu", builder.add("matmul", normed, constants[1]))
-    y = builder.add("multiply", opened, builder.add("matmul", normed, constants[2]))
-    y = builder.add("add", builder.add("matmul", y, constants[3]), x)
-    model = GpuModel(optimised(builder.graph([x], [("y", y)])), bench.session)
-    stored = [w.mT.contiguous() for w in (gate, up, down)]
-    functional = torch.nn.functional
-
-    def eager(x: torch.Tensor) -> torch.Tensor:
-        normed = functional.rms_norm(x, (width,), scale, EPSILON)
-        hidden = functional.silu(functional.linear(normed, stored[0]))
-        return functional.linear(hidden * functional.linear(normed, stored[1]), stored[2]) + x
-
-    compiled = torch.compile(eager, dynamic=True, backend="eager" if bench.dry else "inductor")
-
-    def feeds(shape: tuple[int, ...]) -> Feeds:
-        return {"x": torch.randn((*shape, width), device=device)}
-
-    return Subject(
-        "llama-8b feed-forward",
-        {
-            SUBJECT: lambda f: model.run(f)[0],
-            "torch": lambda f: eager(f["x"]),
-            COMPILED: lambda f: compiled(f["x"]),
-        },
-        tuple((n,) for n in ((3, 5) if bench.dry else FORWARD_ROWS)),
-        feeds,
-        tolerance=2e-2,
-    )
+def graphs_compiled() -> int:
+    """Graphs that PyTorch's compiler was given in this process."""
+    found: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return found
 
 
-def _encoder(bench: Bench) -> Subject:
-    """MiniLM, from its ONNX file; float32 multiplied as tf32."""
-    from ftuner.frontends.onnx import import_model
-
-    device = bench.device
-    model = GpuModel(optimised(import_model(model_path()).graph), bench.session)
-    at = [output.name for output in model.outputs].index(EMBEDDING)
-    eager = torch_encoder(model_path()).to(device)
-    compiled = torch.compile(eager, dynamic=True, backend="eager" if bench.dry else "inductor")
-    numbers = np.random.default_rng(0)
-
-    def feeds(shape: tuple[int, ...]) -> Feeds:
-        mask = torch.ones(shape, dtype=torch.int64)
-        mask[1::2, (shape[1] + 1) // 2 :] = 0
-        tokens = torch.from_numpy(numbers.integers(0, VOCABULARY, shape))
-        return {"input_ids": tokens.to(device), "attention_mask": mask.to(device)}
-
-    return Subject(
-        "MiniLM",
-        {
-            SUBJECT: lambda f: model.run(f)[at],
-            "torch": lambda f: eager(*f.values()),
-            COMPILED: lambda f: compiled(*f.values()),
-        },
-        ((1, 3),) if bench.dry else ENCODER_SHAPES,
-        feeds,
-        tolerance=2e-2,
-    )
+def compiled_by(bench: Bench) -> dict[str, int]:
+    """What was compiled so far, by engine: our kernels, its graphs."""
+    return {SUBJECT: bench.kernels, COMPILED: graphs_compiled()}
 
 
-def captured(run: Run, feeds: Feeds, device: torch.device) -> Callable[[], torch.Tensor]:
-    """A call that replays what a run launches."""
+@contextmanager
+def not_waiting() -> Iterator[None]:
+    """Raise where anything waits for the device. A capture that fails for that would leave the
+    allocator of PyTorch before 2.12 in a state in which the next capture ends the process
+    (pytorch#180395)."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def captured(run: Run, feeds: Feeds, device: torch.device) -> Run:
+    """Replays of what a run launches, on inputs that are copied to where it read them: all of them,
+    or what comes before the padding."""
+    static = {name: x.clone() for name, x in feeds.items()}
+    before = torch.cuda.current_stream(device)
     stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        # Twice: what is made on first use is not made while capturing.
-        run(feeds)
-        run(feeds)
-    torch.cuda.current_stream(device).wait_stream(stream)
+    stream.wait_stream(before)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        out = run(feeds)
+    try:
+        with torch.cuda.stream(stream):
+            # What is made on first use is not made while capturing.
+            run(static)
+            with not_waiting():
+                run(static)
+        with torch.cuda.graph(graph, stream=stream):
+            out = run(static)
+    finally:
+        # A capture that fails leaves its stream the current one.
+        torch.cuda.set_stream(before)
+    torch.cuda.synchronize(device)
 
-    def replay() -> torch.Tensor:
+    def replay(given: Feeds) -> torch.Tensor:
+        for name, x in given.items():
+            static[name][tuple(map(slice, x.shape))].copy_(x)
         graph.replay()
         return out
 
     return replay
 
 
+class _Calls:
+    """Calls of all engines on the inputs of one shape; engines that fail or err say why."""
+
+    def __init__(self, bench: Bench, subject: Subject, shape: Shape) -> None:
+        self._bench, self._subject, self._length = bench, subject, shape[1]
+        self.feeds = [subject.feeds(shape) for _ in range(COPIES)]
+        self.calls: dict[str, list[Call]] = {}
+        self.refused: dict[str, dict[str, str]] = {}
+        self._expected: torch.Tensor | None = None
+
+    def add(self, name: str, prepare: Callable[[], Run]) -> None:
+        """An engine, if the run that `prepare` makes gives what eager PyTorch does."""
+        # Not the inputs that a graph was captured on: it must read those that it is given.
+        checked = self.feeds[-1]
+        try:
+            run = prepare()
+            y = run(checked)
+        except Exception as error:
+            # One that the device does not get over is raised again here, and ends the section.
+            self._bench.synchronize()
+            if name == SUBJECT:
+                traceback.print_exc()
+            self.refused[name] = {"refused": f"{type(error).__name__}: {error}"}
+            return
+        if self._expected is None:
+            self._expected = self._subject.runs[EAGER](checked)
+        difference = _difference(y, self._expected)
+        if not difference <= self._subject.tolerance:
+            self.refused[name] = {"refused": f"differs by {difference:.2g}"}
+            return
+        self.calls[name] = [lambda run=run, f=f: run(f) for f in self.feeds]
+
+    def add_captured(self, name: str, run: Run) -> None:
+        if not self._bench.dry:
+            self.add(name + GRAPH, lambda: captured(run, self.feeds[0], self._bench.device))
+
+    def add_padded(self, name: str, run: Run, length: int, plain: bool = True) -> None:
+        """An engine on padded inputs, its outputs cut to the length that was asked for."""
+        own, device = self._length, self._bench.device
+        if plain:
+            self.add(name, lambda: lambda feeds: trimmed(run(padded(feeds, length)), own))
+
+        def replayed() -> Run:
+            whole = captured(run, padded(self.feeds[0], length), device)
+            return lambda feeds: trimmed(whole(feeds), own)
+
+        if not self._bench.dry:
+            self.add(name + GRAPH, replayed)
+
+    def timed(self) -> dict[str, Any]:
+        settings = SETTINGS
+        if self._bench.dry:
+            settings = replace(self._bench.settings, ahead=False)
+        result = self._bench.compare(self.calls, settings)
+        return {**result, "engines": {**result["engines"], **self.refused}}
+
+
 def _difference(y: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest, over the largest of what was expected."""
     scale = expected.double().abs().max().clamp_min(1e-30)
     return finite((y.double() - expected.double()).abs().max() / scale)
 
 
-def run_shape(bench: Bench, subject: Subject, shape: tuple[int, ...]) -> dict[str, Any]:
+def first_calls(bench: Bench, name: str, run: Run, feeds: list[Feeds]) -> dict[str, Any]:
+    """Seconds of the first calls of a shape, the first and the last of them, and what they had
+    compiled."""
+    before = compiled_by(bench).get(name, 0)
+    seconds = []
+    for number in range(2 if bench.dry else FIRST_CALLS):
+        bench.synchronize()
+        began = time.perf_counter()
+        run(feeds[number % len(feeds)])
+        bench.synchronize()
+        seconds.append(time.perf_counter() - began)
+    compiled = compiled_by(bench).get(name, 0) - before
+    return {"first_s": seconds[0], "last_s": seconds[-1], "compiled": compiled}
+
+
+def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     """Check and time one shape; the result as JSON."""
-    feeds = [subject.feeds(shape) for _ in range(COPIES)]
-    began = time.perf_counter()
-    subject.runs[SUBJECT](feeds[0])
-    bench.synchronize()
-    first_s = time.perf_counter() - began
-    expected = subject.runs["torch"](feeds[0])
-    calls: dict[str, list[Callable[[], object]]] = {}
-    refused: dict[str, dict[str, str]] = {}
+    calls = _Calls(bench, subject, shape)
+    first: dict[str, Any] = {}
     for name, run in subject.runs.items():
-        calls[name] = [lambda run=run, f=f: run(f) for f in feeds]
-        if not bench.dry and name != COMPILED:
+
+        def started(name: str = name, run: Run = run) -> Run:
+            first[name] = first_calls(bench, name, run, calls.feeds)
+            return run
+
+        calls.add(name, started)
+        if name in calls.calls:
+            calls.add_captured(name, run)
+    for name, length in padded_lengths(shape[1], subject.positions).items():
+        calls.add_padded(name, subject.runs[EAGER], length)
+    return {"first_calls": first, **calls.timed()}
+
+
+def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
+    """Time one shape padded to its bucket, which is compiled and captured for that alone."""
+    length = padded_lengths(shape[1], subject.positions).get(STATIC_BUCKETS, shape[1])
+    calls = _Calls(bench, subject, shape)
+    with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
+        began = time.perf_counter()
+        subject.static(padded(calls.feeds[0], length))
+        bench.synchronize()
+        compile_s = time.perf_counter() - began
+        calls.add(SUBJECT, lambda: subject.runs[SUBJECT])
+        calls.add_captured(SUBJECT, subject.runs[SUBJECT])
+        calls.add_padded(STATIC, subject.static, length, plain=bench.dry)
+        result = calls.timed()
+    return {"compile_s": compile_s, "bucket": length, **result}
+
+
+class _Attempts:
+    """Models, each made when it is first asked for; one that fails does not stop the others."""
+
+    def __init__(self, bench: Bench, section: Section) -> None:
+        self._bench, self._section = bench, section
+        self._made: dict[str, Subject] = {}
+        self.failed: dict[str, str] = {}
+
+    def each(self, part: Callable[[Bench, Section, Wanted, Callable[[], Subject]], None]) -> None:
+        """Measure a part of every model, each within an equal share of the time that is left."""
+        bench, whole = self._bench, self._bench.deadline
+        rest = [model for model in wanted(bench.dry) if model.name not in self.failed]
+        for number, model in enumerate(rest):
+            now = time.monotonic()
+            bench.deadline = now + (whole - now) / (len(rest) - number)
             try:
-                calls[name + GRAPH] = [captured(run, f, bench.device) for f in feeds]
+                with multiplying("tf32"), torch.inference_mode():
+                    part(bench, self._section, model, lambda model=model: self._subject(model))
             except Exception as error:
-                torch.cuda.synchronize(bench.device)
-                refused[name + GRAPH] = {"refused": f"{type(error).__name__}: {error}"}
-    for name, own in list(calls.items()):
-        difference = _difference(own[0](), expected)  # type: ignore[arg-type]
-        if not difference <= subject.tolerance:
-            refused[name] = {"refused": f"differs by {difference:.2g}"}
-            del calls[name]
-    result = bench.compare(calls, SETTINGS)
-    result["engines"] |= refused
-    ours = result["engines"].get(SUBJECT + GRAPH, {})
-    theirs = result["engines"].get("torch" + GRAPH, {})
-    own = result["engines"].get(SUBJECT, {})
-    plain = [result["engines"].get(name, {}).get("median_s") for name in ("torch", COMPILED)]
-    found = [seconds for seconds in plain if seconds]
-    result["ratio_plain"] = min(found) / own["median_s"] if found and "median_s" in own else None
-    both = "median_s" in ours and "median_s" in theirs
-    result["ratio_graph"] = theirs["median_s"] / ours["median_s"] if both else None
-    return {"model": subject.name, "shape": list(shape), "first_s": first_s, **result}
+                traceback.print_exc()
+                self.failed[model.name] = f"{model.name}: {type(error).__name__}: {error}"
+        bench.deadline = whole
+
+    def _subject(self, model: Wanted) -> Subject:
+        found = self._made.get(model.name)
+        if found is None:
+            began = time.perf_counter()
+            found = self._made[model.name] = model.make(self._bench)
+            self._bench.synchronize()
+            seconds = time.perf_counter() - began
+            self._section.document.setdefault("load_s", {})[model.name] = seconds
+        return found
 
 
 def models(bench: Bench, section: Section) -> None:
-    """All models, of which one that fails does not stop the others."""
-    makers: dict[str, Callable[[Bench], Subject]] = {"feed-forward": _forward}
-    if importlib.util.find_spec("onnx") is None:
-        section.document["skipped"] = "MiniLM: the package onnx is not installed"
-    elif not bench.dry:
-        makers["MiniLM"] = _encoder
+    """All models at all shapes, and then buckets that are compiled for, while there is time."""
     section.document["left"] = 0
-    failed = []
-    for name, make in makers.items():
-        try:
-            with multiplying("tf32"), torch.inference_mode():
-                _run_model(bench, section, make)
-        except Exception as error:
-            failed.append(f"{name}: {type(error).__name__}: {error}")
-    if failed:
-        raise RuntimeError("; ".join(failed))
+    attempts = _Attempts(bench, section)
+    attempts.each(_run_shapes)
+    attempts.each(_run_buckets)
+    if attempts.failed:
+        raise RuntimeError("; ".join(attempts.failed.values()))
 
 
-def _run_model(bench: Bench, section: Section, make: Callable[[Bench], Subject]) -> None:
-    began = time.perf_counter()
-    subject = make(bench)
-    bench.synchronize()
-    section.document.setdefault("load_s", {})[subject.name] = time.perf_counter() - began
-    shapes = list(subject.shapes)
-    # In no order: a shape comes after others that are longer and shorter.
-    random.Random(0).shuffle(shapes)
-    for shape in shapes:
-        label = f"{subject.name} {'x'.join(map(str, shape))}"
+def _run_shapes(
+    bench: Bench, section: Section, model: Wanted, subject: Callable[[], Subject]
+) -> None:
+    """In no order: a shape comes after others that are longer and shorter."""
+    number = 0
+    for shape in shuffled(model.shapes):
+        label = f"{model.name} {'x'.join(map(str, shape))}"
         if section.known(label):
             continue
         if bench.left_s <= 0:
             section.document["left"] += 1
             continue
-        section.add(label, **run_shape(bench, subject, shape))
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    section.document.setdefault("compiled_graphs", {})[subject.name] = graphs
+        found = {"model": model.name, "dtype": subject().dtype, "shape": shape, "number": number}
+        section.add(label, **found, **run_shape(bench, subject(), shape))
+        number += 1
+
+
+def _run_buckets(
+    bench: Bench, section: Section, model: Wanted, subject: Callable[[], Subject]
+) -> None:
+    """Those that there is no time for are not counted as left out."""
+    longest_s = 0.0
+    needs_s = 0.0 if bench.dry else STATIC_SECONDS
+    for shape in shuffled(model.shapes)[: 1 if bench.dry else None]:
+        label = f"{model.name} {'x'.join(map(str, shape))}, bucket"
+        if section.known(label) or bench.left_s <= needs_s:
+            continue
+        result = run_bucket(bench, subject(), shape)
+        section.add(label, model=model.name, dtype=subject().dtype, shape=shape, **result)
+        # Another shape's bucket may be compiled already.
+        longest_s = max(longest_s, result["compile_s"])
+        needs_s = 0.0 if bench.dry else 2.0 * longest_s

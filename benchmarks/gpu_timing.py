@@ -22,6 +22,8 @@ Call = Callable[[], object]
 HELD_MARGIN = 1.5
 """How much longer than queueing took last time the device is held up."""
 LEAST_HELD_S, MOST_HELD_S = 1e-4, 5e-2
+CALIBRATIONS, CALIBRATION_CYCLES = 10, 20_000_000
+"""A tenth of a second at the clocks of current chips."""
 MAX_BURST_CALLS = 256
 """Launches that fit the driver's queue, of 1024, with some calls of several kernels."""
 
@@ -70,13 +72,16 @@ class DeviceMeter:
     def __init__(self, device: torch.device) -> None:
         torch.cuda._sleep(1)
         torch.cuda.synchronize(device)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        cycles = 20_000_000
-        begin.record()
-        torch.cuda._sleep(cycles)
-        end.record()
-        end.synchronize()
-        self._cycles_per_s = cycles / (begin.elapsed_time(end) / 1e3)
+        rates = []
+        for _ in range(CALIBRATIONS):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            torch.cuda._sleep(CALIBRATION_CYCLES)
+            end.record()
+            end.synchronize()
+            rates.append(CALIBRATION_CYCLES / (begin.elapsed_time(end) / 1e3))
+        # An idle chip runs slower; what it is held up by must last at its full clock.
+        self._cycles_per_s = max(rates)
 
     def burst(self, calls: Sequence[Call], ahead: bool, host_s: float) -> Burst:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

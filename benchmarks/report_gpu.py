@@ -1,15 +1,24 @@
-"""The part of docs/performance.md that is about a GPU: one chapter a chip."""
+"""The part of docs/performance.md that is about a GPU: one chapter a chip.
+
+`python -m benchmarks.report_gpu FOLDER` prints that of the results in a folder, a dry run's too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from benchmarks.markdown import number, table
-from benchmarks.results import Document, geomean
+from benchmarks.report_gpu_models import models
+from benchmarks.results import Document, geomean, load, ratio_of
 
 KIND = "gpu"
-SUBJECT, VENDOR, COMPILED, GRAPH = "ftuner", "torch", "torch-max-autotune", ", CUDA graph"
+"""Of results that the page shows: those of a dry run are of another."""
+SUBJECT, VENDOR, COMPILED = "ftuner", "torch", "torch-max-autotune"
+PADDED = "torch, padded to "
 """Engines, by the names in results."""
 FEW = 0.85
 """Ratios below this are listed one by one."""
@@ -30,18 +39,12 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
     yield ""
     sections: dict[str, Callable[[Document], Iterator[str]]] = {
         "correct": _correct, "gemm": _products, "bmm": _products, "compiled": _compiled,
-        "regret": _regret, "models": _models, "tuning": _tuning,
+        "regret": _regret, "models": models, "tuning": _tuning,
     }  # fmt: skip
     for name, section in sections.items():
         if found.get(name, {}).get("cases"):
             yield from section(found[name])
     yield from _missing(documents)
-
-
-def _ratio(engines: dict[str, Any], peer: str, subject: str = SUBJECT) -> float | None:
-    """Of medians; None where one of them was not timed."""
-    times = [engines.get(name, {}).get("median_s") for name in (peer, subject)]
-    return times[0] / times[1] if all(times) else None
 
 
 def _correct(document: Document) -> Iterator[str]:
@@ -67,7 +70,7 @@ def _products(document: Document) -> Iterator[str]:
             for name, entry in engines.items()
             if "refused" in entry
         ]
-        ratio = _ratio(engines, VENDOR)
+        ratio = ratio_of(engines, VENDOR, SUBJECT)
         if ratio is None:
             continue
         share = engines[SUBJECT].get("fraction_of_peak")
@@ -98,9 +101,35 @@ def _products(document: Document) -> Iterator[str]:
                 for m, pairs in sorted(by_rows.items())
             ),
         )
+    made = [case for case in document["cases"] if case["compiled"]]
+    yield (
+        f"Kernels were compiled for {len(made)} of {len(document['cases'])} shapes: the first "
+        "whose operands lie as they do."
+    )
+    yield ""
+    yield from _padding(document["cases"])
     yield from refused
     if refused:
         yield ""
+
+
+def _padding(cases: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Layers whose operands lie padded, against the same without padding."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for result in cases:
+        engines = result["engines"]
+        for name in (name for name in engines if name.startswith(PADDED)):
+            ours, theirs = (ratio_of(engines, name, other) for other in (SUBJECT, VENDOR))
+            if ours is not None and theirs is not None:
+                found.setdefault(name.removeprefix(PADDED), []).append((ours, theirs))
+    if found:
+        yield from table(
+            ("rows padded to", "cases", f"its time over {SUBJECT}'s", f"over {VENDOR}'s, unpadded"),
+            (
+                (name, str(len(pairs)), *(number(geomean(p[i] for p in pairs)) for i in (0, 1)))
+                for name, pairs in found.items()
+            ),
+        )
 
 
 def _compiled(document: Document) -> Iterator[str]:
@@ -108,7 +137,7 @@ def _compiled(document: Document) -> Iterator[str]:
     yield ""
     rows = []
     for layer in document["cases"]:
-        ratios = [_ratio(shape["engines"], COMPILED) for shape in layer["shapes"]]
+        ratios = [ratio_of(shape["engines"], COMPILED, SUBJECT) for shape in layer["shapes"]]
         found = [ratio for ratio in ratios if ratio is not None]
         rows.append(
             (
@@ -134,33 +163,15 @@ def _regret(document: Document) -> Iterator[str]:
     searched = sum(case["search_s"] for case in cases) / count
     planned = sum(case["plan_s"] for case in cases) / count
     yield from table(
-        ("shapes", "mean", "worst", "search for a shape", "plan of a shape"),
+        ("shapes", "mean", "worst", "search for a shape", "plan of a shape", "search over plan"),
         [
             (
                 str(count), f"{100 * mean:.1f}%",
                 f"{100 * worst['regret']:.1f}% ({worst['label'].rsplit(' ', 1)[-1]})",
-                f"{searched:.2f} s", f"{1e6 * planned:.1f} us",
+                f"{searched:.2f} s", f"{1e6 * planned:.1f} us", f"{searched / planned:.0f}",
             )
         ],
     )  # fmt: skip
-
-
-def _models(document: Document) -> Iterator[str]:
-    yield "### Models"
-    yield ""
-    rows = []
-    for result in document["cases"]:
-        own = result["engines"].get(SUBJECT, {}).get("median_s")
-        graph = result["engines"].get(SUBJECT + GRAPH, {}).get("median_s")
-        rows.append(
-            (
-                result["label"], number(own and 1e3 * own), number(result["ratio_plain"]),
-                number(graph and 1e3 * graph), number(result["ratio_graph"]),
-            )
-        )  # fmt: skip
-    head = ("model and shape", "ms", "against eager and compiled", "ms, CUDA graph",
-            "against eager, CUDA graph")  # fmt: skip
-    yield from table(head, sorted(rows))
 
 
 def _tuning(document: Document) -> Iterator[str]:
@@ -183,7 +194,7 @@ def _tuning(document: Document) -> Iterator[str]:
 def _missing(documents: Sequence[Document]) -> Iterator[str]:
     found = []
     for document in documents:
-        why = document.get("error") or document.get("skipped")
+        why = document.get("error")
         if document.get("left"):
             found.append(f"- {document['set']}: {document['left']} cases, for lack of time")
         if why:
@@ -193,3 +204,17 @@ def _missing(documents: Sequence[Document]) -> Iterator[str]:
         yield ""
         yield from found
         yield ""
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder of one machine's results.")],
+) -> None:
+    """Print the chapter of one machine."""
+    documents = [load(path) for path in sorted(folder.glob(f"{KIND}-*.json"))]
+    if not documents:
+        raise typer.BadParameter(f"{folder} has no {KIND}-*.json")
+    print("\n".join(chapter(documents)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

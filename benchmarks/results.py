@@ -39,6 +39,12 @@ def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str,
     return {"best_peer": best, "ratio": ratio, "ratio_median": ratio_median}
 
 
+def ratio_of(engines: Mapping[str, Mapping[str, Any]], peer: str, subject: str) -> float | None:
+    """A peer's median over another engine's; None where one of them was not timed."""
+    times = [engines.get(name, {}).get("median_s") for name in (peer, subject)]
+    return times[0] / times[1] if times[0] and times[1] else None
+
+
 @dataclass(frozen=True)
 class Summary:
     """One document in a few numbers; ratios are from minima unless the name says otherwise."""

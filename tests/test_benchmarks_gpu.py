@@ -7,12 +7,17 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from benchmarks import report, results
+import typer
+from benchmarks import report, report_gpu, results
 
 ROOT = Path(__file__).parent.parent
+PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
 SECTIONS = ("tuning", "correct", "gemm", "regret", "bmm", "models", "compiled")
 
 
@@ -30,6 +35,7 @@ def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a dry run, alone in its own."""
     pytest.importorskip("torch")
     pytest.importorskip("triton")
+    pytest.importorskip("onnx")
     folder = tmp_path_factory.mktemp("dry") / "machine"
     done = run("--dry", "--out", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -49,8 +55,33 @@ def test_every_check_and_every_engine_is_right(dry):
     assert [case["label"] for case in checks if not case["right"]] == []
     for name in ("gemm", "bmm"):
         for case in results.load(dry / f"gpu-dry-{name}.json")["cases"]:
-            assert set(case["engines"]) == {"ftuner", "torch"}
+            padded = PADDED if case["case"]["multiply"] == "float16" and name == "gemm" else set()
+            assert set(case["engines"]) == {"ftuner", "torch"} | padded
             assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+
+
+def test_models_are_right_in_every_engine(dry):
+    document = results.load(dry / "gpu-dry-models.json")
+    plain = {"ftuner", "torch", "torch.compile"}
+    bucket = {"ftuner", "torch.compile for a bucket"}
+    assert {case["model"] for case in document["cases"]} == {"a Llama", "a BERT"}
+    for case in document["cases"]:
+        assert set(case["engines"]) == (bucket if "bucket" in case else plain | PADDED)
+        assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+
+
+def test_new_shapes_have_nothing_compiled(dry):
+    """Of ours; PyTorch's compiler takes a batch of one for a constant."""
+    cases = results.load(dry / "gpu-dry-models.json")["cases"]
+    llama = [case for case in cases if case["model"] == "a Llama" and "bucket" not in case]
+    first, second = (case["first_calls"] for case in llama)
+    assert first["ftuner"]["compiled"] > 0
+    assert second["ftuner"]["compiled"] == 0
+    assert second["torch.compile"]["compiled"] == 1
+    assert all(entry["first_s"] > 0 and entry["last_s"] > 0 for entry in second.values())
+    products = results.load(dry / "gpu-dry-gemm.json")["cases"]
+    # Two of each element type.
+    assert [case["compiled"] for case in products][1::2] == [0, 0]
 
 
 def test_regret_compares_plans_of_the_library(dry):
@@ -66,8 +97,30 @@ def test_a_layer_is_compiled_once_for_all_rows(dry):
     assert layer["recompilations"] == 0
 
 
-def test_dry_results_are_in_no_report(dry):
-    assert report.read_results(dry.parent) == []
+def test_dry_results_are_on_no_page(dry, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.main(dry.parent, page)
+    assert "No results are recorded" in page.read_text()
+
+
+def test_dry_results_can_be_printed(dry, capsys):
+    report_gpu.main(dry)
+    text = capsys.readouterr().out
+    for expected in (
+        "## gemm against torch", "## bmm against torch", "| powers of two | 2 |",
+        "## Against torch.compile, max-autotune", "## Regret", "## Models",
+        "| a Llama, tf32 | 2 |", "| a BERT, tf32 | 1 |", "| a Llama, tf32 | torch.compile | 1 |",
+        "Compiled by PyTorch for one bucket alone", "## Tuning and launching",
+    ):  # fmt: skip
+        assert expected in text
+    assert "## Not measured" not in text
+    assert "refused" not in text
+
+
+def test_a_folder_without_results_is_named(tmp_path):
+    with pytest.raises(typer.BadParameter, match=tmp_path.name):
+        report_gpu.main(tmp_path)
 
 
 def test_a_run_resumes_where_it_was_cut_off(dry, tmp_path):
@@ -142,75 +195,57 @@ def test_wrong_results_are_told_from_rounding():
     assert error_of(y, x, w, "bfloat16") == ENDLESS
 
 
-def made(name: str, cases: list[dict], **more: object) -> dict:
-    """A document as a run on a chip would leave it."""
-    return {
-        "schema": 1,
-        "kind": "gpu",
-        "set": name,
-        "threads": 1,
-        "date": "2026-01-01T00:00:00+00:00",
-        "machine": {
-            "cpu_model": "Some GPU", "architecture": "sm_90", "system": "Linux", "cores": 132,
-            "cache_bytes": {"L2": 50 << 20}, "driver": "580.1", "cuda": "13.0",
-            "dram_bytes": 80 << 30,
-        },
-        "versions": {"torch": "2.11.0", "triton": "3.6.0"},
-        "probe_s": 1.5,
-        "complete": True,
-        "cases": cases,
-        **more,
-    }  # fmt: skip
+class Device:
+    """What captures ask of `torch.cuda`."""
 
+    def __init__(self) -> None:
+        self.waiting, self.current, self.captures = "default", "main", 0
+        self.captured: list | None = None
 
-def product(m: int, ours_s: float, theirs_s: float) -> dict:
-    return {
-        "label": f"llama-8b bfloat16 nt {m}x8x8",
-        "case": {"set": "llama-8b", "multiply": "bfloat16", "m": m},
-        "engines": {
-            "ftuner": {"median_s": ours_s, "host_s": 1e-5, "fraction_of_peak": 0.5},
-            "torch": {"median_s": theirs_s, "host_s": 5e-6},
-            "torch-max-autotune": {"median_s": 2 * theirs_s, "host_s": 5e-6},
-        },
-    }
+    def launch(self, work) -> None:
+        if self.captured is not None:
+            self.captured.append(work)
+        work()
 
+    def synchronize(self, device=None) -> None:
+        if self.waiting == "error":
+            raise RuntimeError("it waits")
 
-def test_report_of_a_gpu(tmp_path):
-    folder, page = tmp_path / "results", tmp_path / "page.md"
-    products = [product(1, 1e-5, 2e-5), product(7, 2e-5, 1e-5)]
-    layer = {"label": "8x8", "shapes": products, "compile_s": 30.0, "recompilations": 0}
-    seconds = {"regret": 0.03, "search_s": 2.0, "plan_s": 1e-5}
-    model = {
-        "label": "MiniLM 1x8", "ratio_plain": 1.5, "ratio_graph": 1.25,
-        "engines": {"ftuner": {"median_s": 1e-3}, "ftuner, CUDA graph": {"median_s": 5e-4}},
-    }  # fmt: skip
-    documents = [
-        made("gemm", products, left=3),
-        made("compiled", [layer]),
-        made("regret", [{"label": "llama-8b 7x8x8", **seconds}]),
-        made("models", [model], error="NotImplementedError: something"),
-        made("correct", [{"label": "a check", "right": False, "raised": "ValueError: why"}]),
-        made("tuning", [{"label": "compile, empty cache", "seconds": 9.0, "kernels": 28}]),
-    ]
-    for document in documents:
-        results.save(document, folder / "some-gpu" / f"gpu-{document['set']}.json")
-    page.write_text(f"{report.BEGIN}\n{report.END}\n")
-    report.main(folder, page)
-    text = page.read_text()
-    for expected in (
-        "## Some GPU",
-        "driver 580.1, CUDA 13.0",
-        "| llama-8b | bfloat16 | 2 | 1.00 | 0.50 (7x8x8) | 1 | 1 | 0.50 |",
-        "| 1 | 2.00 | 0.50 |",
-        "| 8x8 | 2 | 2.00 | 1.00 | 30.0 s | 0 |",
-        "| 1 | 3.0% | 3.0% (7x8x8) | 2.00 s | 10.0 us |",
-        "| MiniLM 1x8 | 1.00 | 1.50 | 0.50 | 1.25 |",
-        "- wrong: a check: ValueError: why",
-        "| compile, empty cache: 28 kernels | 9.00 s |",
-        "- gemm: 3 cases, for lack of time",
-        "- models: NotImplementedError: something",
-    ):
-        assert expected in text
+    def get_sync_debug_mode(self) -> str:
+        return self.waiting
+
+    def set_sync_debug_mode(self, mode: str) -> None:
+        self.waiting = mode
+
+    def current_stream(self, device) -> str:
+        return self.current
+
+    def set_stream(self, stream: str) -> None:
+        self.current = stream
+
+    def Stream(self, device):  # noqa: N802
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def CUDAGraph(self):  # noqa: N802
+        found = SimpleNamespace(work=[])
+        found.replay = lambda: [work() for work in found.work]
+        return found
+
+    @contextmanager
+    def graph(self, graph, stream):
+        """As PyTorch's, it leaves its stream the current one where something fails."""
+        self.captures += 1
+        before, self.current, self.captured = self.current, stream, graph.work
+        yield
+        self.current, self.captured = before, None
 
 
 def test_the_workloads_fit_the_caches_they_should_not():
@@ -225,3 +260,79 @@ def test_the_workloads_fit_the_caches_they_should_not():
         assert copies >= 2
         assert copies == MAX_COPIES or copies * case.bytes > 3 * l2_bytes
     assert json.dumps([case.label for case in cases])
+
+
+def test_a_run_that_is_cut_off_has_some_of_everything():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from benchmarks.gpu_cases import gemm_cases
+    from benchmarks.gpu_products import ordered
+
+    cases = ordered(gemm_cases())
+    assert sorted(map(str, cases)) == sorted(map(str, gemm_cases()))
+    assert cases == ordered(gemm_cases())
+    first = cases[: len(cases) // 4]
+    assert {case.multiply for case in first} == {"bfloat16"}
+    assert {case.set for case in first} == {case.set for case in cases}
+    layers = [case.m for case in first if case.set == "llama-8b"]
+    assert min(layers) <= 8
+    assert max(layers) >= 2048
+
+
+def test_buckets():
+    pytest.importorskip("torch")
+    from benchmarks.gpu_cases import Product
+    from benchmarks.gpu_padding import BUCKETS, padded_lengths, padded_rows
+
+    rows = (1, 2, 3, 63, 64, 65, 6001)
+    found = {name: [bucket(m) for m in rows] for name, bucket in BUCKETS.items()}
+    assert found == {
+        "powers of two": [1, 2, 4, 64, 64, 128, 8192],
+        "multiples of 64": [64, 64, 64, 64, 64, 128, 6016],
+    }
+    layer = Product("llama-8b", "bfloat16", "nt", 0, 65, 8, 8)
+    two, many = "torch, padded to powers of two", "torch, padded to multiples of 64"
+    assert padded_rows(layer) == {two: 128, many: 128}
+    assert padded_rows(replace(layer, m=64)) == {}
+    assert padded_rows(replace(layer, batch=2)) == padded_rows(replace(layer, set="mlp")) == {}
+    assert padded_lengths(300, 384) == {two: 384, many: 320}
+
+
+def test_captures_replay_on_the_inputs_given(monkeypatch):
+    """With a device of ours in place of CUDA, which runs again what was captured."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    pytest.importorskip("onnx")
+    from benchmarks import gpu_models
+    from benchmarks.gpu_padding import padded, trimmed
+
+    device = Device()
+    monkeypatch.setattr(torch, "cuda", device)
+    tables = torch.arange(12.0).reshape(4, 3)
+
+    def run(feeds):
+        device.launch(lambda: out.copy_(feeds["x"] @ tables))
+        return out
+
+    out = torch.empty(2, 8, 3)
+    x, y = (torch.randn(2, 5, 4) for _ in range(2))
+    replay = gpu_models.captured(run, padded({"x": x}, 8), torch.device("cpu"))
+    assert device.waiting == "default"
+    for given in (y, x, y):
+        torch.testing.assert_close(trimmed(replay({"x": given}), 5), given @ tables)
+        assert not out[:, 5:].any()
+
+    def waits(feeds):
+        device.synchronize()
+        return run(feeds)
+
+    def fails(feeds):
+        if device.captured is not None:
+            raise RuntimeError("it fails")
+        return run(feeds)
+
+    # What waits is not captured at all.
+    for other, why, captures in ((waits, "waits", 1), (fails, "fails", 2)):
+        with pytest.raises(RuntimeError, match=why):
+            gpu_models.captured(other, padded({"x": x}, 8), torch.device("cpu"))
+        assert (device.waiting, device.current, device.captures) == ("default", "main", captures)

@@ -1,0 +1,158 @@
+"""Whole models on a GPU, as the report shows them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from benchmarks.markdown import number, table
+from benchmarks.results import Document, geomean, ratio_of
+
+SUBJECT, EAGER, COMPILED, GRAPH = "ftuner", "torch", "torch.compile", ", CUDA graph"
+PADDED, STATIC = "torch, padded to ", "torch.compile for a bucket"
+"""Engines, by the names in results."""
+
+Case = Mapping[str, Any]
+
+
+def models(document: Document) -> Iterator[str]:
+    """All tables of the section."""
+    shapes = [case for case in document["cases"] if "bucket" not in case]
+    buckets = [case for case in document["cases"] if "bucket" in case]
+    yield "### Models"
+    yield ""
+    yield (
+        "Times are what the caller waits for. Ratios are to the best of eager PyTorch and "
+        "`torch.compile(dynamic=True)`, and to the best of PyTorch padded to buckets, each with a "
+        "CUDA graph a bucket; CUDA graphs of our own are beside those of eager and compiled."
+    )
+    yield ""
+    by_model: dict[str, list[Case]] = {}
+    for case in shapes:
+        by_model.setdefault(f"{case['model']}, {case['dtype']}", []).append(case)
+    yield from _overview(by_model)
+    yield from _starts(by_model)
+    yield from _by_shape(shapes)
+    yield from _buckets(buckets)
+    yield from _refused(document["cases"])
+
+
+def _plain(case: Case) -> float | None:
+    return _best(case, (EAGER, COMPILED), (SUBJECT,))
+
+
+def _graph(case: Case) -> float | None:
+    return _best(case, (EAGER + GRAPH, COMPILED + GRAPH), (SUBJECT + GRAPH,))
+
+
+def _padded(case: Case) -> float | None:
+    names = [n for n in case["engines"] if n.startswith(PADDED) and n.endswith(GRAPH)]
+    return _best(case, names, (SUBJECT, SUBJECT + GRAPH))
+
+
+def _best(case: Case, peers: Iterable[str], own: Iterable[str]) -> float | None:
+    """The least median of some engines over the least of others."""
+    engines = case["engines"]
+    times = [
+        [engines[n]["median_s"] for n in names if "median_s" in engines.get(n, {})]
+        for names in (peers, own)
+    ]
+    return min(times[0]) / min(times[1]) if all(times) else None
+
+
+def _mean(ratios: Iterable[float | None]) -> str:
+    """The geometric mean of those that there are, and the least."""
+    found = [ratio for ratio in ratios if ratio is not None]
+    return f"{geomean(found):.2f} ({min(found):.2f})" if found else number(None)
+
+
+def _overview(by_model: Mapping[str, list[Case]]) -> Iterator[str]:
+    head = ("model", "shapes", "against eager and compiled", "the same, CUDA graphs",
+            "against padding and CUDA graphs")  # fmt: skip
+    yield "Geometric means, and the least:"
+    yield ""
+    yield from table(
+        head,
+        (
+            (name, str(len(cases)), *(_mean(map(f, cases)) for f in (_plain, _graph, _padded)))
+            for name, cases in by_model.items()
+        ),
+    )
+
+
+def _starts(by_model: Mapping[str, list[Case]]) -> Iterator[str]:
+    """What new shapes take and have compiled. The first of a process is not a new shape: all is
+    compiled then."""
+    rows = []
+    for name, cases in by_model.items():
+        later = [case["first_calls"] for case in cases if case["number"] > 0]
+        for engine in (SUBJECT, EAGER, COMPILED):
+            found = [first[engine] for first in later if engine in first]
+            if found:
+                first_s, last_s = (
+                    statistics.median(entry[key] for entry in found)
+                    for key in ("first_s", "last_s")
+                )
+                compiled = sum(entry["compiled"] for entry in found)
+                rows.append(
+                    (
+                        name, engine, str(len(found)), f"{1e3 * first_s:.2f}",
+                        f"{1e3 * max(entry['first_s'] for entry in found):.2f}",
+                        f"{1e3 * last_s:.2f}", str(compiled),
+                    )
+                )  # fmt: skip
+    head = ("model", "engine", "new shapes", "first call, ms", "longest", "tenth call, ms",
+            "compiled for them")  # fmt: skip
+    if rows:
+        yield from table(head, rows)
+
+
+def _by_shape(cases: Iterable[Case]) -> Iterator[str]:
+    rows = []
+    for case in sorted(cases, key=lambda case: (case["model"], case["shape"])):
+        own = [case["engines"].get(name, {}).get("median_s") for name in (SUBJECT, SUBJECT + GRAPH)]
+        milliseconds = [number(seconds and 1e3 * seconds) for seconds in own]
+        rows.append(
+            (
+                case["label"], milliseconds[0], number(_plain(case)), milliseconds[1],
+                number(_graph(case)), number(_padded(case)),
+            )
+        )  # fmt: skip
+    head = ("model and shape", "ms", "against eager and compiled", "ms, CUDA graph",
+            "against the same, CUDA graphs", "against padding and CUDA graphs")  # fmt: skip
+    yield from table(head, rows)
+
+
+def _buckets(cases: Iterable[Case]) -> Iterator[str]:
+    """What was compiled for one bucket alone."""
+    rows = []
+    for case in cases:
+        engine = next((n for n in (STATIC + GRAPH, STATIC) if n in case["engines"]), STATIC)
+        own = [ratio_of(case["engines"], engine, name) for name in (SUBJECT, SUBJECT + GRAPH)]
+        rows.append(
+            (
+                case["label"].removesuffix(", bucket"), str(case["bucket"]),
+                f"{case['compile_s']:.1f} s", *map(number, own),
+            )
+        )  # fmt: skip
+    head = ("model and shape", "padded to", "its compile time", f"its time over {SUBJECT}'s",
+            "over that of a CUDA graph")  # fmt: skip
+    if rows:
+        yield "Compiled by PyTorch for one bucket alone, in a CUDA graph:"
+        yield ""
+        yield from table(head, rows)
+
+
+def _refused(cases: Iterable[Case]) -> Iterator[str]:
+    """Each reason once, with the shapes that it holds for."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in cases:
+        for name, entry in case["engines"].items():
+            if "refused" in entry:
+                found.setdefault((name, entry["refused"]), []).append(case["label"])
+    for (name, why), labels in found.items():
+        first = why.splitlines()[0]
+        yield f"- refused: {name} on {len(labels)} shapes ({labels[0]}, ...): {first}"
+    if found:
+        yield ""
