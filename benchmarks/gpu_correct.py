@@ -103,9 +103,9 @@ def _sources(session: GpuSession) -> list[Source]:
             if (multiply, a, b) == (MULTIPLIES[0], "k", "k") and not aligned:
                 epilogues += [layer_epilogue(True, name, True) for name in ACTIVATIONS]
             found += [
-                gemm_source(replace(kernel, c_aligned=c_aligned))
+                gemm_source(kernel)
                 for epilogue in epilogues
-                for kernel in library.kernels(a, b, aligned, epilogue)
+                for kernel in library.kernels(a, b, aligned, epilogue, c_aligned)
             ]
             if multiply == MULTIPLIES[0]:
                 found += [

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,12 +34,16 @@ class Forced(Products):
 
     def __init__(self, session: GpuSession, plan: BlockPlan) -> None:
         counters = Counters(session.device)
-        super().__init__(session.device, session.kernels, counters, session.library)
+        super().__init__(session.device, session.kernels, counters, session.block_library)
         self._plan = plan
 
     def _make(self, *arguments: Any) -> Any:
         made = super()._make(*arguments)
-        kernel = replace(self._plan.kernel, c_aligned=made.plan.kernel.c_aligned)
+        given = self._plan.kernel
+        kernel = self._library(given.dtype, given.multiply).kernel(
+            given.tiles, given.a_order, given.b_order, given.aligned, given.split, given.epilogue,
+            made.plan.problem.c_aligned,
+        )  # fmt: skip
         plan = self._plan._replace(kernel=kernel)
         numbers = dict(made.numbers) | {
             "rows": plan.rows,
@@ -57,7 +60,7 @@ def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:
         for priced in _priced(candidate, problem):
             kernel = planner.library.kernel(
                 candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
-                priced.parts > 1,
+                priced.parts > 1, c_aligned=problem.c_aligned,
             )  # fmt: skip
             yield BlockPlan(
                 problem, kernel, priced.rows or problem.m, priced.parts, priced.group,

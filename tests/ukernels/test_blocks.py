@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftuner.core.dtype import FLOAT16, FLOAT32, FLOAT64
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from ftuner.cost.blocks import MULTIPLIES, supports
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.model import GpuHardware
@@ -49,6 +49,23 @@ def test_libraries(name, dtype, multiply) -> None:  # type: ignore[no-untyped-de
         assert (tall.bn, tall.bk, tall.warps, tall.stages) == (
             low.bn, low.bk, low.warps, low.stages,
         )  # fmt: skip
+
+
+def test_warps_are_specialised_where_that_is_done() -> None:
+    """What is stored by the copy engine, in one part, where a block has room for it."""
+    for name in GPUS:
+        hardware = gpu(name)
+        if not supports(hardware, "bfloat16"):
+            continue
+        kernels = build_block_library(hardware, BFLOAT16).kernels("k", "k")
+        found = [kernel for kernel in kernels if kernel.specialised]
+        assert bool(found) == (hardware.architecture == "sm_100")
+        for kernel in found:
+            assert kernel.stores_by_descriptor
+            assert not kernel.split
+            assert kernel.shared_bytes("sm_100") <= hardware.shared_bytes_per_block
+    loose = build_block_library(gpu("b200"), BFLOAT16).kernels("k", "k", c_aligned=False)
+    assert not any(kernel.specialised for kernel in loose)
 
 
 def test_what_is_refused() -> None:

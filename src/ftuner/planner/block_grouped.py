@@ -99,7 +99,7 @@ class GroupedPlanner:
     def kernel(self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool) -> BlockKernel:
         """The uKernel of a tile for many products."""
         found = self.library.kernel((tile,), a_order, b_order, aligned)
-        return replace(found, loads="pointers", grouped=True)
+        return replace(found, loads="pointers", specialised=False, grouped=True)
 
     def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[BlockKernel, ...]:
         """Every uKernel that a plan may launch for such operands."""

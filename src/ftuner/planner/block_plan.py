@@ -18,6 +18,8 @@ class BlockProblem(NamedTuple):
     b_order: Order = "k"
     aligned: bool = True
     """As in `BlockKernel`."""
+    c_aligned: bool = True
+    """As in `BlockKernel`."""
 
 
 class BlockPlan(NamedTuple):

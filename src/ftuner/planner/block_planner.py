@@ -128,7 +128,10 @@ class BlockPlanner:
     def _kernel(
         self, problem: BlockProblem, tiles: tuple[BlockTile, ...], split: bool, epilogue: Expr
     ) -> BlockKernel:
-        key = (tiles, problem.a_order, problem.b_order, problem.aligned, split, epilogue)
+        key = (
+            tiles, problem.a_order, problem.b_order, problem.aligned, split, epilogue,
+            problem.c_aligned,
+        )  # fmt: skip
         found = self._kernels.get(key)
         if found is None:
             found = self.library.kernel(*key)

@@ -21,6 +21,13 @@ from ftuner.ukernels.block_filters import EXTENTS, BlockFunnel, run_block_filter
 PAIRED = 0.75
 """A tile whose rate is at least this part of the best is paired with lower ones: where there is
 work for the others, there is none to be patched."""
+SPECIALISING = ("sm_100",)
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of a persistent loop. For sm_90 they
+leave such a loop as it is."""
+LEAST_SPECIALISED = 64
+"""Rows of the tallest tile: those of the matrix instruction that has memory of its own for sums.
+Lower tiles and sums that are added up across programs Triton cannot hand on, or takes more shared
+memory for than they are worth."""
 DIVISORS = (2, 8)
 """Of the height of the taller tile of a pair: half of it evens out the last wave, an eighth is for
 a few rows that are left over."""
@@ -40,27 +47,45 @@ class BlockLibrary:
 
     def kernel(
         self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
-        split: bool = False, epilogue: Expr = ACCUMULATOR,
+        split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True,
     ) -> BlockKernel:  # fmt: skip
         """The uKernel of a tile or pair of the library, for operands as they lie."""
-        return BlockKernel(
+        found = BlockKernel(
             tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
-            aligned=aligned, split=split, epilogue=epilogue,
+            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
         )  # fmt: skip
+        specialised = replace(found, specialised=True)
+        return specialised if self._specialises(specialised) else found
+
+    def _specialises(self, kernel: BlockKernel) -> bool:
+        """Whether some warps of a block only load: where Triton does that, by descriptors both
+        ways, and the tile fits shared memory unsliced."""
+        architecture = self.hardware.architecture
+        return (
+            architecture in SPECIALISING
+            and kernel.loads == "descriptors"
+            and kernel.c_aligned
+            and kernel.main.bm >= LEAST_SPECIALISED
+            and not kernel.split
+            and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
+        )
 
     def loads(self, aligned: bool) -> Loads:
         """How tiles of A and B reach shared memory."""
         return loads_of(self.hardware, self.multiply, aligned)
 
     def kernels(
-        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR
-    ) -> tuple[BlockKernel, ...]:
+        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
+        c_aligned: bool = True,
+    ) -> tuple[BlockKernel, ...]:  # fmt: skip
         """Every uKernel that a plan may launch for such operands: each tile with k in one part and
         in several, and each pair."""
         found = []
         for tiles in self.covers(aligned):
-            whole = self.kernel(tiles, a_order, b_order, aligned, False, epilogue)
-            found += [whole] if len(tiles) > 1 else [whole, replace(whole, split=True)]
+            for split in (False, True) if len(tiles) == 1 else (False,):
+                found.append(
+                    self.kernel(tiles, a_order, b_order, aligned, split, epilogue, c_aligned)
+                )
         return tuple(found)
 
     def covers(self, aligned: bool) -> tuple[tuple[BlockTile, ...], ...]:

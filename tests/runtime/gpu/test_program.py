@@ -33,6 +33,8 @@ def stack() -> Graph:
 class Recordings:
     """Repeats work, and counts."""
 
+    usable = True
+
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
@@ -47,7 +49,10 @@ class Recordings:
 
 
 class Failing:
+    usable = True
+
     def record(self, work: Work) -> Work:
+        self.usable = False
         raise RuntimeError("an operation is not permitted while capturing")
 
 
@@ -124,8 +129,9 @@ def test_what_cannot_be_recorded_is_launched(
     monkeypatch.setattr(h200, "recorder", Failing)
     graph = stack()
     run = runner(GpuGraph(graph, h200), graph)
-    for _ in range(RECORDED_RUN + 2):
-        run(3)
+    for rows in (3, 2):
+        for _ in range(RECORDED_RUN + 2):
+            run(rows)
     assert caplog.text.count("is not recorded") == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple, get_args
 
@@ -156,8 +155,9 @@ class Products:
     def _sources(self, like: _Like) -> dict[BlockKernel, Source]:
         """Of all kernels that a plan may launch."""
         library = self._library(like.dtype, like.multiply)
-        wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
-        kernels = [replace(kernel, c_aligned=like.c_aligned) for kernel in wanted]
+        kernels = library.kernels(
+            like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned
+        )
         return {kernel: gemm_source(kernel) for kernel in kernels}
 
     def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
@@ -182,13 +182,11 @@ class Products:
             raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
-        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned)
+        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned)
         kernels = self._prepare(like)
         library = self._library(like.dtype, like.multiply)
         plan = block_planner_for(library).plan(problem, epilogue)
-        kernel = replace(plan.kernel, c_aligned=like.c_aligned)
-        plan = plan._replace(kernel=kernel)
-        described = kernel.loads == "descriptors"
+        described = plan.kernel.loads == "descriptors"
         numbers = {
             "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
             "group": plan.group, "parts": plan.parts,
@@ -201,7 +199,7 @@ class Products:
         for number, (name, x) in enumerate(matrices.items(), 3):
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
-        return _Call(kernels[kernel], plan, numbers, axis.strides, tuple(offsets))
+        return _Call(kernels[plan.kernel], plan, numbers, axis.strides, tuple(offsets))
 
     def _launch(
         self, call: _Call, a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor],

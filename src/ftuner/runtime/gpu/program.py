@@ -79,7 +79,8 @@ class Program:
         if self._recorded is not None:
             return self._recorded.run(inputs)
         self._runs += 1
-        if self._runs == RECORDED_RUN and recorder is not None and self._pays(inputs):
+        due = self._runs == RECORDED_RUN and self._pays(inputs)
+        if due and recorder is not None and recorder.usable:
             try:
                 self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
             except RuntimeError as error:

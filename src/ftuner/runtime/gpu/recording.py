@@ -14,6 +14,9 @@ Work = Callable[[], None]
 class Recorder(Protocol):
     """Makes something of work that repeats it in less time."""
 
+    usable: bool
+    """Whether recording has not failed yet."""
+
     def record(self, work: Work) -> Work:
         """What does the work again, on the stream that is then current. All that it does has
         been done before, so that nothing is compiled or loaded now."""
@@ -21,6 +24,8 @@ class Recorder(Protocol):
 
 class Repeating:
     """Does the work again, where there is nothing to record: kernels that are interpreted."""
+
+    usable = True
 
     def record(self, work: Work) -> Work:
         return work
@@ -34,6 +39,7 @@ class CudaRecorder:
         stream: Any = torch.cuda.Stream
         self._stream = stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self.usable = True
 
     def record(self, work: Work) -> Work:
         """Raises RuntimeError where something in the work cannot be captured."""
@@ -44,6 +50,10 @@ class CudaRecorder:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
+            except BaseException:
+                # What is left of it is in torch's hands; there will be no second.
+                self.usable = False
+                raise
             finally:
                 graph.capture_end()
         replay: Work = graph.replay
