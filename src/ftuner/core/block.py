@@ -86,6 +86,8 @@ class BlockKernel:
     split: bool = False
     """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
     epilogue: Expr = ACCUMULATOR
+    vectors: DType | None = None
+    """What the epilogue's rows and columns are, if not `dtype`."""
 
     @property
     def main(self) -> BlockTile:
@@ -151,7 +153,7 @@ class BlockKernel:
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
                                ("c", self.aligned and self.c_aligned), ("s", self.split),
-                               ("w", self.specialised))
+                               ("w", self.specialised), ("v", self.vectors is not None))
             if on
         )  # fmt: skip
         return (

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
+from ftuner.graph.arrays import converted
 from ftuner.graph.ir import (
     Array,
     Graph,
@@ -101,7 +100,7 @@ def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple
 
 def constant(name: str, dtype: DType, array: Array) -> Value:
     """A value whose elements are known, kept in row-major order."""
-    array = np.asarray(array, dtype.name, order="C")
+    array = converted(array, dtype)
     return Value(name, TensorType(dtype, array.shape), array)
 
 

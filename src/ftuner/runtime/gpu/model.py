@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.errors import ConfigurationError, InputError, OperandError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
@@ -23,8 +24,11 @@ from ftuner.runtime.model import Loaded, check_names
 class GpuModel(Loaded):
     """A graph compiled for one GPU. Safe to use from several threads."""
 
-    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
-        """Compile a graph.
+    def __init__(
+        self, graph: Graph, session: GpuSession, progress: Progress | None = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        """Compile a graph. `dtype`: what float32 is held in, if not as it is.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU.
@@ -32,7 +36,7 @@ class GpuModel(Loaded):
         parts = split(graph)
         super().__init__(graph, parts)
         self._device = session.device
-        self.parts = [GpuGraph(part.graph, session, progress) for part in parts]
+        self.parts = [GpuGraph(part.graph, session, progress, dtype) for part in parts]
         """Compiled graphs that run one after the other: several where an extent depends on data."""
 
     @property
@@ -50,16 +54,28 @@ class GpuModel(Loaded):
             Tensors on the GPU if any input was one, else NumPy arrays.
 
         Raises:
-            InputError: missing or unknown names, or another dtype or number of axes.
+            InputError: missing or unknown names, or another dtype or number of axes; only arrays
+                are given, and an output is bfloat16, which NumPy has not.
             ShapeError: extents that contradict the model.
             IndexRangeError: an index in the data that is out of range.
         """
         check_names(feeds, [v.name for v in self._graph.inputs])
+        on_device = any(isinstance(x, torch.Tensor) for x in feeds.values())
+        if not on_device:
+            self._expect_arrays()
         arrays = [self._tensor(v, feeds[v.name]) for v in self._graph.inputs]
         results = self._through(arrays)
-        if any(isinstance(x, torch.Tensor) for x in feeds.values()):
+        if on_device:
             return results
         return [x.cpu().numpy() for x in results]
+
+    def _expect_arrays(self) -> None:
+        names = [name for name, v in self._graph.outputs if v.dtype == BFLOAT16]
+        if names:
+            raise InputError(
+                f"NumPy has no bfloat16, which the model gives as {', '.join(names)}; give an "
+                "input as a torch tensor on the device, and outputs are tensors too"
+            )
 
     def _through(self, arrays: list[Tensor]) -> list[Tensor]:
         if len(self.parts) == 1:
@@ -94,8 +110,10 @@ class GpuModel(Loaded):
         return x.contiguous()
 
 
-def gpu_model(graph: Graph, device: str, progress: Progress | None) -> GpuModel:
-    """A model on a device, as torch names it: `cuda`, `cuda:1`.
+def gpu_model(
+    graph: Graph, device: str, progress: Progress | None, dtype: DType | None = None
+) -> GpuModel:
+    """A model on a device, as torch names it: `cuda`, `cuda:1`; see `GpuModel`.
 
     Raises:
         ConfigurationError: no such device.
@@ -108,4 +126,4 @@ def gpu_model(graph: Graph, device: str, progress: Progress | None) -> GpuModel:
             torch.cuda.get_device_properties(found)
     except (RuntimeError, AssertionError) as error:
         raise ConfigurationError(f"device is {device!r}: {error}") from None
-    return GpuModel(graph, session_of(found), progress)
+    return GpuModel(graph, session_of(found), progress, dtype)

@@ -46,6 +46,8 @@ class _Like(NamedTuple):
     aligned: bool
     c_aligned: bool
     epilogue: Expr
+    vectors: DType | None = None
+    """What the epilogue's rows and columns are, if not `dtype`."""
 
 
 class _Call(NamedTuple):
@@ -96,7 +98,8 @@ class Products:
         Args:
             a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
             c: `(..., m, n)`, its last axis contiguous, apart from the others; nothing is empty.
-            operands: what the epilogue reads: `(n,)`, `(m,)` or as c, by name.
+            operands: what the epilogue reads, by name: as c, of its dtype, or `(n,)` or `(m,)`,
+                all of the same dtype or all float32.
 
         Raises:
             ShapeError: an extent of 2^31 or more.
@@ -118,7 +121,7 @@ class Products:
         dtype = matrix_dtype(a, "a")
         multiply = multiply_of(dtype)
         layout = [(x.shape, x.stride()) for x in matrices]
-        key = (*layout, both, rest, dtype, multiply, epilogue)
+        key = (*layout, both, rest, dtype, multiply, epilogue, _vectors(given, dtype))
         call = self._calls.get(key)
         if call is None:
             call = self._make(a, b, c, both, rest, multiply, epilogue, given)
@@ -134,7 +137,9 @@ class Products:
         if found is None:
             library = self._library(like.dtype, like.multiply)
             wanted = library.kernels(like.a_order, like.b_order, like.aligned, like.epilogue)
-            kernels = [replace(kernel, c_aligned=like.c_aligned) for kernel in wanted]
+            kernels = [
+                replace(kernel, c_aligned=like.c_aligned, vectors=like.vectors) for kernel in wanted
+            ]
             sources = [gemm_source(kernel) for kernel in kernels]
             self._kernels.prepare(sources)
             made = map(self._kernels.kernel, sources)
@@ -157,15 +162,16 @@ class Products:
         assert a_order is not None
         assert b_order is not None
         dtype = matrix_dtype(a, "a")
+        vectors = _vectors(given, dtype)
         # Pointers walk along a contiguous k in whole granules.
         whole_k = k * a.element_size() % 16 == 0
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, both and whole_k)
         library = self._library(dtype, multiply)
         kernels = self._prepare(
-            _Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue)
+            _Like(dtype, multiply, a_order, b_order, problem.aligned, rest, epilogue, vectors)
         )
         plan = block_planner_for(library).plan(problem, epilogue)
-        kernel = replace(plan.kernel, c_aligned=rest)
+        kernel = replace(plan.kernel, c_aligned=rest, vectors=vectors)
         plan = plan._replace(kernel=kernel)
         described = kernel.loads == "descriptors"
         numbers = {
@@ -203,6 +209,12 @@ class Products:
             values["workspace"] = torch.empty(elements, dtype=torch.float32, device=self.device)
             values["counters"] = self._counters.zeros(plan.tiles)
         call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
+
+
+def _vectors(given: Mapping[str, Tensor], dtype: DType) -> DType | None:
+    """The element type of an epilogue's rows and columns, if it is not that of the matrices."""
+    found = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
+    return None if found == dtype else found
 
 
 def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
