@@ -21,6 +21,10 @@ from ftuner.graph.ir import (
 )
 
 
+ROUNDINGS = 4
+"""Of constants that are multiplied with each other before they are looked at."""
+
+
 class Surroundings:
     """Who makes and who reads each value of a graph."""
 
@@ -64,9 +68,11 @@ def scalar(value: Value) -> float | None:
     return float(value.constant.reshape(()))
 
 
-def near(value: float | None, wanted: float) -> bool:
-    """Whether a number is what a model meant, rounded to float32 or a few digits."""
-    return value is not None and math.isclose(value, wanted, rel_tol=1e-5)
+def near(value: float | None, wanted: float, dtype: DType) -> bool:
+    """Whether a number is what a model meant, rounded a few times to its element type, or to a few
+    digits."""
+    tolerance = max(1e-5, ROUNDINGS * dtype.unit_roundoff)
+    return value is not None and math.isclose(value, wanted, rel_tol=tolerance)
 
 
 def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:

@@ -15,7 +15,7 @@ from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.products import merge_products
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
-from ftuner.graph.passes.softmax import recognise_softmax
+from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -30,6 +30,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is told by its softmax.
     recognise_softmax,
+    narrow_softmax,
     recognise_attention,
     # It takes the constants apart by which the others are recognised, and leaves products with one
     # bias, which can be merged.

@@ -36,6 +36,8 @@ class GpuModel(Loaded):
         parts = split(graph)
         super().__init__(graph, parts)
         self._device = session.device
+        self._only_tensors = ", ".join(n for n, v in graph.outputs if v.dtype == BFLOAT16)
+        """Outputs that no NumPy array holds."""
         self.parts = [GpuGraph(part.graph, session, progress, dtype) for part in parts]
         """Compiled graphs that run one after the other: several where an extent depends on data."""
 
@@ -51,7 +53,8 @@ class GpuModel(Loaded):
             feeds: for each input, by name, a tensor on the GPU or an array in the CPU's memory.
 
         Returns:
-            Tensors on the GPU if any input was one, else NumPy arrays.
+            Tensors on the GPU if any input was one, or there is none and an output is bfloat16;
+            else NumPy arrays.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes; only arrays
@@ -61,21 +64,18 @@ class GpuModel(Loaded):
         """
         check_names(feeds, [v.name for v in self._graph.inputs])
         on_device = any(isinstance(x, torch.Tensor) for x in feeds.values())
-        if not on_device:
-            self._expect_arrays()
+        if not on_device and self._only_tensors:
+            if feeds:
+                raise InputError(
+                    f"NumPy has no bfloat16, which the model gives as {self._only_tensors}; give "
+                    "an input as a torch tensor on the device, and outputs are tensors too"
+                )
+            on_device = True
         arrays = [self._tensor(v, feeds[v.name]) for v in self._graph.inputs]
         results = self._through(arrays)
         if on_device:
             return results
         return [x.cpu().numpy() for x in results]
-
-    def _expect_arrays(self) -> None:
-        names = [name for name, v in self._graph.outputs if v.dtype == BFLOAT16]
-        if names:
-            raise InputError(
-                f"NumPy has no bfloat16, which the model gives as {', '.join(names)}; give an "
-                "input as a torch tensor on the device, and outputs are tensors too"
-            )
 
     def _through(self, arrays: list[Tensor]) -> list[Tensor]:
         if len(self.parts) == 1:
@@ -87,12 +87,17 @@ class GpuModel(Loaded):
             if node is not None:
                 known.update(zip((v for _, v in part.graph.outputs), results, strict=True))
                 # Between two programs, NumPy finds what decides the extents of the second.
-                data = results[0].cpu().numpy()
-                found = OPERATORS[node.op].reference(data, **node.attributes)
+                data = results[0].float() if node.inputs[0].dtype == BFLOAT16 else results[0]
+                found = OPERATORS[node.op].reference(data.cpu().numpy(), **node.attributes)
                 known[node.output] = torch.as_tensor(found.copy(), device=self._device)
         return results
 
     def _tensor(self, value: Value, given: object) -> Tensor:
+        if value.dtype == BFLOAT16 and not isinstance(given, torch.Tensor):
+            raise InputError(
+                f"input {value.name} is bfloat16, which NumPy has not; give a torch tensor on "
+                f"{self._device}"
+            )
         try:
             if isinstance(given, torch.Tensor):
                 x = as_tensor(given, value.name, self._device)
