@@ -20,7 +20,6 @@ from ftuner.graph.ir import (
     producers,
 )
 
-
 ROUNDINGS = 4
 """Of constants that are multiplied with each other before they are looked at."""
 
