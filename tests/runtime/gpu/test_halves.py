@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from tests.graph.graphs import B, Maker, S, T, layer, reference
+from tests.runtime.gpu.sessions import interpreted
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType
-from ftuner.errors import InputError
+from ftuner.errors import HardwareError, InputError
 from ftuner.graph.arrays import converted
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Node, TensorType, Value
@@ -269,6 +270,13 @@ def test_where_elements_are_not_zero(dtype: DType, h200: GpuSession) -> None:
     given = torch.eye(3, dtype=getattr(torch, dtype.name))
     (places,) = model.run({"x": given})
     np.testing.assert_array_equal(places.numpy(), np.array([[0, 1, 2], [0, 1, 2]]))
+
+
+def test_a_chip_that_does_not_multiply_it_says_so_at_once() -> None:
+    graph = optimised(layer())
+    GpuModel(graph, interpreted("v100"), None, FLOAT16)
+    with pytest.raises(HardwareError, match=r"v100.* no matrix units for bfloat16"):
+        GpuModel(graph, interpreted("v100"), None, BFLOAT16)
 
 
 def test_bad_inputs(h200: GpuSession) -> None:

@@ -26,7 +26,7 @@ from ftuner.runtime.backend import Progress
 from ftuner.runtime.extents import Dims, Layouts, evaluated
 from ftuner.runtime.gpu.nests import CompiledNest
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, TORCH_DTYPES, Tensor, multiply_of
 from ftuner.runtime.places import Span, places
 
 MAX_PROGRAMS = 256
@@ -64,12 +64,14 @@ class GpuGraph:
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
+            HardwareError: an element type that the chip does not multiply.
         """
         self._session = session
         self._binding = Binding(graph)
         self.lowered = lower(graph, held_types(graph, dtype))
         self.graph = graph
-        _expect_supported(self.lowered)
+        for element in _expect_supported(self.lowered):
+            session.library(element, multiply_of(element))
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
         self._constants = _moved_constants(self.lowered, session.device)
@@ -290,20 +292,22 @@ def _aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x
 
 
-def _expect_supported(lowered: Lowered) -> None:
+def _expect_supported(lowered: Lowered) -> list[DType]:
+    """The element types that are multiplied."""
     found: dict[str, int] = {}
+    dtypes: dict[DType, None] = {}
     for step in lowered.steps:
-        dtype = None
-        if isinstance(step, ProductStep):
-            dtype = step.c.layout.dtype
-        elif isinstance(step, AttentionStep):
-            dtype = step.out.layout.dtype
-        if dtype is not None and dtype.name not in GPU_DTYPES:
+        if not isinstance(step, ProductStep | AttentionStep):
+            continue
+        dtype = step.views[0].layout.dtype
+        dtypes.setdefault(dtype)
+        if dtype.name not in GPU_DTYPES:
             name = f"{step.title} of {dtype}"
             found[name] = found.get(name, 0) + 1
     if found:
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UnsupportedOperatorError(f"no kernels on a GPU for: {listed}")
+    return list(dtypes)
 
 
 def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, Tensor]:

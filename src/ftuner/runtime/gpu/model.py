@@ -32,6 +32,7 @@ class GpuModel(Loaded):
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU.
+            HardwareError: an element type that the chip does not multiply.
         """
         parts = split(graph)
         super().__init__(graph, parts)
