@@ -81,6 +81,7 @@ EXACT: dict[str, Callable[[Maker], Value]] = {
     "a mask of constants": lambda g: g.add(
         "add", g.given("x", B, 3, 3), g.constant(np.triu(np.full((3, 3), LEAST, np.float32), 1))
     ),
+    "an angle that a product gives": lambda g: _turned(g),
     "an angle that a table has": lambda g: _and_cosine(g, g.add(
         "gather", g.weight(40, 8), g.given("i", B, S, dtype=INT64), axis=0)),
 }  # fmt: skip
@@ -98,6 +99,12 @@ def _squares(g: Maker) -> Value:
 def _and_cosine(g: Maker, x: Value | None = None) -> Value:
     angle = g.add("multiply", g.given("t", B) if x is None else x, g.number(0.1))
     g.add("cos", angle)
+    return angle
+
+
+def _turned(g: Maker) -> Value:
+    angle = g.add("matmul", g.given("t", B, 1), g.weight(1, 8))
+    g.add("sin", angle)
     return angle
 
 
@@ -121,9 +128,9 @@ HELD: dict[str, Callable[[Maker], Value]] = {
 def test_exact(name: str) -> None:
     maker = Maker()
     value = EXACT[name](maker)
-    # The builder knows what else is read: a cosine is an output where there is one.
-    cosines = [n.output for n in maker.nodes if n.op == "cos" and n.output is not value]
-    assert not is_held(maker.made(value, *cosines))[0]
+    # What is done to it is an output, too.
+    functions = [n.output for n in maker.nodes if n.op in ("cos", "sin") and n.output is not value]
+    assert not is_held(maker.made(value, *functions))[0]
 
 
 @pytest.mark.parametrize("name", HELD)

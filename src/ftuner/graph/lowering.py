@@ -176,6 +176,9 @@ class _Lowering(Placement):
         if node.output.shape != form.result.shape or node.output.dtype != form.result.dtype:
             return None
         dtype = form.a.layout.dtype
+        if self.type_of(node.output).dtype != dtype:
+            # What a product writes is rounded to what it multiplies.
+            return None
 
         def operand(value: Value, kind: OperandKind) -> View:
             # A matrix is of the type that is multiplied; a number for each column may be wider.

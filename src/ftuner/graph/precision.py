@@ -18,7 +18,7 @@ does not survive it, and stays in float32:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 
 import numpy as np
@@ -117,29 +117,25 @@ def _is_table(value: Value) -> bool:
 
 
 def _delicate(graph: Graph) -> set[Value]:
-    """What lies between a product, a norm or an input, and an operand that rounding would spoil."""
+    """What lies between a product, a norm or an input, and an operand that rounding would spoil:
+    an angle, a cosine or sine of rotary positions, a mask. An angle that a product gives counts
+    too: only its remainder by a turn does."""
     made = producers(graph)
+    angles = [v for node in graph.nodes if node.op in ("sin", "cos") for v in node.inputs]
+    others = [v for n in graph.nodes if n.op == "rotary" for v in n.inputs[1:]]
+    others += [v for n in graph.nodes if n.op == "attention" for v in n.inputs[3:]]
     found: set[Value] = set()
-    left = [v for node in graph.nodes for v in _delicate_operands(node)]
-    while left:
-        value = left.pop()
-        node = made.get(value)
-        if node is None or value in found or value.dtype.kind != "float":
-            continue
-        if node.op in _PRODUCTS | _WHOLE:
-            continue
-        found.add(value)
-        left.extend(node.inputs)
+    for roots, ends in ((angles, _WHOLE), (others, _PRODUCTS | _WHOLE)):
+        left = list(roots)
+        while left:
+            value = left.pop()
+            node = made.get(value)
+            if node is None or value in found or value.dtype.kind != "float" or node.op in ends:
+                continue
+            found.add(value)
+            if node.op not in _PRODUCTS:
+                left.extend(node.inputs)
     return found
-
-
-def _delicate_operands(node: Node) -> Sequence[Value]:
-    """Angles, their cosines and sines, and masks."""
-    if node.op in ("sin", "cos"):
-        return node.inputs
-    if node.op == "rotary":
-        return node.inputs[1:]
-    return node.inputs[3:] if node.op == "attention" else ()
 
 
 def _tables(graph: Graph, held: Mapping[Value, DType]) -> set[Value]:

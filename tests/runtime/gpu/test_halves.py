@@ -146,6 +146,30 @@ def test_rows_that_are_hidden_whole(dtype: DType, written: bool, h200: GpuSessio
 
 
 @HALVES
+def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuSession) -> None:
+    """What is added to a product would end in its epilogue, and be rounded to an infinity."""
+    maker = Maker()
+    q, k = maker.given("q", S, 8), maker.given("k", 8, 3)
+    mask = maker.constant(np.full(3, LEAST, np.float32))
+    scores = maker.add("add", maker.add("matmul", q, k), mask)
+    weights = maker.add("softmax", scores, axis=1, log=False)
+    graph = maker.made(weights, maker.add("exp", scores))
+    model = GpuModel(optimised(graph), h200, None, dtype)
+    found, none = model.run({"q": np.ones((2, 8), "f"), "k": np.zeros((8, 3), "f")})
+    np.testing.assert_allclose(found, np.full((2, 3), 1 / 3), rtol=2 * roundoff(dtype))
+    assert not none.any()
+
+
+@HALVES
+def test_angles_that_a_product_gives(dtype: DType, h200: GpuSession) -> None:
+    maker = Maker()
+    rates = maker.constant(np.array([[1.0, 0.5, 0.1]], np.float32))
+    graph = maker.made(maker.add("sin", maker.add("matmul", maker.given("t", B, 1), rates)))
+    times = np.array([[999.0], [2049.0], [513.0]], np.float32)
+    assert_within(graph, h200, dtype, {"t": times}, 1)
+
+
+@HALVES
 def test_statistics_are_beyond_what_float16_has(dtype: DType, h200: GpuSession) -> None:
     """Squares of numbers of some thousands, their sums in memory and in registers."""
     maker = Maker()
