@@ -11,10 +11,13 @@ import torch
 
 pytest.importorskip("onnx")
 
+from onnx import helper
 from tests.frontends.node_cases import PASSED, UNSUPPORTED_DTYPE, Case, cases, run, symbolic
+from tests.frontends.onnx_models import model_of
 from tests.runtime.gpu.sessions import interpreted
 
-from ftuner.core.dtype import BFLOAT16
+import ftuner
+from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
@@ -48,3 +51,25 @@ def test_with_symbols(case: Case) -> None:
         if outcome.kind != PASSED:
             # Products of float64 have no kernels.
             assert "of float64" in outcome.why, outcome.why
+
+
+@pytest.mark.parametrize("held", [None, "float32", "float16", "bfloat16"])
+def test_load_says_what_float32_is_held_in(
+    held: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device that is interpreted; files of half precision are read for it."""
+
+    def interpret(graph: Graph, device: str, progress: object, dtype: DType | None) -> GpuModel:
+        assert device == "cuda"
+        return GpuModel(graph, H200, None, dtype)
+
+    monkeypatch.setattr("ftuner.runtime.gpu.model.gpu_model", interpret)
+    node = helper.make_node
+    nodes = [node("Cast", ["x"], ["wide"], to=1), node("MatMul", ["wide", "w"], ["y"])]
+    weight = np.full((3, 3), 1 + 2**-12, np.float32)
+    model = model_of(nodes, {"x": ("float16", ["n", 3])}, ["y"], {"w": weight})
+    loaded = ftuner.load(model, device="cuda", dtype=held)
+    (found,) = loaded.run({"x": np.eye(3, dtype=np.float16)})
+    assert found.dtype == np.float32
+    # What is rounded is the weight, to one.
+    np.testing.assert_array_equal(found, weight if held in (None, "float32") else np.ones((3, 3)))
