@@ -163,9 +163,9 @@ def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuSession) -> No
 @HALVES
 def test_angles_that_a_product_gives(dtype: DType, h200: GpuSession) -> None:
     maker = Maker()
-    rates = maker.constant(np.array([[1.0, 0.5, 0.1]], np.float32))
-    graph = maker.made(maker.add("sin", maker.add("matmul", maker.given("t", B, 1), rates)))
-    times = np.array([[999.0], [2049.0], [513.0]], np.float32)
+    rates = maker.constant(np.array([[1.0, 0.5, 0.1], [0.25, 0.125, 1.0]], np.float32))
+    graph = maker.made(maker.add("sin", maker.add("matmul", maker.given("t", B, 2), rates)))
+    times = np.array([[999.0, 3.0], [2049.0, 1.0], [513.0, 777.0]], np.float32)
     assert_within(graph, h200, dtype, {"t": times}, 1)
 
 
