@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from ftuner.errors import InputError
+from ftuner.core.dtype import FLOAT32, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
+from ftuner.errors import ConfigurationError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.graph.ir import Graph
@@ -21,7 +22,7 @@ from ftuner.runtime.threads import checked_threads
 
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU,
+    device: str = CPU, dtype: str | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -32,6 +33,11 @@ def load(
         progress: called with (what, done, total).
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes tensors
             that are there as well as arrays, and gives what it was given.
+        dtype: on a GPU, what the model's float32 is held in: `bfloat16` or `float16` halve what is
+            read and written, and are multiplied many times as fast; by default as the file says.
+            Weights, activations and what products multiply are rounded to it; sums, norms, softmax
+            and everything between two of them is computed in float32, and positions, masks,
+            statistics, inputs and outputs stay as they are.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.
@@ -40,22 +46,47 @@ def load(
         UnsupportedOperatorError: operators that ftuner does not have, or not on the device; all of
             them are listed.
         GraphError: a file that is no valid model.
-        ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device.
+        ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
+            a `dtype` that there is not, or not on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    imported = import_model(model)
+    held = _held(dtype, device)
     if device != CPU:
-        return _on_gpu(optimised(imported.graph), device, progress)
+        imported = import_model(model, GPU_TENSOR_DTYPES)
+        return _on_gpu(optimised(imported.graph), device, progress, held)
+    imported = import_model(model)
     if threads is not None:
         threads = checked_threads(threads)
     return Model(optimised(imported.graph), default_session(), threads, progress)
 
 
-def _on_gpu(graph: Graph, device: str, progress: Progress | None) -> Model:
+def _held(dtype: str | None, device: str) -> DType | None:
+    """The element type that float32 is held in, None for its own.
+
+    Raises:
+        ConfigurationError: there is none of the name, or not on the device.
+    """
+    if dtype in (None, FLOAT32.name):
+        return None
+    found = HALF_DTYPES.get(str(dtype))
+    if found is None:
+        raise ConfigurationError(
+            f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"
+        )
+    if device == CPU:
+        raise ConfigurationError(
+            f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
+            "says; leave dtype out, or give device='cuda'"
+        )
+    return found
+
+
+def _on_gpu(graph: Graph, device: str, progress: Progress | None, held: DType | None) -> Model:
     """A model with the methods of `Model`."""
     backend = backend_of(device)
     # Imported by name: it needs torch and triton.
-    found: Model = import_module("ftuner.runtime.gpu.model").GpuModel(graph, backend, progress)
+    gpu = import_module("ftuner.runtime.gpu.model")
+    found: Model = gpu.GpuModel(graph, backend, progress, held)
     return found
 
 

@@ -19,14 +19,18 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ftuner.core.dtype import GPU_TENSOR_DTYPES, HALF_DTYPES, TENSOR_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import Imported, import_model
+from ftuner.graph.arrays import held_in
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import default_session
 
+ROUNDINGS = 4
+"""Of half precision, by which results may differ."""
 PASSED, WRONG = "passed", "wrong"
 UNSUPPORTED_DTYPE = "dtype"
 UNSUPPORTED_OPERATOR = "operator"
@@ -135,13 +139,15 @@ def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 @cache
-def run(case: Case, execute: Execute = run_reference) -> Outcome:
-    """Import a case and compare what its graph gives."""
+def run(case: Case, execute: Execute = run_reference, halves: bool = False) -> Outcome:
+    """Import a case, as for a GPU if tensors may have half precision, and compare what its graph
+    gives."""
+    dtypes = GPU_TENSOR_DTYPES if halves else TENSOR_DTYPES
     outcome = Outcome(UNSUPPORTED_SHAPE)
     for fixed in _candidates(case):
         model = _with_constants(case.model, case.inputs, fixed)
         try:
-            imported = import_model(model)
+            imported = import_model(model, dtypes)
         except UnsupportedOperatorError as error:
             kind = UNSUPPORTED_OPERATOR if "not supported" in str(error) else UNSUPPORTED_SHAPE
             outcome = Outcome(kind, str(error))
@@ -170,9 +176,16 @@ def _difference(case: Case, imported: Imported, fixed: set[int], execute: Execut
     if len(results) != len(case.outputs):
         return f"{len(results)} outputs, not {len(case.outputs)}"
     for name, result, wanted in zip(imported.outputs, results, case.outputs, strict=True):
+        rtol, atol = case.rtol, case.atol
+        half = HALF_DTYPES.get(wanted.dtype.name)
+        if half is not None:
+            # ONNX's reference rounds each step, ours what is kept.
+            rtol = max(rtol, ROUNDINGS * half.unit_roundoff)
+            atol = max(atol, half.unit_roundoff)
+            wanted = wanted.astype(held_in(half))
         if result.shape != wanted.shape or result.dtype != wanted.dtype:
             return f"{name} is {result.dtype}{result.shape}, not {wanted.dtype}{wanted.shape}"
-        if not np.allclose(result, wanted, case.rtol, case.atol, equal_nan=True):
+        if not np.allclose(result, wanted, rtol, atol, equal_nan=True):
             return f"{name} is {result!r:.200}, not {wanted!r:.200}"
     return ""
 

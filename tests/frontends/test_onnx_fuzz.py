@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 from tests.frontends.onnx_models import model_of
 
+from ftuner.core.dtype import GPU_TENSOR_DTYPES
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
@@ -16,21 +17,21 @@ from ftuner.graph.passes.pipeline import optimised
 MUTANTS = 400
 
 
-def _encoder_layer() -> bytes:
+def _encoder_layer(dtype: str) -> bytes:
     """A layer of a transformer in one file: embedding, attention, norm, gelu."""
     rng = np.random.default_rng(0)
     weights = {
-        name: rng.standard_normal(shape).astype(np.float32)
+        name: rng.standard_normal(shape).astype(dtype)
         for name, shape in (("table", (11, 8)), ("wq", (8, 8)), ("wk", (8, 8)), ("wv", (8, 8)),
                             ("scale", (8,)), ("shift", (8,)))
     }  # fmt: skip
     constants = {
         **weights,
         "heads": np.array([0, 0, 2, 4], np.int64),
-        "root": np.float32(2.0),
-        "half": np.float32(0.5),
-        "one": np.float32(1.0),
-        "sqrt2": np.float32(2**0.5),
+        **{
+            name: np.array(number, dtype)
+            for name, number in (("root", 2.0), ("half", 0.5), ("one", 1.0), ("sqrt2", 2**0.5))
+        },
     }
     node = helper.make_node
     nodes = [node("Gather", ["table", "ids"], ["x"], axis=0)]
@@ -59,9 +60,9 @@ def _encoder_layer() -> bytes:
     return bytes(model.SerializeToString())
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_mutants_of_a_layer(seed: int) -> None:
-    whole = _encoder_layer()
+@pytest.mark.parametrize(("seed", "dtype"), [*((i, "float32") for i in range(4)), (4, "float16")])
+def test_mutants_of_a_layer(seed: int, dtype: str) -> None:
+    whole = _encoder_layer(dtype)
     rng = random.Random(seed)
     refused = 0
     for _ in range(MUTANTS):
@@ -71,12 +72,14 @@ def test_mutants_of_a_layer(seed: int) -> None:
         if rng.random() < 0.1:
             del mutant[rng.randrange(len(mutant)) :]
         try:
-            optimised(import_model(bytes(mutant)).graph)
+            optimised(import_model(bytes(mutant), GPU_TENSOR_DTYPES).graph)
         except FTunerError:
             refused += 1
     assert 0 < refused < MUTANTS
 
 
-def test_the_layer_itself_is_recognised() -> None:
-    graph = optimised(import_model(_encoder_layer()).graph)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_layer_itself_is_recognised(dtype: str) -> None:
+    """Whatever its numbers were rounded to."""
+    graph = optimised(import_model(_encoder_layer(dtype), GPU_TENSOR_DTYPES).graph)
     assert {"attention", "norm", "gelu"} <= {node.op for node in graph.nodes}

@@ -92,6 +92,8 @@ class BlockKernel:
     """Whether one launch multiplies many pairs of matrices of their own extents, which it finds in
     a table; with one tile, by pointers, k whole and no epilogue."""
     epilogue: Expr = ACCUMULATOR
+    vectors: DType | None = None
+    """What the epilogue's rows and columns are, if not `dtype`."""
 
     @property
     def main(self) -> BlockTile:
@@ -171,7 +173,8 @@ class BlockKernel:
             letter
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
                                ("c", self.aligned and self.c_aligned), ("s", self.split),
-                               ("w", self.specialised), ("g", self.grouped))
+                               ("w", self.specialised), ("g", self.grouped),
+                               ("v", self.vectors is not None))
             if on
         )  # fmt: skip
         return (

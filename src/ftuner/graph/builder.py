@@ -15,8 +15,9 @@ import numpy as np
 
 from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, least_value, product
-from ftuner.core.dtype import BOOL, INT32, INT64, TENSOR_DTYPES, DType
+from ftuner.core.dtype import BOOL, GPU_TENSOR_DTYPES, INT32, INT64, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
+from ftuner.graph.arrays import converted
 from ftuner.graph.folding import folded
 from ftuner.graph.ir import Array, Constraint, Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.operators import OPERATORS
@@ -47,10 +48,16 @@ class Builder:
         return Value(name, TensorType(dtype, shape))
 
     def constant(self, array: Any, dtype: DType | None = None) -> Value:
-        array = np.asarray(array, None if dtype is None else dtype.name)
-        found = TENSOR_DTYPES.get(array.dtype.name)
-        if found is None:
-            raise GraphError(f"constant of dtype {array.dtype}")
+        """A value whose elements are known, of the array's own type unless another is given."""
+        if dtype is None:
+            array = np.asarray(array)
+            # Other libraries have a bfloat16 for NumPy.
+            found = GPU_TENSOR_DTYPES.get(array.dtype.name)
+            if found is None:
+                raise GraphError(f"constant of dtype {array.dtype}")
+        else:
+            found = dtype
+        array = converted(array, found)
         dims = None
         if found in (INT32, INT64) and array.size <= MAX_FOLLOWED:
             dims = tuple(int(x) for x in array.ravel())
@@ -136,9 +143,9 @@ class Builder:
         types: Sequence[TensorType],
     ) -> tuple[Value, ...] | None:
         if not _may_stay_narrow(op, inputs, types):
-            results = folded(op, [v.constant for v in inputs], attributes, types)
+            results = folded(op, inputs, attributes, types)
             if results is not None:
-                return tuple(self.constant(r) for r in results)
+                return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
         followed = _follow(op, inputs, attributes, type_)
         if followed is None:

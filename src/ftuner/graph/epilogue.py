@@ -43,7 +43,11 @@ _BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def extended(
-    epilogue: Epilogue, node: Node, position: int, flat: bool, view: Callable[[Value], View]
+    epilogue: Epilogue,
+    node: Node,
+    position: int,
+    flat: bool,
+    view: Callable[[Value, OperandKind], View],
 ) -> Epilogue | None:
     """The epilogue followed by a node whose operand at `position` is the product; None if it
     cannot be: another operator, or an operand that spreads over the product in another way."""
@@ -63,7 +67,7 @@ def extended(
         kind = _kind(other, node.output, flat)
         if kind is None:
             return None
-        given = view(other)
+        given = view(other, kind)
         operands = (*operands, given)
         value = Operand(f"x{len(operands)}", kind)
     sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)

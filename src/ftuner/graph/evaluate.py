@@ -9,6 +9,7 @@ import numpy as np
 
 from ftuner.core.dim import Symbolic, compiled, evaluate, symbols_of
 from ftuner.errors import ShapeError
+from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Constraint, Graph, Value, bound_symbols
 from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
@@ -96,15 +97,15 @@ def check(graph: Graph, values: Mapping[str, int]) -> None:
 
 
 def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a graph by the NumPy references."""
+    """The outputs of a graph by the NumPy references; see `graph.arrays` for bfloat16."""
     symbols = bind(graph, [x.shape for x in inputs])
-    known: dict[Value, Array] = dict(zip(graph.inputs, inputs, strict=True))
+    known = {v: converted(x, v.dtype) for v, x in zip(graph.inputs, inputs, strict=True)}
 
     def array_of(value: Value) -> Array:
         return known[value] if value.constant is None else value.constant
 
     for node in graph.nodes:
-        arrays = [array_of(v) for v in node.inputs]
+        arrays = [widened(array_of(v), v.dtype) for v in node.inputs]
         attributes = _bound(node.attributes, symbols)
         with np.errstate(all="ignore"):
             results = OPERATORS[node.op].reference(*arrays, **attributes)

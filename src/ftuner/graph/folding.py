@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.graph.ir import Array, TensorType
+from ftuner.graph.arrays import widened
+from ftuner.graph.ir import Array, TensorType, Value
 from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
 
@@ -19,13 +20,13 @@ time."""
 
 def folded(
     op: str,
-    constants: Sequence[Array | None],
+    inputs: Sequence[Value],
     attributes: Mapping[str, Any],
     types: Sequence[TensorType],
 ) -> list[Array] | None:
     """The results of an operator, if all that it reads is known and they are not too large."""
-    given = [c for c in constants if c is not None]
-    if len(given) < len(constants) or op == "dims":
+    given = [widened(v.constant, v.dtype) for v in inputs if v.constant is not None]
+    if len(given) < len(inputs) or op == "dims":
         return None
     dims = [d for v in attributes.values() if isinstance(v, tuple) for d in v]
     if not all(isinstance(d, int) for d in [*dims, *(n for t in types for n in t.shape)]):

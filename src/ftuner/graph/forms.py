@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.definition import Body, Index, Nest, Store, Writer
+from ftuner.core.definition import Body, Index, Nest, Step, Store, Writer
 from ftuner.core.dim import Shape
+from ftuner.core.dtype import DType
 from ftuner.core.weighting import Weighting
 from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
@@ -82,11 +83,17 @@ class Joiner:
         self.views.append(view)
         return len(self.views) - 1
 
-    def load(self, form: View | Lazy) -> Body:
-        """What the load of an operand becomes."""
+    def load(self, form: View | Lazy, dtype: DType | None = None) -> Body:
+        """What the load of an operand becomes, whose elements are to be of `dtype`, whatever
+        memory holds."""
         if isinstance(form, View):
-            number, dtype = self.operand(form), form.layout.dtype
-            return lambda writer, index: writer.step("load", dtype, *index, payload=number)
+            number, held = self.operand(form), form.layout.dtype
+
+            def body(writer: Writer, index: Index) -> int:
+                loaded = writer.step("load", held, *index, payload=number)
+                return loaded if dtype is None else writer.cast(loaded, dtype)
+
+            return body
         numbers = self.numbers(form)
         if form.title:
             self.titles.append(form.title)
@@ -104,6 +111,15 @@ class Joiner:
             tuple(self.views),
             title,
         )
+
+
+def stored_as(nest: Nest, dtype: DType) -> Nest:
+    """The nest with its one result in an element type."""
+    (store,) = nest.stores
+    if nest.steps[store.value].dtype == dtype:
+        return nest
+    steps = (*nest.steps, Step("cast", dtype, (store.value,)))
+    return replace(nest, steps=steps, stores=(replace(store, value=len(nest.steps)),))
 
 
 def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:

@@ -9,12 +9,13 @@ broadcasts and reshapes of what is in memory are views. Everything else is writt
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ftuner.core.definition import Body, Nest, Stage, Store
 from ftuner.core.dim import Dim, product, row_major_strides
-from ftuner.core.dtype import DTYPES
-from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.dtype import INT8, DType
+from ftuner.core.expr import ACCUMULATOR, OperandKind
 from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.core.weighting import Weighting
 from ftuner.errors import UnsupportedOperatorError
@@ -46,13 +47,14 @@ from ftuner.graph.placement import Placement
 from ftuner.graph.steps import Lowered, TopKStep
 
 
-def lower(graph: Graph) -> Lowered:
-    """Fuse a graph and lay its tensors out.
+def lower(graph: Graph, held: Mapping[Value, DType] | None = None) -> Lowered:
+    """Fuse a graph and lay its tensors out. `held`: element types of values where they lie in
+    memory, other than those that they are computed in; see `graph.precision`.
 
     Raises:
         UnsupportedOperatorError: an operator without a schedule.
     """
-    return _Lowering(graph).run()
+    return _Lowering(graph, held or {}).run()
 
 
 class _Lowering(Placement):
@@ -105,7 +107,7 @@ class _Lowering(Placement):
         nest = define(types, node.attributes, [v.type for v in node.outputs])
         joiner = Joiner()
         loads: dict[tuple[str, object], Body] = {
-            ("load", i): joiner.load(self.prologue(node, value, nest))
+            ("load", i): joiner.load(self.prologue(node, value, nest), value.dtype)
             for i, value in enumerate(node.inputs)
         }
         writer = joiner.writer
@@ -160,7 +162,7 @@ class _Lowering(Placement):
             if i == position:
                 loads["load", i] = lambda w, index: value
             else:
-                loads["load", i] = joiner.load(self.prologue(node, operand, own))
+                loads["load", i] = joiner.load(self.prologue(node, operand, own), operand.dtype)
         result = writer.copy(own.steps, loads, [at[axis] for axis in store.axes])
         stages = tuple(Stage(s.kind, went[s.value], s.last) for s in form.nest.stages)
         stores = (Store(result[own.stores[0].value], store.axes),)
@@ -173,40 +175,53 @@ class _Lowering(Placement):
         """A node taken into the epilogue of the product that it reads."""
         if node.output.shape != form.result.shape or node.output.dtype != form.result.dtype:
             return None
-        grown = extended(form.epilogue, node, position, form.flat, self.epilogue_operand)
+        dtype = form.a.layout.dtype
+        if self.type_of(node.output).dtype != dtype:
+            # What a product writes is rounded to what it multiplies.
+            return None
+
+        def operand(value: Value, kind: OperandKind) -> View:
+            # A matrix is of the type that is multiplied; a number for each column may be wider.
+            return self.epilogue_operand(value, dtype if kind == "matrix" else value.dtype)
+
+        grown = extended(form.epilogue, node, position, form.flat, operand)
         if grown is None or len(grown.operands) > MAX_OPERANDS:
             return None
         return replace(form, epilogue=grown, title=f"{form.title} + {node.op}")
 
-    def epilogue_operand(self, value: Value) -> View:
+    def epilogue_operand(self, value: Value, dtype: DType) -> View:
         """In memory, its rows evenly apart and contiguous."""
-        view = self.view(value)
+        view = self.view(value, dtype)
         rows = collapses(view) and view.layout.strides[-1] == 1
-        return view if rows else self.contiguous(value)
+        return view if rows else self.contiguous(value, dtype)
 
     def matmul(self, node: Node) -> Form | None:
         a, b = node.inputs
-        if a.dtype.name not in DTYPES or 0 in (*a.shape, *b.shape):
+        if a.dtype.kind != "float" or 0 in (*a.shape, *b.shape):
             return None
-        left, right = self.view(a), self.view(b)
+        dtype = self.type_of(node.output).dtype
+        left, right = self.view(a, dtype), self.view(b)
+        if right.layout.dtype != INT8:
+            right = self.converted(right, dtype)
         flat = b.rank == 2
         in_rows = left.layout.strides[-1] == 1 or node.op == "matmul"
         if flat and not (collapses(left) and in_rows):
             # All rows are one product, so that they have to lie evenly apart.
-            left = self.contiguous(a)
+            left = self.contiguous(a, dtype)
         return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), node.op)
 
     def attention(self, node: Node) -> Form | None:
         q, k, v, *masks = node.inputs
         weighting = Weighting(**node.attributes)
-        rows = self.view(q)
+        dtype = self.type_of(node.output).dtype
+        rows = self.view(q, dtype)
         if rows.layout.strides[-1] != 1:
-            rows = self.contiguous(q)
+            rows = self.contiguous(q, dtype)
         batch = q.shape[:-2]
         mask = None
         if masks:
             mask = spread(self.row_of_steps(masks[0], k.shape[-1]), (*q.shape[:-1], k.shape[-1]))
-        keys, values = (spread(self.view(x), (*batch, *x.shape[-2:])) for x in (k, v))
+        keys, values = (spread(self.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
         return PendingAttention(rows, keys, values, mask, node.output.type, weighting)
 
     def row_of_steps(self, mask: Value, steps: Dim) -> View:
@@ -215,7 +230,7 @@ class _Lowering(Placement):
         if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
             return view
         shape = (*mask.shape[:-1], steps)
-        return self.copied(spread(view, shape), self.apart(TensorType(mask.dtype, shape)))
+        return self.copied(spread(view, shape), self.apart(TensorType(view.layout.dtype, shape)))
 
     def reshape(self, node: Node) -> Form | None:
         (value,) = node.inputs
@@ -233,7 +248,9 @@ class _Lowering(Placement):
         if not isinstance(form, View) and self.uses.get(value) == 1:
             # Nobody reads it in its own shape: it is computed to where it is wanted.
             place = self.place(node.output)
-            self.store(form, View(place.buffer, row_major(value.type)))
+            self.store(
+                form, View(place.buffer, row_major(replace(value.type, dtype=place.layout.dtype)))
+            )
             return place
         view = self.view(value)
         strides = reshaped_strides(view, shape)

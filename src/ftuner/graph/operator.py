@@ -10,6 +10,7 @@ from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.definition import Operand as NestOperand
 from ftuner.core.dim import Dim, row_major_strides
 from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Array, TensorType
 
 Attributes = Mapping[str, Any]
@@ -98,6 +99,4 @@ def same_dtype(types: Sequence[TensorType], what: str) -> None:
 
 def reference_result(value: Any, type_: TensorType) -> Array:
     """A reference's result as an array of the inferred dtype."""
-    import numpy as np
-
-    return np.asarray(value, type_.dtype.name, order="C")
+    return converted(value, type_.dtype)

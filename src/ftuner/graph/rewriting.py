@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
+from ftuner.graph.arrays import converted
 from ftuner.graph.ir import (
     Array,
     Graph,
@@ -20,6 +19,9 @@ from ftuner.graph.ir import (
     live_nodes,
     producers,
 )
+
+ROUNDINGS = 4
+"""Of constants that are multiplied with each other before they are looked at."""
 
 
 class Surroundings:
@@ -65,9 +67,11 @@ def scalar(value: Value) -> float | None:
     return float(value.constant.reshape(()))
 
 
-def near(value: float | None, wanted: float) -> bool:
-    """Whether a number is what a model meant, rounded to float32 or a few digits."""
-    return value is not None and math.isclose(value, wanted, rel_tol=1e-5)
+def near(value: float | None, wanted: float, dtype: DType) -> bool:
+    """Whether a number is what a model meant, rounded a few times to its element type, or to a few
+    digits."""
+    tolerance = max(1e-5, ROUNDINGS * dtype.unit_roundoff)
+    return value is not None and math.isclose(value, wanted, rel_tol=tolerance)
 
 
 def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
@@ -101,7 +105,7 @@ def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple
 
 def constant(name: str, dtype: DType, array: Array) -> Value:
     """A value whose elements are known, kept in row-major order."""
-    array = np.asarray(array, dtype.name, order="C")
+    array = converted(array, dtype)
     return Value(name, TensorType(dtype, array.shape), array)
 
 

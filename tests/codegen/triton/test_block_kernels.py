@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftuner.core.block import BlockKernel, BlockTile, Loads, Order
-from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
 
 torch = pytest.importorskip("torch")
@@ -230,6 +230,20 @@ def test_epilogues(name: str, dtype: DType, loads: Loads) -> None:
     run(kernel, a, b, c, {"bias": bias, "scale": scale, "res": residual})
     # A value that is rounded inside weighs as much as the largest it is added to.
     assert_product(c, a, b, dtype, reference, slope=8.0)
+
+
+@pytest.mark.parametrize("loads", LOADS)
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+def test_rows_and_columns_may_be_wider(dtype: DType, loads: Loads) -> None:
+    """A bias that no half is, beside a residual that is one."""
+    expr = (ACCUMULATOR + BIAS - RESIDUAL) * SCALE
+    kernel = kernel_of(dtype=dtype, loads=loads, epilogue=expr, vectors=FLOAT32)
+    nothing = torch.zeros(1, 20, 16, dtype=TORCH_TYPES[dtype.name])
+    c = guarded((1, 20, 20), dtype)
+    ones = torch.ones(1, 20, 20, dtype=c.dtype)
+    extra = {"bias": torch.full((20,), 1 + 2.0**-12), "scale": torch.full((20,), 2.0**20)}
+    run(kernel, nothing, nothing, c, {**extra, "res": ones})
+    assert torch.equal(c, torch.full_like(c, 256.0))
 
 
 def test_an_epilogue_may_leave_the_product_aside() -> None:

@@ -65,7 +65,7 @@ COPIED = {"loads": "descriptors"}
 CASES = [
     Case("sm_90", kernel((128, 256, 64, 8, 4), **COPIED), (COPY, WGMMA, COPY_BACK)),
     Case("sm_90", kernel((128, 256, 64, 8, 3), (64, 256, 64, 8, 3), orders=TURNED, epilogue=GELU,
-                         **COPIED), (COPY, WGMMA, COPY_BACK)),
+                         vectors=FLOAT32, **COPIED), (COPY, WGMMA, COPY_BACK)),
     Case("sm_90", kernel((16, 128, 128, 4, 4), split=True, epilogue=SUM, **COPIED),
          (COPY, MMA, COUNT)),
     Case("sm_90", kernel((64, 128, 64, 4, 4), c_aligned=False, **COPIED), (COPY, WGMMA)),

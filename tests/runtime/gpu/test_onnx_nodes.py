@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("onnx")
 
-from tests.frontends.node_cases import PASSED, Case, cases, run, symbolic
+from onnx import helper
+from tests.frontends.node_cases import PASSED, UNSUPPORTED_DTYPE, Case, cases, run, symbolic
+from tests.frontends.onnx_models import model_of
 from tests.runtime.gpu.sessions import interpreted
 
+import ftuner
+from ftuner.core.dtype import BFLOAT16
+from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES
 
 H200 = interpreted("h200")
 
@@ -22,15 +31,46 @@ H200 = interpreted("h200")
 def on_gpu(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a graph compiled for a GPU, after all passes."""
     model = GpuModel(optimised(graph), H200)
-    return model.run({v.name: x for v, x in zip(graph.inputs, inputs, strict=True)})
+    given = dict(zip(graph.inputs, inputs, strict=True))
+    if all(v.dtype != BFLOAT16 for v in (*graph.inputs, *(v for _, v in graph.outputs))):
+        return model.run({v.name: x for v, x in given.items()})
+    tensors = {
+        v.name: torch.from_numpy(np.array(x, held_in(v.dtype))).to(TORCH_DTYPES[v.dtype.name])
+        for v, x in given.items()
+    }
+    found = model.run(tensors)
+    return [(x.float() if x.dtype == torch.bfloat16 else x).numpy() for x in found]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_with_symbols(case: Case) -> None:
-    """What references give, where these are right."""
-    if run(symbolic(case)).kind == PASSED:
-        outcome = run(symbolic(case), on_gpu)
+    """What references give, where these are right; of half precision too."""
+    halves = run(symbolic(case)).kind == UNSUPPORTED_DTYPE
+    if run(symbolic(case), halves=halves).kind == PASSED:
+        outcome = run(symbolic(case), on_gpu, halves)
         if outcome.kind != PASSED:
             # Products of float64 have no kernels.
             assert "of float64" in outcome.why, outcome.why
+
+
+@pytest.mark.parametrize("held", [None, "float32", "float16", "bfloat16"])
+def test_load_says_what_float32_is_held_in(
+    held: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device that is interpreted; files of half precision are read for it."""
+
+    def session_of(device: str) -> GpuSession:
+        assert device == "cuda"
+        return H200
+
+    monkeypatch.setattr("ftuner.inference.backend_of", session_of)
+    node = helper.make_node
+    nodes = [node("Cast", ["x"], ["wide"], to=1), node("MatMul", ["wide", "w"], ["y"])]
+    weight = np.full((3, 3), 1 + 2**-12, np.float32)
+    model = model_of(nodes, {"x": ("float16", ["n", 3])}, ["y"], {"w": weight})
+    loaded = ftuner.load(model, device="cuda", dtype=held)
+    (found,) = loaded.run({"x": np.eye(3, dtype=np.float16)})
+    assert found.dtype == np.float32
+    # What is rounded is the weight, to one.
+    np.testing.assert_array_equal(found, weight if held in (None, "float32") else np.ones((3, 3)))

@@ -41,7 +41,8 @@ def gemm_arguments(kernel: BlockKernel) -> tuple[Argument, ...]:
     `workspace`: float32, as many as `workspace_elements` says, undefined. `counters`: int32, one a
     tile of C, zero before the first launch and after each. Both if k is split; launches that may
     overlap share neither.
-    `operand_NAME`: what the epilogue reads, [n], [m] or a matrix, of the kernel's dtype.
+    `operand_NAME`: what the epilogue reads, [n], [m] or a matrix, of the kernel's dtype;
+    of `vectors` the first two.
     `m`, `n`, `k`, `batch`: extents. `rows`: rows of the first band, if there are two.
     `a_stride`, `b_stride`: elements from one row of the stored matrix to the next, whatever axis
     that is; `c_row` and `operand_NAME_row` likewise. None of descriptors.
@@ -75,8 +76,13 @@ def gemm_arguments(kernel: BlockKernel) -> tuple[Argument, ...]:
         add("workspace", "*fp32", ALIGNMENT_BYTES)
         add("counters", "*i32", 4)
     for operand in extra:
+        held = kernel.dtype if operand.kind == "matrix" else kernel.vectors or kernel.dtype
         elements = c if operand.kind == "matrix" else 1
-        add(operand_argument(operand.name), f"*{dtype}", elements * itemsize)
+        add(
+            operand_argument(operand.name),
+            f"*{TRITON_TYPES[held.name]}",
+            elements * held.itemsize,
+        )
     walks_k = not described and "k" in (kernel.a_order, kernel.b_order)
     for name in ("m", "n", "k", "batch"):
         add(name, "i32", ab if name == "k" and walks_k else 1)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, minimum, product, quotient
-from ftuner.core.dtype import BOOL, DTYPES, INT64, DType
+from ftuner.core.dtype import BOOL, FLOAT32, HALF_DTYPES, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.graph.ir import Value
@@ -114,7 +114,7 @@ def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
     if not node.has("softmax_precision"):
         return dtype
     where = f"{context.builder.where}: attribute softmax_precision"
-    return dtype_of(node.integer("softmax_precision"), where)
+    return dtype_of(node.integer("softmax_precision"), where, context.dtypes)
 
 
 def _weights(
@@ -164,12 +164,17 @@ def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bo
     """Whether there is a kernel: nobody asks for scores or for anything else done to them."""
     dtype = operands[0].dtype
     return (
-        dtype.name in DTYPES
+        dtype.kind == "float"
         and all(v.dtype in (dtype, BOOL) for v in operands)
         and not node.gives(3)
         and node.number("softcap", 0.0) == 0
-        and _precision(context, node, dtype) == dtype
+        and _precision(context, node, dtype) in _computed_in(dtype)
     )
+
+
+def _computed_in(dtype: DType) -> tuple[DType, ...]:
+    """What the kernel may be said to compute weights of a dtype in."""
+    return (dtype, FLOAT32) if dtype.name in HALF_DTYPES else (dtype,)
 
 
 def _one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Value | None:

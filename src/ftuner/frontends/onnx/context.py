@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ftuner.core.dim import Dim, Shape, Symbolic, product, symbol, symbol_name
-from ftuner.core.dtype import BOOL, FLOAT64, INT64, DType
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64, TENSOR_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.frontends.onnx.records import GraphRecord, NodeRecord
+from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
@@ -72,8 +70,8 @@ class NodeView:
     def graph(self, name: str) -> GraphRecord:
         return self._attribute(name, GraphRecord, None)
 
-    def array(self, name: str) -> Array:
-        return self._attribute(name, np.ndarray, None)
+    def tensor(self, name: str) -> TensorRecord:
+        return self._attribute(name, TensorRecord, None)
 
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         found = self._attribute(name, tuple, default)
@@ -124,6 +122,8 @@ class Context:
 
     builder: Builder = field(default_factory=Builder)
     names: Names = field(default_factory=Names)
+    dtypes: Mapping[str, DType] = field(default_factory=lambda: TENSOR_DTYPES)
+    """What tensors may hold."""
     _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
@@ -143,7 +143,7 @@ class Context:
         key = (str(value), dtype)
         if key not in self._scalars:
             try:
-                self._scalars[key] = self.builder.constant(np.asarray(value, dtype.name))
+                self._scalars[key] = self.builder.constant(value, dtype)
             except (OverflowError, ValueError):
                 raise self.malformed(f"no {dtype} is {value}") from None
         return self._scalars[key]
@@ -294,5 +294,7 @@ class Context:
         return self.unsqueeze(result, axes) if keep and axes else result
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
-        count = self.count((x.shape[a] for a in axes), x.dtype)
-        return self.add("divide", self.reduce(x, "sum", axes, keep), count)
+        # Half the bits hold neither the sum nor the count.
+        wide = self.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
+        count = self.count((x.shape[a] for a in axes), wide.dtype)
+        return self.cast(self.add("divide", self.reduce(wide, "sum", axes, keep), count), x.dtype)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
@@ -63,8 +64,9 @@ class Imported:
     """The nodes of the model as they were, a line each."""
 
 
-def import_model(source: Source) -> Imported:
-    """Import a model, from a path, its bytes or an `onnx.ModelProto`.
+def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) -> Imported:
+    """Import a model, from a path, its bytes or an `onnx.ModelProto`, whose tensors hold one of
+    `dtypes` each.
 
     Dims that the model names are symbols of that name; those that it leaves open are symbols called
     after the input and the axis. Data outside the file is read from the folder of the path only.
@@ -79,8 +81,8 @@ def import_model(source: Source) -> Imported:
     proto, folder = load(source)
     proto = inlined(proto)
     _expect_supported(proto)
-    model = read(proto, folder)
-    return _imported(model)
+    model = read(proto, folder, dtypes)
+    return _imported(model, dtypes)
 
 
 def _expect_supported(model: onnx.ModelProto) -> None:
@@ -102,14 +104,14 @@ def _expect_supported(model: onnx.ModelProto) -> None:
     )
 
 
-def _imported(model: ModelRecord) -> Imported:
+def _imported(model: ModelRecord, dtypes: Mapping[str, DType]) -> Imported:
     for domain, version in model.opsets.items():
         if domain == "" and version < LEAST_OPSET:
             raise GraphError(
                 f"the model is of opset {version}; expected {LEAST_OPSET} or later (convert it "
                 "with onnx.version_converter)"
             )
-    context = Context()
+    context = Context(dtypes=dtypes)
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model.graph):
@@ -157,10 +159,10 @@ def _import_graph(
     context: Context, graph: GraphRecord, scope: Scope, opsets: Mapping[str, int]
 ) -> None:
     """Import the nodes of a graph: `scope` has the values it may read, and is given its own."""
-    for name, array in graph.constants.items():
+    for name, tensor in graph.constants.items():
         if name in scope:
             raise GraphError(f"initialiser {name!r} has the name of another value")
-        scope[name] = context.builder.constant(array)
+        scope[name] = context.builder.constant(tensor.array, tensor.dtype)
     for record in ordered(graph, scope):
         context.builder.where = record.label
         opset = opsets.get(record.domain)

@@ -71,7 +71,8 @@ def _pow(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _cast(context: Context, node: NodeView) -> Sequence[Value]:
-    to = dtype_of(node.integer("to"), f"{context.builder.where}: attribute to")
+    what = f"{context.builder.where}: attribute to"
+    to = dtype_of(node.integer("to"), what, context.dtypes)
     return [context.cast(node.input(0), to)]
 
 

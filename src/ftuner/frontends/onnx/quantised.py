@@ -38,7 +38,8 @@ def _aligned(context: Context, node: NodeView, parameter: Value, x: Value) -> Va
 def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | None:
     """The element type that an attribute asks for; 0 asks for none."""
     number = node.integer(name, 0)
-    return dtype_of(number, f"{context.builder.where}: attribute {name}") if number else None
+    what = f"{context.builder.where}: attribute {name}"
+    return dtype_of(number, what, context.dtypes) if number else None
 
 
 def _quantize(context: Context, node: NodeView) -> Sequence[Value]:

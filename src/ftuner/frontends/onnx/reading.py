@@ -6,7 +6,7 @@ the model is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ftuner.core.dtype import TENSOR_DTYPES, DType
+from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, UINT16, DType
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.records import (
     Attribute,
@@ -22,7 +22,9 @@ from ftuner.frontends.onnx.records import (
     InputRecord,
     ModelRecord,
     NodeRecord,
+    TensorRecord,
 )
+from ftuner.graph.arrays import held_in, of_bfloat16
 from ftuner.graph.ir import Array
 
 if TYPE_CHECKING:
@@ -135,31 +137,32 @@ def domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else text_of(name)
 
 
-def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
-    """The records of a model.
+def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType]) -> ModelRecord:
+    """The records of a model. `dtypes`: what tensors may hold.
 
     Raises:
         GraphError: it is malformed, or holds element types that tensors cannot have.
     """
     opsets = {domain_of(opset.domain): opset.version for opset in model.opset_import}
-    return ModelRecord(_Reader(folder).graph(model.graph), opsets)
+    return ModelRecord(_Reader(folder, dtypes).graph(model.graph), opsets)
 
 
 class _Reader:
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, dtypes: Mapping[str, DType]) -> None:
         self.folder = folder
+        self.dtypes = dtypes
         self.library: Any = import_module("onnx")
         self.arrays: Any = import_module("onnx.numpy_helper")
 
     def graph(self, graph: onnx.GraphProto) -> GraphRecord:
         if graph.sparse_initializer:
             raise GraphError("sparse initialisers are not supported")
-        constants: dict[str, Array] = {}
+        constants: dict[str, TensorRecord] = {}
         for tensor in graph.initializer:
             name = text_of(tensor.name)
             if not name or name in constants:
                 raise GraphError(f"more than one initialiser is named {name!r}")
-            constants[name] = self.array(tensor, f"initialiser {name!r}")
+            constants[name] = self.tensor(tensor, f"initialiser {name!r}")
         inputs = tuple(self.input(v) for v in graph.input if v.name not in constants)
         outputs = tuple(text_of(v.name) for v in graph.output)
         return GraphRecord(inputs, outputs, constants, tuple(self.node(n) for n in graph.node))
@@ -172,7 +175,7 @@ class _Reader:
         if kind != "tensor_type":
             raise GraphError(f"{what}: type {kind.removesuffix('_type')} is not supported")
         tensor = value.type.tensor_type
-        dtype = dtype_of(tensor.elem_type, what)
+        dtype = dtype_of(tensor.elem_type, what, self.dtypes)
         if not tensor.HasField("shape"):
             raise GraphError(f"{what} has no shape; its number of axes must be known")
         if len(tensor.shape.dim) > MAX_RANK:
@@ -225,24 +228,27 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise GraphError(f"{what} is no text: {error}") from None
         if kind == "TENSOR":
-            return self.array(attribute.t, what)
+            return self.tensor(attribute.t, what)
         if kind == "GRAPH":
             return self.graph(attribute.g)
         raise GraphError(f"{what}: type {kind.lower()} is not supported")
 
-    def array(self, tensor: onnx.TensorProto, what: str) -> Array:
-        dtype = dtype_of(tensor.data_type, what)
+    def tensor(self, tensor: onnx.TensorProto, what: str) -> TensorRecord:
+        dtype = dtype_of(tensor.data_type, what, self.dtypes)
         if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
             raise GraphError(f"{what} has the shape {list(tensor.dims)}")
         if tensor.data_location == self.library.TensorProto.EXTERNAL:
-            return self.external(tensor, dtype, what)
+            return TensorRecord(self.external(tensor, dtype, what), dtype)
         try:
             found: Array = np.asarray(self.arrays.to_array(tensor))
         except (ValueError, TypeError) as error:
             raise GraphError(f"{what} is malformed: {error}") from error
-        if found.dtype.name != dtype.name or found.shape != tuple(tensor.dims):
+        if dtype == BFLOAT16:
+            # Some releases of onnx have a type of their own for it.
+            found = found.astype(np.float32)
+        if found.dtype != held_in(dtype) or found.shape != tuple(tensor.dims):
             raise GraphError(f"{what} is malformed: {found.dtype}{list(found.shape)}")
-        return found
+        return TensorRecord(found, dtype)
 
     def external(self, tensor: onnx.TensorProto, dtype: DType, what: str) -> Array:
         """An array from a file beside the model."""
@@ -274,13 +280,14 @@ class _Reader:
                 f"{what}: {size} bytes wanted, {length} from byte {offset} of {location!r}, which "
                 f"has {path.stat().st_size}"
             )
-        little = np.dtype(dtype.name).newbyteorder("<")
-        found = np.fromfile(path, little, count, offset=offset)
-        return found.astype(dtype.name, copy=False).reshape(tuple(tensor.dims))
+        name = UINT16.name if dtype == BFLOAT16 else dtype.name
+        found = np.fromfile(path, np.dtype(name).newbyteorder("<"), count, offset=offset)
+        found = found.astype(name, copy=False).reshape(tuple(tensor.dims))
+        return of_bfloat16(found) if dtype == BFLOAT16 else found
 
 
-def dtype_of(number: int, what: str) -> DType:
-    """The element type that ONNX counts as `number`.
+def dtype_of(number: int, what: str, dtypes: Mapping[str, DType]) -> DType:
+    """The element type that ONNX counts as `number`, one of `dtypes`.
 
     Raises:
         GraphError: tensors of it are not supported, or there is none.
@@ -290,7 +297,8 @@ def dtype_of(number: int, what: str) -> DType:
         name = names.Name(number).lower()
     except ValueError:
         raise GraphError(f"{what}: no element type has the number {number}") from None
-    found = TENSOR_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
+    found = dtypes.get({"float": "float32", "double": "float64"}.get(name, name))
     if found is None:
-        raise GraphError(f"{what}: element type {name} is not supported")
+        where = " on a CPU; a GPU has it" if name in HALF_DTYPES else ""
+        raise GraphError(f"{what}: element type {name} is not supported{where}")
     return found

@@ -12,8 +12,16 @@ from ftuner.graph.ir import Array
 MICROSOFT = "com.microsoft"
 """The domain of the operators that onnxruntime adds."""
 
-Attribute = Union[int, float, str, "Array", "GraphRecord", tuple[Any, ...]]
+Attribute = Union[int, float, str, "TensorRecord", "GraphRecord", tuple[Any, ...]]
 """Tuples are of integers, of floats or of strings."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorRecord:
+    """A tensor that a file holds: `array` has its elements, in float32 those of bfloat16."""
+
+    array: Array
+    dtype: DType
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class GraphRecord:
     inputs: tuple[InputRecord, ...]
     """Without those that are initialisers too: they are constants."""
     outputs: tuple[str, ...]
-    constants: Mapping[str, Array]
+    constants: Mapping[str, TensorRecord]
     nodes: tuple[NodeRecord, ...]
 
 

@@ -25,7 +25,8 @@ def _size(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _constant(context: Context, node: NodeView) -> Sequence[Value]:
     if node.has("value"):
-        return [context.builder.constant(node.array("value"))]
+        value = node.tensor("value")
+        return [context.builder.constant(value.array, value.dtype)]
     if node.has("value_float"):
         return [context.builder.constant(np.float32(node.number("value_float")))]
     if node.has("value_int"):
@@ -41,10 +42,11 @@ def _constant_of_shape(context: Context, node: NodeView) -> Sequence[Value]:
     shape = context.dims_of(node.input(0), "the shape")
     if not node.has("value"):
         return [context.broadcast(context.scalar(0, FLOAT32), shape)]
-    array = node.array("value")
-    if array.size != 1:
-        raise context.malformed(f"value has {array.size} elements; expected one")
-    return [context.broadcast(context.builder.constant(array.reshape(())), shape)]
+    value = node.tensor("value")
+    if value.array.size != 1:
+        raise context.malformed(f"value has {value.array.size} elements; expected one")
+    element = context.builder.constant(value.array.reshape(()), value.dtype)
+    return [context.broadcast(element, shape)]
 
 
 def _reshape(context: Context, node: NodeView) -> Sequence[Value]:

@@ -12,6 +12,7 @@ from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum, shares_symbols
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.scalar import SCALAR_FUNCTIONS
 from ftuner.errors import GraphError
+from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, injective, load
 
@@ -141,7 +142,7 @@ def _infer_cast(
 
 def _reference_cast(x: Any, to: DType) -> Any:
     with np.errstate(all="ignore"):
-        return np.asarray(x).astype(to.name)
+        return np.asarray(x).astype(held_in(to))
 
 
 def _define_cast(

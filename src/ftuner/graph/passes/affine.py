@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.dtype import DType
+from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
@@ -35,8 +36,7 @@ class _Affine(NamedTuple):
     def fits(self, dtype: DType) -> bool:
         """Whether all numbers are finite in a dtype, and zero only if they were."""
         for array in self:
-            with np.errstate(over="ignore"):
-                rounded = array.astype(dtype.name)
+            rounded = converted(array, dtype)
             if not np.isfinite(rounded).all() or ((rounded == 0) != (array == 0)).any():
                 return False
         return True
@@ -170,6 +170,7 @@ def _product(around: Surroundings, chain: _Chain) -> Node | None:
         # Another copy of the weight would cost more than a multiplication.
         return None
     name = chain.result.name
-    factors = scale.reshape(-1).astype(weight.dtype.name)
-    inside = constant(f"{name}_weight", weight.dtype, weight.constant * factors)
+    factors = converted(scale.reshape(-1), weight.dtype)
+    scaled = widened(weight.constant, weight.dtype) * widened(factors, weight.dtype)
+    inside = constant(f"{name}_weight", weight.dtype, scaled)
     return made("matmul", [a, inside], chain.x.type, f"{name}_product")

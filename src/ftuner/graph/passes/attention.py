@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ftuner.core.dim import Dim, least_value
+from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.groups import apart, reshaped, shared, taken
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
@@ -207,4 +206,4 @@ class _Recognition:
 
 
 def _lowest(value: Value) -> float:
-    return float(np.finfo(value.dtype.name).min)
+    return -largest_finite(value.dtype)

@@ -12,7 +12,7 @@ def fold_constants(graph: Graph) -> Graph:
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
-        known = [same.get(v, v).constant for v in node.inputs]
+        known = [same.get(v, v) for v in node.inputs]
         results = folded(node.op, known, node.attributes, [v.type for v in node.outputs])
         if results is not None and known:
             places[node] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ftuner.core.dtype import DType
 from ftuner.graph.ir import Node, Value
 from ftuner.graph.rewriting import Surroundings, near, scalar, scaled
 
@@ -50,9 +51,11 @@ def polynomial(around: Surroundings, value: Value, x: Value) -> tuple[float, ...
     return _polynomial(around, value, x, MAX_DEPTH)
 
 
-def is_near(found: Sequence[float] | None, wanted: Sequence[float]) -> bool:
+def is_near(found: Sequence[float] | None, wanted: Sequence[float], dtype: DType) -> bool:
     """Whether coefficients are what a model meant: see `near`. Those that should be zero are."""
-    return found is not None and len(found) == len(wanted) and all(map(near, found, wanted))
+    if found is None or len(found) != len(wanted):
+        return False
+    return all(near(number, meant, dtype) for number, meant in zip(found, wanted, strict=True))
 
 
 def _polynomial(

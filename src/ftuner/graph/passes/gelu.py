@@ -33,10 +33,11 @@ def _recognised(graph: Graph, op: str, argument: Sequence[float], name: str) -> 
         lifted = around.only_consumer(node.output) if node.op == op else None
         if lifted is None or lifted.op != "add":
             continue
-        if not any(near(scalar(v), 1.0) for v in lifted.inputs):
+        if not any(near(scalar(v), 1.0, v.dtype) for v in lifted.inputs):
             continue
         for end, x, number in gated(around, lifted.output):
-            if near(number, 0.5) and is_near(polynomial(around, node.inputs[0], x), argument):
+            found = polynomial(around, node.inputs[0], x)
+            if near(number, 0.5, x.dtype) and is_near(found, argument, x.dtype):
                 gelu = made(name, [x], x.type, f"{end.output.name}_{name}")
                 places[end] = [gelu]
                 same[end.output] = gelu.output

@@ -20,7 +20,8 @@ def recognise_hard_swish(graph: Graph) -> Graph:
         value, high = clipped
         line = (high / 2, high / 6)
         for end, x, number in gated(around, node.output):
-            if near(number * high, 1.0) and is_near(polynomial(around, value, x), line):
+            found = polynomial(around, value, x)
+            if near(number * high, 1.0, x.dtype) and is_near(found, line, x.dtype):
                 swish = made("hard_swish", [x], x.type, f"{end.output.name}_hard_swish")
                 places[end] = [swish]
                 same[end.output] = swish.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftuner.core.dtype import FLOAT32
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, made, near, reduced, rewritten, scalar, scaled
 
@@ -53,13 +54,13 @@ def _mean_of(around: Surroundings, value: Value) -> Value | None:
     if axes != (x.rank - 1,):
         return None
     count = x.shape[-1]
-    return x if isinstance(count, int) and near(factor, 1.0 / count) else None
+    return x if isinstance(count, int) and near(factor, 1.0 / count, FLOAT32) else None
 
 
 def _is_square(around: Surroundings, value: Value, base: Value) -> bool:
     power = around.producer(value, "power")
     if power is not None:
-        return power.inputs[0] is base and near(scalar(power.inputs[1]), 2.0)
+        return power.inputs[0] is base and near(scalar(power.inputs[1]), 2.0, FLOAT32)
     product = around.producer(value, "multiply")
     return product is not None and all(v is base for v in product.inputs)
 

@@ -12,10 +12,11 @@ from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.norm import recognise_norms
+from ftuner.graph.passes.outer import write_outer_products
 from ftuner.graph.passes.products import merge_products
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
-from ftuner.graph.passes.softmax import recognise_softmax
+from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -30,7 +31,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is told by its softmax.
     recognise_softmax,
+    narrow_softmax,
     recognise_attention,
+    write_outer_products,
     # It takes the constants apart by which the others are recognised, and leaves products with one
     # bias, which can be merged.
     fold_affine,

@@ -25,7 +25,7 @@ def recognise_silu(graph: Graph) -> Graph:
         argument = node.inputs[0]
         for end, x, number in gated(around, node.output):
             factor = _factor(around, argument, x)
-            if factor is not None and near(number, 1.0):
+            if factor is not None and near(number, 1.0, x.dtype):
                 name = end.output.name
                 written = [made("silu", [argument], x.type, f"{name}_silu")]
                 if argument is not x:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftuner.core.dtype import FLOAT32, HALF_DTYPES
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, made, reduced, rewritten
 
@@ -31,6 +32,27 @@ def recognise_softmax(graph: Graph) -> Graph:
                 softmax = made("softmax", [x], x.type, name, axis=axis, log=log)
                 places[end] = [softmax]
                 same[end.output] = softmax.output
+    return rewritten(graph, places, same)
+
+
+def narrow_softmax(graph: Graph) -> Graph:
+    """The softmax of halves that were widened, rounded to halves, becomes one of halves: it is
+    computed in float32 all the same, and a product that is widened first ends in no attention."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node.op != "softmax" or node.output.dtype != FLOAT32:
+            continue
+        widened = around.producer(node.inputs[0], "cast")
+        rounded = around.only_consumer(node.output)
+        if widened is None or rounded is None or rounded.op != "cast":
+            continue
+        (x,) = widened.inputs
+        if x.dtype.name in HALF_DTYPES and rounded.output.type == x.type:
+            name = f"{rounded.output.name}_softmax"
+            places[rounded] = [made("softmax", [x], x.type, name, **node.attributes)]
+            same[rounded.output] = places[rounded][0].output
     return rewritten(graph, places, same)
 
 

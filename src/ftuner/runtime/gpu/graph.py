@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dtype import GPU_DTYPES, INT8
+from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
+from ftuner.graph.precision import held_types
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.extents import Dims, Layouts, evaluated
@@ -50,17 +51,23 @@ class GpuGraph:
     """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
     runs follow each other."""
 
-    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
-        """Lower a graph, compile its kernels and move its constants.
+    def __init__(
+        self, graph: Graph, session: GpuSession, progress: Progress | None = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        """Lower a graph, compile its kernels and move its constants. `dtype`: what float32 is held
+        in, if not as it is; see `graph.precision`.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
+            HardwareError: an element type that the chip does not multiply.
         """
         self._session = session
         self._binding = Binding(graph)
-        self.lowered = lower(graph)
+        self.lowered = lower(graph, held_types(graph, dtype))
         self.graph = graph
-        _expect_supported(self.lowered)
+        for element in _expect_supported(self.lowered):
+            session.library(element)
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
         self._constants = _moved_constants(self.lowered, session.device)
@@ -298,36 +305,32 @@ def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(x.shape) for x in arrays])
 
 
-def _expect_supported(lowered: Lowered) -> None:
+def _expect_supported(lowered: Lowered) -> list[DType]:
+    """The element types that are multiplied."""
     found: dict[str, int] = {}
+    dtypes: dict[DType, None] = {}
     for step in lowered.steps:
-        dtype = None
-        if isinstance(step, ProductStep):
-            dtype = step.c.layout.dtype
-        elif isinstance(step, AttentionStep):
-            dtype = step.out.layout.dtype
-        if dtype is not None and dtype.name not in GPU_DTYPES:
+        if not isinstance(step, ProductStep | AttentionStep):
+            continue
+        dtype = step.views[0].layout.dtype
+        dtypes.setdefault(dtype)
+        if dtype.name not in GPU_DTYPES:
             name = f"{step.title} of {dtype}"
             found[name] = found.get(name, 0) + 1
     if found:
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UnsupportedOperatorError(f"no kernels on a GPU for: {listed}")
+    return list(dtypes)
 
 
 def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, Tensor]:
-    """Constants on the device, each once. Integers of a product's weight are widened: what scales
-    them is in its epilogue."""
-    widened = {
-        step.b.buffer: TORCH_DTYPES[step.c.layout.dtype.name]
-        for step in lowered.steps
-        if isinstance(step, ProductStep) and step.b.layout.dtype == INT8
-    }
+    """Constants on the device, each once, in the element types that they are held in."""
     moved: dict[Buffer, Tensor] = {}
     for step in lowered.steps:
         for buffer in step.reads:
             if buffer.array is not None and buffer not in moved:
                 flat = torch.from_numpy(buffer.array.copy()).reshape(-1)
-                moved[buffer] = flat.to(device, widened.get(buffer, flat.dtype))
+                moved[buffer] = flat.to(device, TORCH_DTYPES[buffer.dtype.name])
     return moved
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
@@ -23,16 +24,22 @@ from ftuner.runtime.model import Loaded, check_names
 class GpuModel(Loaded):
     """A graph compiled for one GPU. Safe to use from several threads."""
 
-    def __init__(self, graph: Graph, session: GpuSession, progress: Progress | None = None) -> None:
-        """Compile a graph.
+    def __init__(
+        self, graph: Graph, session: GpuSession, progress: Progress | None = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        """Compile a graph. `dtype`: what float32 is held in, if not as it is.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU.
+            HardwareError: an element type that the chip does not multiply.
         """
         parts = split(graph)
         super().__init__(graph, parts)
         self._device = session.device
-        self.parts = [GpuGraph(part.graph, session, progress) for part in parts]
+        self._only_tensors = ", ".join(n for n, v in graph.outputs if v.dtype == BFLOAT16)
+        """Outputs that no NumPy array holds."""
+        self.parts = [GpuGraph(part.graph, session, progress, dtype) for part in parts]
         """Compiled graphs that run one after the other: several where an extent depends on data."""
 
     @property
@@ -47,17 +54,27 @@ class GpuModel(Loaded):
             feeds: for each input, by name, a tensor on the GPU or an array in the CPU's memory.
 
         Returns:
-            Tensors on the GPU if any input was one, else NumPy arrays.
+            Tensors on the GPU if any input was one, or there is none and an output is bfloat16;
+            else NumPy arrays.
 
         Raises:
-            InputError: missing or unknown names, or another dtype or number of axes.
+            InputError: missing or unknown names, or another dtype or number of axes; only arrays
+                are given, and an output is bfloat16, which NumPy has not.
             ShapeError: extents that contradict the model.
             IndexRangeError: an index in the data that is out of range.
         """
         check_names(feeds, [v.name for v in self._graph.inputs])
+        on_device = any(isinstance(x, torch.Tensor) for x in feeds.values())
+        if not on_device and self._only_tensors:
+            if feeds:
+                raise InputError(
+                    f"NumPy has no bfloat16, which the model gives as {self._only_tensors}; give "
+                    "an input as a torch tensor on the device, and outputs are tensors too"
+                )
+            on_device = True
         arrays = [self._tensor(v, feeds[v.name]) for v in self._graph.inputs]
         results = self._through(arrays)
-        if any(isinstance(x, torch.Tensor) for x in feeds.values()):
+        if on_device:
             return results
         return [x.cpu().numpy() for x in results]
 
@@ -71,12 +88,17 @@ class GpuModel(Loaded):
             if node is not None:
                 known.update(zip((v for _, v in part.graph.outputs), results, strict=True))
                 # Between two programs, NumPy finds what decides the extents of the second.
-                data = results[0].cpu().numpy()
-                found = OPERATORS[node.op].reference(data, **node.attributes)
+                data = results[0].float() if node.inputs[0].dtype == BFLOAT16 else results[0]
+                found = OPERATORS[node.op].reference(data.cpu().numpy(), **node.attributes)
                 known[node.output] = torch.as_tensor(found.copy(), device=self._device)
         return results
 
     def _tensor(self, value: Value, given: object) -> Tensor:
+        if value.dtype == BFLOAT16 and not isinstance(given, torch.Tensor):
+            raise InputError(
+                f"input {value.name} is bfloat16, which NumPy has not; give a torch tensor on "
+                f"{self._device}"
+            )
         try:
             if isinstance(given, torch.Tensor):
                 x = as_tensor(given, value.name, self._device)

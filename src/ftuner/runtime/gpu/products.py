@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple, get_args
 
@@ -47,6 +48,8 @@ class _Like(NamedTuple):
     aligned: bool
     c_aligned: bool
     epilogue: Expr
+    vectors: DType | None = None
+    """What the epilogue's rows and columns are, if not `dtype`."""
 
 
 class _Operands(NamedTuple):
@@ -61,6 +64,8 @@ class _Operands(NamedTuple):
     rest: bool
     """Whether C and the epilogue's matrices are."""
     multiply: Multiply
+    vectors: DType | None
+    """What the epilogue's rows and columns are, if not what the matrices are."""
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -135,14 +140,17 @@ class Products:
         Args:
             a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
             c: `(..., m, n)`, its last axis contiguous, apart from the others; nothing is empty.
-            operands: what the epilogue reads: `(n,)`, `(m,)` or as c, by name.
+            operands: what the epilogue reads, by name: as c, of its dtype, or `(n,)` or `(m,)`,
+                all of the same dtype or all float32.
 
         Raises:
             ShapeError: an extent of 2^31 or more.
         """
         found = _arranged(a, b, c, operands or {})
         layout = [(x.shape, x.stride()) for x in found.matrices]
-        key = (*layout, found.both, found.rest, found.a.dtype, found.multiply, epilogue)
+        key = (
+            *layout, found.both, found.rest, found.a.dtype, found.multiply, found.vectors, epilogue,
+        )  # fmt: skip
         call = self._calls.get(key)
         if call is None:
             call = self._make(found, epilogue)
@@ -158,6 +166,7 @@ class Products:
         kernels = library.kernels(
             like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned
         )
+        kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
         return {kernel: gemm_source(kernel) for kernel in kernels}
 
     def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
@@ -186,6 +195,7 @@ class Products:
         kernels = self._prepare(like)
         library = self._library(like.dtype, like.multiply)
         plan = block_planner_for(library).plan(problem, epilogue)
+        plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
         described = plan.kernel.loads == "descriptors"
         numbers = {
             "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
@@ -237,8 +247,10 @@ def _arranged(a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor]) -> _
     if order_of(b, -2) is None:
         b = b.contiguous()
     rest = aligned([c, *(x for x in given.values() if x.dim() > 1)])
-    multiply = multiply_of(matrix_dtype(a, "a"))
-    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply)
+    dtype = matrix_dtype(a, "a")
+    vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
+    vectors = None if vector == dtype else vector
+    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply_of(dtype), vectors)
 
 
 def _like(operands: _Operands, epilogue: Expr) -> _Like:
@@ -250,7 +262,7 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
     whole_k = a.shape[-1] * a.element_size() % 16 == 0
     return _Like(
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
-        operands.rest, epilogue,
+        operands.rest, epilogue, operands.vectors,
     )  # fmt: skip
 
 

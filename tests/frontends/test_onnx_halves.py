@@ -1,0 +1,145 @@
+"""Models whose tensors are float16 or bfloat16: read for a GPU, refused for a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from tests.frontends.onnx_models import model_of
+
+import ftuner
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_TENSOR_DTYPES, HALF_DTYPES
+from ftuner.errors import ConfigurationError, GraphError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.arrays import converted
+from ftuner.graph.evaluate import run_reference
+from ftuner.graph.passes.pipeline import optimised
+
+Array = npt.NDArray[Any]
+NODE = helper.make_node
+NUMBERS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+WEIGHT = np.random.default_rng(1).standard_normal((4, 3))
+HALVES = pytest.mark.parametrize("name", NUMBERS)
+
+
+def bits(name: str) -> Array:
+    """The weight's elements as they lie in a file."""
+    array = converted(WEIGHT, HALF_DTYPES[name])
+    if name == "float16":
+        return array.view(np.uint16)
+    return (array.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def layer(name: str, weight: Any) -> onnx.ModelProto:
+    """`x @ w` with an input and a weight of a type, widened."""
+    nodes = [NODE("MatMul", ["x", "w"], ["h"]), NODE("Cast", ["h"], ["y"], to=TensorProto.FLOAT)]
+    model = model_of(nodes, {"x": ("float32", ["n", 4])}, ["y", "h"])
+    model.graph.input[0].type.tensor_type.elem_type = NUMBERS[name]
+    model.graph.initializer.append(weight)
+    return model
+
+
+def raw(name: str) -> Any:
+    return helper.make_tensor("w", NUMBERS[name], (4, 3), bits(name).tobytes(), raw=True)
+
+
+def in_words(name: str) -> Any:
+    """As other exporters have it: a word for each element."""
+    tensor = TensorProto(name="w", data_type=NUMBERS[name], dims=(4, 3))
+    tensor.int32_data.extend(int(x) for x in bits(name).ravel())
+    return tensor
+
+
+def assert_read(name: str, source: Any) -> None:
+    dtype = HALF_DTYPES[name]
+    graph = import_model(source, GPU_TENSOR_DTYPES).graph
+    assert [v.dtype for v in graph.inputs] == [dtype]
+    assert [v.dtype for _, v in graph.outputs] == [FLOAT32, dtype]
+    found, product = run_reference(optimised(graph), [np.eye(4, dtype=np.float32)])
+    np.testing.assert_array_equal(found, converted(WEIGHT, dtype))
+    np.testing.assert_array_equal(product, found)
+
+
+@HALVES
+def test_initialisers(name: str) -> None:
+    assert_read(name, layer(name, raw(name)))
+    assert_read(name, layer(name, in_words(name)))
+
+
+@HALVES
+def test_external_data(name: str, tmp_path: Path) -> None:
+    tensor = TensorProto(name="w", data_type=NUMBERS[name], dims=(4, 3))
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "6")):
+        tensor.external_data.add(key=key, value=value)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(layer(name, tensor).SerializeToString())
+    (tmp_path / "w.bin").write_bytes(b"\0" * 6 + bits(name).tobytes())
+    assert_read(name, path)
+    (tmp_path / "w.bin").write_bytes(bits(name).tobytes())
+    with pytest.raises(GraphError, match="24 bytes wanted"):
+        import_model(path, GPU_TENSOR_DTYPES)
+
+
+@HALVES
+def test_constants_in_nodes(name: str) -> None:
+    one = helper.make_tensor("value", NUMBERS[name], (1,), [1.5])
+    nodes = [
+        NODE("Constant", [], ["c"], value=one),
+        NODE("ConstantOfShape", ["s"], ["f"], value=one),
+        NODE("Add", ["c", "f"], ["sum"]),
+        NODE("CastLike", ["x", "sum"], ["near"]),
+        NODE("Add", ["near", "sum"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("float32", [2])}, ["y"], {"s": np.array([2])})
+    graph = import_model(model, GPU_TENSOR_DTYPES).graph
+    assert graph.outputs[0][1].dtype == HALF_DTYPES[name]
+    third = converted(1 / 3, HALF_DTYPES[name]).astype(np.float32)
+    wanted = converted(np.array([third + 3, 5]), HALF_DTYPES[name])
+    np.testing.assert_array_equal(run_reference(graph, [np.array([1 / 3, 2], "f")])[0], wanted)
+
+
+def test_a_mean_counts_further_than_float16() -> None:
+    nodes = [NODE("ReduceMean", ["x"], ["y"], keepdims=0)]
+    graph = import_model(model_of(nodes, {"x": ("float16", [70001])}, ["y"]), GPU_TENSOR_DTYPES)
+    (found,) = run_reference(graph.graph, [np.full(70001, 2.0, np.float16)])
+    assert found == 2.0
+
+
+@HALVES
+@pytest.mark.parametrize("count", [5, 7])
+def test_data_of_another_length(name: str, count: int) -> None:
+    tensor = TensorProto(name="w", data_type=NUMBERS[name], dims=(4, 3))
+    tensor.raw_data = b"\0" * count
+    with pytest.raises(GraphError, match="initialiser 'w' is malformed"):
+        import_model(layer(name, tensor), GPU_TENSOR_DTYPES)
+
+
+# On a CPU.
+
+
+@HALVES
+def test_a_cpu_refuses_them(name: str) -> None:
+    wanted = f"element type {name} is not supported on a CPU; a GPU has it"
+    data = layer(name, raw(name)).SerializeToString()
+    with pytest.raises(GraphError, match=f"initialiser 'w': {wanted}"):
+        ftuner.load(data)
+    cast = model_of([NODE("Cast", ["x"], ["y"], to=NUMBERS[name])], {"x": ("float32", [3])}, ["y"])
+    with pytest.raises(GraphError, match=f"attribute to: {wanted}"):
+        ftuner.load(cast)
+
+
+def test_dtype_is_for_a_gpu() -> None:
+    data = model_of([NODE("Relu", ["x"], ["y"])], {"x": ("float32", [3])}, ["y"])
+    for dtype in (FLOAT16, BFLOAT16):
+        with pytest.raises(ConfigurationError, match="only a GPU multiplies here"):
+            ftuner.load(data, dtype=dtype.name)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(ConfigurationError, match="dtype is 'int8'; expected None, float32, fl"):
+            ftuner.load(data, device=device, dtype="int8")
+    assert ftuner.load(data, dtype="float32").run({"x": np.ones(3, "f")})[0].tolist() == [1, 1, 1]

@@ -1,0 +1,173 @@
+"""What is held in half the bits, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.graph.graphs import B, Maker, S, graph_of, layer
+
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT8, INT64
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.precision import held_types
+from ftuner.graph.steps import AttentionStep, ProductStep
+
+LEAST = float(np.finfo(np.float32).min)
+
+
+def is_held(graph: Graph) -> list[bool]:
+    """Of each output."""
+    held = held_types(graph, BFLOAT16)
+    return [value in held for _, value in graph.outputs]
+
+
+def test_nothing_without_a_type() -> None:
+    assert held_types(optimised(layer()), None) == {}
+
+
+def test_a_layer_multiplies_halves() -> None:
+    graph = optimised(layer())
+    lowered = lower(graph, held_types(graph, FLOAT16))
+    products = [step for step in lowered.steps if isinstance(step, ProductStep)]
+    assert len(products) == 4
+    for step in products:
+        matrices = [step.a, step.b, step.c, *(v for v in step.operands if len(v.shape) > 1)]
+        assert {v.layout.dtype for v in matrices} == {FLOAT16}
+        # Numbers for columns are added as they are.
+        assert {v.layout.dtype for v in step.operands if len(v.shape) == 1} == {FLOAT32}
+    (attention,) = [step for step in lowered.steps if isinstance(step, AttentionStep)]
+    assert {v.layout.dtype for v in (attention.q, attention.k, attention.v, attention.out)} == {
+        FLOAT16
+    }
+    assert attention.mask is not None
+    assert attention.mask.layout.dtype == FLOAT32
+    assert [b.dtype for b in lowered.inputs] == [FLOAT32, FLOAT32]
+    assert [v.layout.dtype for v in lowered.outputs] == [FLOAT32]
+
+
+def positions(g: Maker) -> Value:
+    """As floats, from integers that are given."""
+    return g.add("cast", g.given("positions", B, S, dtype=INT64), to=FLOAT32)
+
+
+def angles(g: Maker) -> Value:
+    column = g.add("reshape", positions(g), shape=(B, S, 1))
+    return g.add("matmul", column, g.constant(np.ones((1, 4), np.float32)))
+
+
+def shown(g: Maker) -> Value:
+    return g.add("cast", g.given("mask", B, S, dtype=INT64), to=FLOAT32)
+
+
+EXACT: dict[str, Callable[[Maker], Value]] = {
+    "positions": positions,
+    "a product of positions and constants": angles,
+    "a cosine": lambda g: g.add("cos", angles(g)),
+    "a float that is asked a cosine of": lambda g: _and_cosine(g),
+    "a mask": lambda g: g.add("multiply", shown(g), g.number(LEAST)),
+    "a count": lambda g: g.add("reduce", shown(g), kind="sum", axes=(1,)),
+    "the sum of squares of an activation": lambda g: _squares(g),
+    "its root": lambda g: g.add("sqrt", g.add("add", _squares(g), g.number(1e-12))),
+    "an activation beside the least number": lambda g: g.add(
+        "where",
+        g.add("cast", shown(g), to=BOOL),
+        _product(g),
+        g.number(LEAST),
+    ),
+    "a float mask": lambda g: g.add("multiply", g.given("mask", B, S), g.number(LEAST)),
+    "a mask of constants": lambda g: g.add(
+        "add", g.given("x", B, 3, 3), g.constant(np.triu(np.full((3, 3), LEAST, np.float32), 1))
+    ),
+    "an angle that a product gives": lambda g: _turned(g),
+    "an angle that a table has": lambda g: _and_cosine(g, g.add(
+        "gather", g.weight(40, 8), g.given("i", B, S, dtype=INT64), axis=0)),
+}  # fmt: skip
+
+
+def _product(g: Maker) -> Value:
+    return g.add("matmul", g.given("x", B, S, 4), g.weight(4, 1))
+
+
+def _squares(g: Maker) -> Value:
+    x = g.linear(g.given("x", B, S, 4), 8)
+    return g.add("reduce", g.add("multiply", x, x), kind="sum", axes=(2,))
+
+
+def _and_cosine(g: Maker, x: Value | None = None) -> Value:
+    angle = g.add("multiply", g.given("t", B) if x is None else x, g.number(0.1))
+    g.add("cos", angle)
+    return angle
+
+
+def _turned(g: Maker) -> Value:
+    angle = g.add("matmul", g.given("t", B, 1), g.weight(1, 8))
+    g.add("sin", angle)
+    return angle
+
+
+HELD: dict[str, Callable[[Maker], Value]] = {
+    "a product": lambda g: g.linear(g.given("x", B, S, 4), 8),
+    "rows of a table": lambda g: g.add(
+        "gather", g.weight(9, 4), g.given("i", B, S, dtype=INT64), axis=0
+    ),
+    "a sum with what is exact": lambda g: g.add("add", g.given("x", B, S), positions(g)),
+    "a limit that nothing reaches": lambda g: g.add("maximum", g.given("x", B, S), g.number(LEAST)),
+    "a softmax of what was masked": lambda g: g.add(
+        "softmax", g.add("add", g.given("x", B, S), g.number(LEAST)), axis=1, log=False
+    ),
+    "a product of a mean": lambda g: g.linear(
+        g.add("reduce", g.given("x", B, S, 4), kind="sum", axes=(1,)), 8
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact(name: str) -> None:
+    maker = Maker()
+    value = EXACT[name](maker)
+    # What is done to it is an output, too.
+    functions = [n.output for n in maker.nodes if n.op in ("cos", "sin") and n.output is not value]
+    assert not is_held(maker.made(value, *functions))[0]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_held(name: str) -> None:
+    assert is_held(graph_of(HELD[name])) == [True]
+
+
+def test_masks_of_attention_are_exact_and_what_hides_nothing_is_not() -> None:
+    maker = Maker()
+    q = maker.given("q", B, 2, S, 4)
+    bias = maker.add("multiply", maker.given("bias", S, S), maker.number(2.0))
+    y = maker.add("attention", q, maker.given("k", B, 2, 4, S), q, bias, scale=1.0)
+    held = held_types(maker.made(y, bias), BFLOAT16)
+    assert y in held
+    assert bias not in held
+
+
+def test_tables_are_held_if_all_that_is_looked_up_is() -> None:
+    for also in (False, True):
+        maker = Maker()
+        table, index = maker.weight(9, 4), maker.given("i", B, dtype=INT64)
+        outputs = [maker.add("gather", table, index, axis=0)]
+        if also:
+            outputs.append(maker.add("add", table, maker.given("x", 9, 4)))
+        assert (table in held_types(maker.made(*outputs), FLOAT16)) != also
+
+
+def test_weights_of_integers_are_what_multiplies_them() -> None:
+    maker = Maker()
+    weight = maker.constant(np.ones((4, 4), np.int8))
+    y = maker.add("int8_matmul", maker.given("x", B, 4), weight)
+    graph = maker.made(y)
+    assert weight.dtype == INT8
+    assert held_types(graph, None)[weight] == FLOAT32
+    assert held_types(graph, FLOAT16)[weight] == FLOAT16
+
+
+def test_an_output_that_nobody_else_reads_is_not_rounded() -> None:
+    graph = graph_of(lambda g: g.add("exp", g.given("x", B)))
+    assert [step.title for step in lower(graph, held_types(graph, BFLOAT16)).steps] == ["exp"]
