@@ -47,6 +47,9 @@ SCORE_OPERATIONS = 4
 the kernel's text."""
 MASK_OPERATIONS = 2
 """More, where there is a mask."""
+ROW_OPERATIONS = 48
+"""For each row of a block of keys: four shuffles among the four lanes that hold it, and some eight
+other instructions that all of them execute. Counted likewise."""
 GROUP_WARPS = 4
 """Warps that take turns together: one for each subpartition."""
 ROWS_A_WARP = 16
@@ -169,9 +172,7 @@ def _mask_registers(form: AttentionForm, scores: float) -> float:
     return MASK_ELEMENT * scores
 
 
-def shared_bytes(
-    form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
-) -> int:
+def shared_bytes(form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction) -> int:
     """Shared memory of a block of warps: keys and values of its stages, the query, and where warps
     lie along keys their powers on the way from one to the other."""
     size = form.dtype.itemsize
@@ -237,8 +238,8 @@ def attention_tile_cost(
     scores = tile.bq * tile.bk
     each = SCORE_OPERATIONS + (0 if form.mask is None else MASK_OPERATIONS)
     lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
-    operations = scores * each + tile.bq * form.columns
-    power_s = max(scores / POWERS_PER_CLOCK, operations / lanes) * period
+    operations = scores * each + tile.bq * (form.columns + ROW_OPERATIONS)
+    power_s = together(scores / POWERS_PER_CLOCK, operations / lanes) * period
 
     # Shared memory.
     down = max(min(tile.warps, tile.bq // ROWS_A_WARP), 1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.block_attention import AttentionForm
+from ftuner.core.block_attention import AttentionForm, AttentionTile
 from ftuner.cost.block_attention import AttentionTileCost
 from ftuner.cost.block_estimate import Chip
 from ftuner.cost.blocks import ACCUMULATOR_BYTES, together
@@ -90,6 +90,14 @@ class AttentionWork(NamedTuple):
     """Tiles that read these."""
 
 
+def mask_bytes_of_block(form: AttentionForm, tile: AttentionTile) -> float:
+    """Of the mask that a block of keys of a tile reads."""
+    if form.mask is None:
+        return 0.0
+    rows = tile.bq if form.mask.spread == "scores" else 1
+    return float(rows * tile.bk * form.mask.dtype.itemsize)
+
+
 def estimate_attention(
     chip: Chip, form: AttentionForm, cost: AttentionTileCost, work: AttentionWork, parts: int
 ) -> AttentionEstimate:
@@ -118,7 +126,7 @@ def estimate_attention(
 
     # What surrounds the blocks of a unit hides behind other units, but for the first and last.
     rounds = -(-units // (sms * resident))
-    around = rounds / resident + 1.0 - 1.0 / resident
+    around = (rounds - 1) / resident + 1.0
     reduce_s = summed_bytes = 0.0
     if parts > 1:
         reduce_s = chip.reduce_s + cost.partial_s * (1 + parts)
@@ -126,10 +134,7 @@ def estimate_attention(
         summed_bytes = 2.0 * units * bq * (form.columns + 2) * ACCUMULATOR_BYTES
 
     # L2 and DRAM.
-    mask_bytes = 0.0
-    if form.mask is not None:
-        rows = bq if form.mask.spread == "scores" else 1
-        mask_bytes = work.blocks * rows * bk * form.mask.dtype.itemsize
+    mask_bytes = work.blocks * mask_bytes_of_block(form, cost.tile)
     l2_bytes = work.blocks * bk * across * chip.itemsize + work.own_bytes + mask_bytes
     passes = 1
     if work.head_bytes > chip.held_bytes:

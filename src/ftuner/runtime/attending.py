@@ -12,7 +12,7 @@ import numpy as np
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.weighting import Weighting
-from ftuner.errors import DTypeError, OperandError, ShapeError
+from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
 from ftuner.runtime.arrays import Array, as_array, dtype_of, same_dtype, writable
@@ -110,9 +110,7 @@ class Attending:
             feeds["mask"] = mask = _grouped(mask, extents)
             full = (*feeds["q"].shape[:-1], extents.keys)
             spread = tuple(n != whole for n, whole in zip(mask.shape, full, strict=True))
-            kind = kind._replace(
-                mask=BOOL if mask.dtype == np.bool_ else kind.dtype, spread=spread
-            )
+            kind = kind._replace(mask=BOOL if mask.dtype == np.bool_ else kind.dtype, spread=spread)
         (found,) = self._model(kind).run(feeds)
         return found.reshape(extents.result)
 
@@ -125,14 +123,14 @@ class Attending:
         return found
 
 
-def attention(*operands: object, **options: Any) -> Array:
+_ATTENDING: list[Attending] = []
+
+
+def attention(q: object, k: object, v: object, **options: Any) -> Array:
     """As `ftuner.attention`, of arrays, on the session of the process."""
     if not _ATTENDING:
         _ATTENDING.append(Attending(default_session()))
-    return _ATTENDING[0](*operands, **options)
-
-
-_ATTENDING: list[Attending] = []
+    return _ATTENDING[0](q, k, v, **options)
 
 
 def _result(out: object | None, extents: Extents, dtype: np.dtype[Any]) -> Array:
@@ -144,16 +142,14 @@ def _result(out: object | None, extents: Extents, dtype: np.dtype[Any]) -> Array
         raise ShapeError(f"out is {found.shape}; the result is {extents.result}")
     if found.dtype != dtype:
         raise DTypeError(f"out has dtype {found.dtype}, the operands {dtype}")
-    if any(step == 0 and n > 1 for n, step in zip(found.shape, found.strides, strict=True)):
-        raise OperandError("out has several elements at one address; copy it")
     return found
 
 
 def _grouped(mask: Array, extents: Extents) -> Array:
     """A mask with the axes of a model: batch, heads of keys, heads that share them, rows, keys."""
     mask = mask.reshape((1,) * (len(extents.scores) - mask.ndim) + mask.shape)
-    *batch, heads, rows, keys = mask.shape
-    if math.prod(batch) != 1:
+    heads, rows, keys = mask.shape[-3:]
+    if math.prod(mask.shape[:-3]) != 1:
         mask = np.broadcast_to(mask, (*extents.batch, heads, rows, keys))
     apart = (extents.kv_heads, extents.sharing) if heads != 1 else (1, 1)
     return mask.reshape(-1, *apart, rows, keys)

@@ -1,4 +1,4 @@
-"""What `ftuner.attention` asks of its operands, wherever they are: extents, offsets, scale, mask."""
+"""What `ftuner.attention` asks of its operands, wherever they are."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ def requests_of(q_offsets: object, k_offsets: object, masked: bool, extents: Ext
         k_offsets = q_offsets
     keys = _offsets(k_offsets, "k_offsets", extents.keys)
     if len(rows) != len(keys):
-        raise ShapeError(
-            f"q_offsets are of {len(rows) - 1} requests, k_offsets of {len(keys) - 1}"
-        )
+        raise ShapeError(f"q_offsets are of {len(rows) - 1} requests, k_offsets of {len(keys) - 1}")
     return Requests(rows, keys)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ftuner.core.weighting import Weighting
-from ftuner.errors import DTypeError, OperandError, ShapeError
+from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.arrays import on_gpu
 from ftuner.runtime.attention_operands import (
     Extents,
@@ -28,15 +28,15 @@ from ftuner.runtime.gpu.tensors import (
 )
 
 
-def attention(*operands: object, **options: Any) -> Tensor:
+def attention(q: object, k: object, v: object, **options: Any) -> Tensor:
     """As `ftuner.attention`, of tensors of which at least one is on a GPU.
 
     Raises:
         HardwareError: a chip that kernels cannot run on.
     """
-    given = next(x for x in operands if on_gpu(x))
+    given = next(x for x in (q, k, v) if on_gpu(x))
     assert isinstance(given, torch.Tensor)
-    return GpuAttending(session_of(given.device).attentions)(*operands, **options)
+    return GpuAttending(session_of(given.device).attentions)(q, k, v, **options)
 
 
 class GpuAttending:
@@ -99,14 +99,15 @@ def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
         raise ShapeError(f"out is {tuple(found.shape)}; the result is {extents.result}")
     if found.dtype != q.dtype:
         raise DTypeError(f"out has dtype {found.dtype}, the operands {q.dtype}")
-    if found.requires_grad:
-        raise OperandError("out needs a gradient, which ftuner does not make; detach it")
     return found
 
 
 def _apart(x: Tensor, extents: Extents) -> Tensor:
     """Heads as groups of those that share keys and values."""
-    return x.unflatten(-3, (extents.kv_heads, extents.sharing))
+    shape = (*x.shape[:-3], extents.kv_heads, extents.sharing, *x.shape[-2:])
+    step = x.stride(-3)
+    strides = (*x.stride()[:-3], extents.sharing * step, step, *x.stride()[-2:])
+    return x.as_strided(shape, strides)
 
 
 def _grouped(
