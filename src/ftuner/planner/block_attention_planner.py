@@ -24,7 +24,7 @@ from ftuner.cost.block_attention_estimate import (
     estimate_attention,
 )
 from ftuner.cost.block_estimate import Chip, chip_of
-from ftuner.cost.blocks import supports
+from ftuner.cost.blocks import VECTOR, supports
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
@@ -44,6 +44,8 @@ TALLEST_PACKED = 64
 one head."""
 TALLEST_SPLIT = 64
 """Rows of the tallest tile whose keys are cut: where taller ones are too few, so are their rows."""
+MOST_SPLIT_ACCUMULATORS = 64
+"""Of a thread, in a kernel that cuts keys: with 128, adding parts up spilled."""
 LOWEST_APART = 32
 """Rows of the lowest tile of one head, where heads share keys."""
 
@@ -58,13 +60,14 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
     multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
     if not supports(hardware, multiply):
         raise HardwareError(f"{hardware.name} does not multiply {multiply}")
+    least_rows = VECTOR.rows if multiply == "float32" else ROWS_A_WARP
     stages = STAGES if hardware.asynchronous_copy else STAGES[:1]
     kept = []
     for bq in HEIGHTS:
         found: list[AttentionTileCost] = []
         for bk, warps, count in product(KEYS, WARPS, stages):
-            # A low tile on many warps adds sums up across them; a thin block fills none.
-            if bq * 2 < warps * ROWS_A_WARP and warps > min(WARPS):
+            if bq < warps * least_rows and warps > min(WARPS):
+                # Compiled kernels have warps that do the same rows.
                 continue
             cost = attention_tile_cost(hardware, form, AttentionTile(bq, bk, warps, count))
             if cost is not None:
@@ -98,7 +101,10 @@ class AttentionPlanner:
         """
         self._form = form
         self._chip = chip_of(hardware, form.dtype)
-        self._candidates = tuple(_candidates(self._chip, kept_tiles(hardware, form), form, shared))
+        tiles = kept_tiles(hardware, form)
+        self._candidates = tuple(
+            _candidates(self._chip, hardware.warp_threads, tiles, form, shared)
+        )
 
     @property
     def kernels(self) -> tuple[AttentionKernel, ...]:
@@ -153,8 +159,9 @@ class AttentionPlanner:
 
 
 def _candidates(
-    chip: Chip, costs: tuple[AttentionTileCost, ...], form: AttentionForm, shared: bool
-) -> list[Candidate]:
+    chip: Chip, warp_threads: int, costs: tuple[AttentionTileCost, ...], form: AttentionForm,
+    shared: bool,
+) -> list[Candidate]:  # fmt: skip
     """By packing, then by height: packed ones first."""
     found = []
     for packed in (True, False) if shared else (False,):
@@ -165,7 +172,9 @@ def _candidates(
                 continue
             if shared and not packed and bq < min(LOWEST_APART, costs[-1].tile.bq):
                 continue
-            found.append(Candidate(chip, form, cost, packed, lower, bq <= TALLEST_SPLIT))
+            accumulators = bq * form.columns // (cost.tile.warps * warp_threads)
+            cuts = bq <= TALLEST_SPLIT and accumulators <= MOST_SPLIT_ACCUMULATORS
+            found.append(Candidate(chip, form, cost, packed, lower, cuts))
             lower = bq
     return found
 

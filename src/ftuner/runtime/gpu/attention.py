@@ -288,7 +288,8 @@ def _strides(arrays: Sequence[Tensor], batch: _Batch, number: int, described: bo
 def _readable(mask: Tensor) -> Tensor:
     """The mask, or a copy in rows that whole loads may be taken of, unless it has one number for a
     key: by an address of its own for each score, a tile would have no registers left."""
-    if mask.stride(-2) == 0 or mask.shape[-2] == 1:
+    last = range(-min(mask.dim(), 3), -1)
+    if all(mask.stride(axis) == 0 or mask.shape[axis] == 1 for axis in last):
         return mask
     lies = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
     if lies and all(_whole(mask, step) for step in mask.stride()[:-1]):
