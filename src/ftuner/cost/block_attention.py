@@ -62,8 +62,10 @@ MOST_REGISTERS = 256
 at most."""
 MOST_VECTOR_REGISTERS = 216
 """The same without matrix units, whose kernels are told less well."""
-MOST_VECTOR_KEYS = 32
-"""Keys of a block without matrix units: of more, some kernels spilled at any height."""
+LEAST_VECTOR_KEYS = 16
+MOST_VECTOR_ELEMENTS = 2560
+"""Of a block of keys without matrix units, if it has more than the least keys: products over longer
+ones are unrolled whole, and spilled at any height."""
 
 
 class _Fitted(NamedTuple):
@@ -87,6 +89,8 @@ ADDRESS = 1.6
 TURNED = 1.5
 """For each value of 4 bytes of a block that a group of warps turns, because the asynchronous
 instruction takes those of 2 bytes only as they lie."""
+WIDE_FRAGMENT = 1.1
+"""For each value of 4 bytes of a block that threads load by pointers, and multiply by fragments."""
 SECOND_BLOCK = 2
 """For each key of a block, up to `SECOND_KEYS`, where warps lie along keys and a second block of
 elements is narrower than they are together."""
@@ -157,11 +161,23 @@ def registers_per_thread(
         loaded = COPY_BYTES if form.aligned else size
         addresses = tile.bk * (form.depth + form.columns) * size / (loaded * threads)
         found += ADDRESS * 2 * addresses
+    values = tile.bk * form.columns
     if instruction.asynchronous and size > 2:
-        found += TURNED * tile.bk * form.columns / GROUP_THREADS
+        found += TURNED * values / GROUP_THREADS
+    elif fitted is SYNCHRONOUS_POINTERS and size > 2:
+        found += WIDE_FRAGMENT * values / threads
+    if _hides_values(form, instruction):
+        found += values * size / (REGISTER_BYTES * threads)
     if len(form.column_blocks) > 1 and tile.bq < ROWS_A_WARP * tile.warps:
         found += SECOND_BLOCK * min(tile.bk, SECOND_KEYS)
     return round(found + _mask_registers(form, scores))
+
+
+def _hides_values(form: AttentionForm, instruction: MatrixInstruction) -> bool:
+    """Whether values pass through registers on their way, where those of the next request are
+    replaced by zeros."""
+    described = form.loads == "descriptors"
+    return described and form.ragged is not None and not instruction.asynchronous
 
 
 def _mask_registers(form: AttentionForm, scores: float) -> float:
@@ -181,22 +197,27 @@ def shared_bytes(form: AttentionForm, tile: AttentionTile, instruction: MatrixIn
     found += tile.bq * form.depth * size
     if tile.bq < ROWS_A_WARP * tile.warps or instruction is VECTOR:
         found += tile.bq * tile.bk * size
+    if _hides_values(form, instruction):
+        found += tile.bk * form.columns * size
     if form.mask is not None and form.mask.spread == "scores":
-        found += tile.bq * tile.bk * form.mask.dtype.itemsize
+        under_way = max(tile.stages - 1, 1)
+        found += under_way * tile.bq * tile.bk * form.mask.dtype.itemsize
     return found + SLACK_BYTES
 
 
-def resident_tiles(hardware: GpuHardware, form: AttentionForm, tile: AttentionTile) -> int:
-    """Tiles that a multiprocessor holds at once; 0 if one does not fit, or spills."""
+def resident_tiles(
+    hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, spilling: bool = False
+) -> int:
+    """Tiles that a multiprocessor holds at once; 0 if one does not fit, or spills and should
+    not."""
     instruction = instruction_of(hardware, form, tile)
     if instruction is None:
         return 0
     registers = registers_per_thread(form, tile, instruction)
     used = shared_bytes(form, tile, instruction)
-    most = MOST_VECTOR_REGISTERS if instruction is VECTOR else MOST_REGISTERS
-    if instruction is VECTOR and tile.bk > MOST_VECTOR_KEYS:
+    if used > hardware.shared_bytes_per_block:
         return 0
-    if registers > most or used > hardware.shared_bytes_per_block:
+    if not spilling and _spills(form, tile, instruction, registers):
         return 0
     threads = tile.warps * hardware.warp_threads
     registers = min(-(-registers // REGISTER_UNIT) * REGISTER_UNIT, MOST_REGISTERS)
@@ -213,12 +234,24 @@ def resident_tiles(hardware: GpuHardware, form: AttentionForm, tile: AttentionTi
     return min(limits)
 
 
+def _spills(
+    form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction, registers: int
+) -> bool:
+    if instruction is not VECTOR:
+        return registers > MOST_REGISTERS
+    unrolled = tile.bk * max(form.depth, form.columns)
+    if unrolled > MOST_VECTOR_ELEMENTS and tile.bk > LEAST_VECTOR_KEYS:
+        return True
+    return registers > MOST_VECTOR_REGISTERS
+
+
 @lru_cache(maxsize=4096)
 def attention_tile_cost(
-    hardware: GpuHardware, form: AttentionForm, tile: AttentionTile
+    hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, spilling: bool = False
 ) -> AttentionTileCost | None:
-    """What the tile takes; None if no multiprocessor holds it. The chip can multiply so."""
-    blocks = resident_tiles(hardware, form, tile)
+    """What the tile takes; None if no multiprocessor holds it, or not without spilling, unless that
+    is put up with. The chip can multiply so."""
+    blocks = resident_tiles(hardware, form, tile, spilling)
     instruction = instruction_of(hardware, form, tile)
     if not blocks or instruction is None:
         return None

@@ -52,7 +52,8 @@ LOWEST_APART = 32
 
 @lru_cache(maxsize=1024)
 def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTileCost, ...]:
-    """The tiles of a form that a chip holds without spilling, one for each height, lowest first.
+    """The tiles of a form that a chip holds without spilling, one for each height, lowest first; if
+    there are none, the least tile.
 
     Raises:
         HardwareError: a chip that cannot multiply so, or has no room for the least tile.
@@ -75,12 +76,16 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
         if found:
             # Of equals the first one, which takes the least.
             kept.append(min(found, key=_seconds_of_key))
-    if not kept:
+    if kept:
+        return tuple(kept)
+    least = AttentionTile(HEIGHTS[0], KEYS[0], WARPS[0], STAGES[0])
+    cost = attention_tile_cost(hardware, form, least, spilling=True)
+    if cost is None:
         raise HardwareError(
             f"{hardware.name} has no room for a tile of attention over {form.depth} elements and "
             f"values of {form.columns}, {form.multiply}"
         )
-    return tuple(kept)
+    return (cost,)
 
 
 def _seconds_of_key(cost: AttentionTileCost) -> float:
@@ -139,9 +144,17 @@ class AttentionPlanner:
         self, plan: BlockAttentionPlan, lengths: RequestLengths | None = None
     ) -> AttentionEstimate:
         """What a plan of this planner takes, term by term."""
-        candidate = next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
+        candidate = self._candidate(plan)
         work = candidate.work(plan.problem, self._summary(lengths))
         return estimate_attention(self._chip, self._form, candidate.cost, work, plan.parts)
+
+    def price(self, plan: BlockAttentionPlan, lengths: RequestLengths | None = None) -> float:
+        """The seconds that a plan of this planner was chosen by."""
+        candidate = self._candidate(plan)
+        return candidate.seconds(candidate.work(plan.problem, self._summary(lengths)), plan.parts)
+
+    def _candidate(self, plan: BlockAttentionPlan) -> Candidate:
+        return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
 
     def _summary(self, lengths: RequestLengths | None) -> Summary | None:
         return None if lengths is None else summary_of(lengths, self._form.causal != "none")
@@ -152,10 +165,13 @@ class AttentionPlanner:
         each other."""
         if self._form.causal == "none":
             return 1
+        ragged = self._form.ragged is not None
         across = self._form.depth + self._form.columns
-        keys = problem.keys // (problem.batch if self._form.ragged is not None else 1)
+        keys = problem.keys // problem.batch if ragged else problem.keys
         held = int(self._chip.held_bytes // (max(keys, 1) * across * self._chip.itemsize))
-        return max(held, 1) * (1 if candidate.packed else problem.sharing)
+        apart = 1 if candidate.packed else problem.sharing
+        heads = problem.heads * (1 if ragged else problem.batch)
+        return min(max(held, 1), heads) * apart
 
 
 def _candidates(

@@ -22,6 +22,10 @@ LEAST_BLOCKS = 4
 MAX_PARTS = 64
 STARVED_WAVES = 2
 """Keys are cut only where the tiles are fewer than this many for each multiprocessor."""
+SPREAD = 1.05
+"""How much longer cut keys may take than whole ones, where these leave multiprocessors idle: no
+estimate is nearer, and few multiprocessors wait for DRAM more than it says. Assumed; to be fitted
+on a device."""
 
 
 class Summary(NamedTuple):
@@ -140,7 +144,8 @@ class Candidate:
             if parts > tried:
                 tried = parts
                 cut = self.seconds(work, parts)
-                if cut < seconds:
+                spread = best == 1 and units < sms and cut < SPREAD * seconds
+                if cut < seconds or spread:
                     seconds, best = cut, parts
         return seconds, best
 
