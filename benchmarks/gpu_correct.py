@@ -1,4 +1,5 @@
-"""Whether a GPU computes what it should: products of every kind, layers, and graphs, in float64.
+"""Whether a GPU computes what it should, in float64: products of every kind, layers, attention, and
+graphs.
 
 Products run on a library of one tile and one pair, each with k whole and cut, so that compiling all
 ways to store operands takes seconds; the uKernels of the whole library are checked where they are
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_attention import checks as attention_checks
 from benchmarks.gpu_bench import (
     CONFIDENCE,
     INPUT_ROUNDOFF,
@@ -130,6 +132,7 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
         yield f"Dense, {activation}", lambda f=activation: _dense(bench, few, main, f)
     m, n, k = (40, 16, 160) if bench.dry else (333, 512, 1024)
     yield "every plan of the library", lambda: _all_plans(bench, main, m, n, k)
+    yield from attention_checks(bench, multiplies)
     for name in GRAPHS:
         yield f"graph: {name}", lambda x=name: run_graph(bench, few, x)
     if bench.dry:

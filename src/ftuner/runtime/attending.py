@@ -147,12 +147,12 @@ def _result(out: object | None, extents: Extents, dtype: np.dtype[Any]) -> Array
 
 def _grouped(mask: Array, extents: Extents) -> Array:
     """A mask with the axes of a model: batch, heads of keys, heads that share them, rows, keys."""
-    mask = mask.reshape((1,) * (len(extents.scores) - mask.ndim) + mask.shape)
-    heads, rows, keys = mask.shape[-3:]
-    if math.prod(mask.shape[:-3]) != 1:
-        mask = np.broadcast_to(mask, (*extents.batch, heads, rows, keys))
+    whole: Array = mask.reshape((1,) * (len(extents.scores) - mask.ndim) + mask.shape)
+    batch, (heads, *inner) = whole.shape[:-3], whole.shape[-3:]
+    if math.prod(batch) != 1:
+        whole = np.broadcast_to(whole, (*extents.batch, heads, *inner))
     apart = (extents.kv_heads, extents.sharing) if heads != 1 else (1, 1)
-    return mask.reshape(-1, *apart, rows, keys)
+    return whole.reshape(-1, *apart, *inner)
 
 
 def _graph(kind: _Kind) -> Graph:
