@@ -111,6 +111,9 @@ class AttentionPlanner:
             _candidates(self._chip, hardware.warp_threads, tiles, form, shared)
         )
 
+        packed = [c.cost.tile.bq for c in self._candidates if c.packed]
+        self._tallest_packed = max(packed, default=0)
+
     @property
     def kernels(self) -> tuple[AttentionKernel, ...]:
         """All that a plan may choose."""
@@ -132,6 +135,9 @@ class AttentionPlanner:
                 continue
             if candidate.packed and rows >= candidate.cost.tile.bq:
                 # So has each head, for a tile of its own.
+                continue
+            if not candidate.packed and packed_rows <= self._tallest_packed:
+                # One tile has room for all heads, and reads their keys once.
                 continue
             seconds, parts = candidate.price(problem, summary)
             if seconds < least:
