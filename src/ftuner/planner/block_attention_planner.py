@@ -46,6 +46,9 @@ TALLEST_SPLIT = 64
 """Rows of the tallest tile whose keys are cut: where taller ones are too few, so are their rows."""
 MOST_SPLIT_ACCUMULATORS = 64
 """Of a thread, in a kernel that cuts keys: with 128, adding parts up spilled."""
+MANY_WAVES = 8
+"""Tiles that are no faster for each row and key than a taller one are left out, where of that there
+are as many for each multiprocessor. Derived: the last wave costs an eighth at most."""
 LOWEST_APART = 32
 """Rows of the lowest tile of one head, where heads share keys."""
 
@@ -129,7 +132,15 @@ class AttentionPlanner:
         summary = self._summary(lengths)
         rows = problem.rows if summary is None else summary.longest_rows
         packed_rows = rows * problem.sharing
+        # Rows of the tallest tile that there are many of.
+        all_rows = problem.rows * problem.sharing * problem.heads
+        if lengths is None:
+            all_rows *= problem.batch
+        many = all_rows // (MANY_WAVES * self._chip.multiprocessors)
+        least_key_s = inf
         for candidate in self._candidates:
+            if candidate.key_s >= least_key_s:
+                continue
             if candidate.lower >= (packed_rows if candidate.packed else rows):
                 # That one has room for all rows.
                 continue
@@ -139,6 +150,8 @@ class AttentionPlanner:
             if not candidate.packed and packed_rows <= self._tallest_packed:
                 # One tile has room for all heads, and reads their keys once.
                 continue
+            if candidate.cost.tile.bq <= many:
+                least_key_s = candidate.key_s
             seconds, parts = candidate.price(problem, summary)
             if seconds < least:
                 least, best, chosen = seconds, parts, candidate
@@ -184,7 +197,7 @@ def _candidates(
     chip: Chip, warp_threads: int, costs: tuple[AttentionTileCost, ...], form: AttentionForm,
     shared: bool,
 ) -> list[Candidate]:  # fmt: skip
-    """By packing, then by height: packed ones first."""
+    """The tallest first."""
     found = []
     for packed in (True, False) if shared else (False,):
         lower = 0
@@ -198,7 +211,7 @@ def _candidates(
             cuts = bq <= TALLEST_SPLIT and accumulators <= MOST_SPLIT_ACCUMULATORS
             found.append(Candidate(chip, form, cost, packed, lower, cuts))
             lower = bq
-    return found
+    return sorted(found, key=lambda candidate: -candidate.cost.tile.bq)
 
 
 @lru_cache(maxsize=1024)

@@ -74,6 +74,8 @@ class Candidate:
         self.packed = packed
         self.lower = lower
         """Rows of the next lower tile that takes heads likewise; 0 if there is none."""
+        self.key_s = cost.step_s[-1] / (cost.tile.bq * cost.tile.bk)
+        """Of a full multiprocessor, for each row and key."""
         self.whole = AttentionKernel(form, cost.tile, packed)
         self.split = AttentionKernel(form, cost.tile, packed, True) if cuts else None
         self._chip = chip
