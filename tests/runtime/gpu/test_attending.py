@@ -22,6 +22,8 @@ from ftuner.runtime.gpu.attention import MAX_CALLS, MAX_UPLOADS
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+"""NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 EXTENTS = (
     # Batch, heads, heads of keys, rows, keys, depth, columns.
@@ -272,6 +274,10 @@ def test_bad_input(h200: GpuSession) -> None:
         attend(random(1, 2, 300), random(1, 3, 300), random(1, 3, 4))
     with pytest.raises(ShapeError, match="from 0 to 5"):
         attend(q[0], k[0], v[0], q_offsets=[0, 5])
+    # Keys at one address.
+    many = torch.zeros(8).expand(1, 2**31, 8)
+    with pytest.raises(ShapeError, match="2147483648 keys"):
+        attend(random(1, 2, 8), many, many)
     assert math.isfinite(float(attend(q, k, v).sum()))
 
 

@@ -23,6 +23,7 @@ from ftuner.core.block_attention import (
 from ftuner.core.dtype import BOOL, INT32
 from ftuner.core.weighting import Weighting
 from ftuner.cost.blocks import loads_of
+from ftuner.errors import OperandError, ShapeError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
     BlockAttentionPlan,
@@ -39,6 +40,8 @@ from ftuner.runtime.products import forget_oldest
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""
+MAX_ROWS = 2**31 - 1
+"""Extents are 32-bit integers in kernels; strides and offsets have 64."""
 MAX_UPLOADS = 64
 """Offsets of requests that stay on the device: the layers of a model share them."""
 
@@ -99,7 +102,7 @@ class Attentions:
             past: the value of `weighting.causal`.
 
         Raises:
-            ShapeError: queries longer than a kernel takes.
+            ShapeError: queries longer than a kernel takes, or 2^31 rows or keys and more.
         """
         causal = "none" if past is None else "first"
         self._cut(q, k.mT, v, out, mask, weighting, (causal, past or 0, None))
@@ -118,7 +121,8 @@ class Attentions:
                 the last, and so on.
 
         Raises:
-            ShapeError: queries longer than a kernel takes.
+            ShapeError: as in `run`.
+            OperandError: the stream is captured in a CUDA graph.
         """
         self._cut(q, k.mT, v, out, None, weighting, ("last" if causal else "none", 0, requests))
 
@@ -163,6 +167,8 @@ class Attentions:
         q, k, v, out, *masks = arrays
         batch = _batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
+        if max(rows, keys) > MAX_ROWS:
+            raise ShapeError(f"attention of {rows} rows and {keys} keys: both end at 2^31 - 1")
         dtype = matrix_dtype(q, "q")
         multiply = multiply_of(dtype)
         count = batch.requests.extent if requests is None else len(requests.rows) - 1
@@ -184,6 +190,8 @@ class Attentions:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
         prepared = self._prepare(form, problem.sharing > 1)
         plan = prepared.planner.plan(problem, lengths)
+        if plan.programs > MAX_ROWS:
+            raise ShapeError(f"attention in {plan.programs} tiles: at most 2^31 - 1 are launched")
         described = _described(plan.kernel, k, v, batch)
         strides = [s for i in range(4) for s in _strides(arrays, batch, i, bool(described))]
         strides += _strides(arrays, batch, 4, False) if masks else [0] * 5
@@ -230,10 +238,17 @@ class Attentions:
         call.kernel(plan.programs, *(given[name] for name in kernel.pointers), *call.numbers)
 
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
-        """Offsets on the device, kept by stream: there they are complete when a launch reads
-        them."""
+        """Offsets on the device, kept by stream: there they are complete when a launch reads them.
+
+        Raises OperandError while the stream is captured.
+        """
         stream = 0
         if self.device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                raise OperandError(
+                    "requests of unequal length cannot be captured in a CUDA graph: their offsets "
+                    "are copied from the host"
+                )
             stream = torch.cuda.current_stream(self.device).cuda_stream
         found = self._uploads.get((stream, requests))
         if found is None:
