@@ -1,4 +1,5 @@
-"""Whether a GPU computes what it should: products of every kind, layers, and graphs, in float64.
+"""Whether a GPU computes what it should, in float64: products of every kind, layers, attention, and
+graphs.
 
 Products run on a library of one tile and one pair, each with k whole and cut, so that compiling all
 ways to store operands takes seconds; the uKernels of the whole library are checked where they are
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_attention import checks as attention_checks
 from benchmarks.gpu_bench import (
     CONFIDENCE,
     INPUT_ROUNDOFF,
@@ -146,6 +148,7 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
         yield f"{multiply} grouped", lambda x=multiply: plain(bench, few, x)
     for label, check in GROUPED.items():
         yield f"grouped, {label}", lambda f=check: f(bench, few, main)
+    yield from attention_checks(bench, multiplies)
     for name in GRAPHS:
         yield f"graph: {name}", lambda x=name: run_graph(bench, few, x)
     if bench.dry:

@@ -38,8 +38,8 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
     )
     yield ""
     sections: dict[str, Callable[[Document], Iterator[str]]] = {
-        "correct": _correct, "gemm": _products, "bmm": _products, "compiled": _compiled,
-        "regret": _regret, "models": models, "tuning": _tuning,
+        "correct": _correct, "gemm": _products, "bmm": _products, "attention": _products,
+        "compiled": _compiled, "regret": _regret, "models": models, "tuning": _tuning,
     }  # fmt: skip
     for name, section in sections.items():
         if found.get(name, {}).get("cases"):

@@ -18,7 +18,7 @@ from benchmarks import report, report_gpu, results
 
 ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
-SECTIONS = ("tuning", "correct", "gemm", "regret", "bmm", "models", "compiled")
+SECTIONS = ("tuning", "correct", "gemm", "regret", "bmm", "attention", "models", "compiled")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +82,16 @@ def test_new_shapes_have_nothing_compiled(dry):
     products = results.load(dry / "gpu-dry-gemm.json")["cases"]
     # Two of each element type.
     assert [case["compiled"] for case in products][1::2] == [0, 0]
+
+
+def test_every_attention_is_right(dry):
+    cases = results.load(dry / "gpu-dry-attention.json")["cases"]
+    engines = {"ftuner", "torch"}
+    for case in cases:
+        assert engines <= set(case["engines"])
+        assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+        assert all(0 < error <= 1 for error in case["errors"].values())
+    assert any(len(case["engines"]) == 3 for case in cases)
 
 
 def test_regret_compares_plans_of_the_library(dry):
@@ -246,6 +256,24 @@ class Device:
         before, self.current, self.captured = self.current, stream, graph.work
         yield
         self.current, self.captured = before, None
+
+
+def test_what_is_wrong_of_an_attention_is_told():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from benchmarks.gpu_attention import Attention, error_of
+
+    case = Attention("", "bfloat16", 2, 1, 64, (70,), (200,), True)
+    q, k, v = (torch.randn(h, n, 64).bfloat16() for h, n in ((2, 70), (1, 200), (1, 200)))
+    scores = (q.double() @ k.double().mT / 8).masked_fill(
+        ~torch.ones(70, 200, dtype=torch.bool).tril(130), -torch.inf
+    )
+    right = (scores.softmax(-1).bfloat16().double() @ v.double()).bfloat16()
+    assert error_of(right, q, k, v, "bfloat16", True) < 1.0
+    wrong = (scores.masked_fill(scores > 2, 2.0).softmax(-1) @ v.double()).bfloat16()
+    assert error_of(wrong, q, k, v, "bfloat16", True) > 1.0
+    # 70 rows see 131 to 200 of the keys.
+    assert case.flops == 4 * 2 * 64 * sum(range(131, 201))
 
 
 def test_the_workloads_fit_the_caches_they_should_not():

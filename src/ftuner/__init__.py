@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ftuner.api import (
     Dense,
     TuneReport,
+    attention,
     explain,
     get_num_threads,
     grouped_matmul,
@@ -55,6 +56,7 @@ __all__ = [
     "TuneReport",
     "UnsupportedOperatorError",
     "__version__",
+    "attention",
     "explain",
     "get_num_threads",
     "grouped_matmul",

@@ -9,7 +9,7 @@ from ftuner.core.block_attention import AttentionKernel
 
 class BlockAttentionProblem(NamedTuple):
     """Extents; where requests are of unequal length, `rows` and `keys` are those of all together,
-    because lengths are known to the device alone."""
+    and `RequestLengths` says how they are divided."""
 
     batch: int
     """Requests."""
@@ -23,6 +23,13 @@ class BlockAttentionProblem(NamedTuple):
     columns: int
     past: int = 0
     """As in `core.block_attention.Causal`."""
+
+
+class RequestLengths(NamedTuple):
+    """Of requests that lie one after the other."""
+
+    rows: tuple[int, ...]
+    keys: tuple[int, ...]
 
 
 class BlockAttentionPlan(NamedTuple):

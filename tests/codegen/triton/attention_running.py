@@ -27,7 +27,15 @@ from ftuner.planner.block_attention import BlockAttentionPlan, BlockAttentionPro
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
 PLAIN = Weighting()
+SCALE = 0.3
+SCALED = Weighting(SCALE)
 TILE = AttentionTile(16, 16, 4, 2)
+EXTENTS = (
+    # Batch, heads, sharing, rows, keys, depth, columns.
+    (1, 1, 1, 1, 1, 1, 1), (2, 3, 1, 5, 7, 13, 11), (1, 1, 2, 1, 64, 16, 16),
+    (2, 1, 1, 17, 1, 3, 5), (1, 1, 1, 67, 53, 8, 33), (1, 2, 3, 16, 16, 32, 1),
+    (2, 1, 5, 2, 97, 7, 24), (1, 1, 1, 4, 0, 5, 6), (0, 2, 1, 3, 4, 5, 6), (1, 2, 1, 0, 4, 5, 6),
+)  # fmt: skip
 SENTINEL = 7.0
 """What results hold before a launch, and what must not be left of it."""
 
@@ -158,3 +166,27 @@ def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighti
     assert np.array_equal(np.isnan(result), unknown)
     error = np.abs(result - expected)[~unknown]
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
+
+
+def run(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> Any:
+    """What a kernel of small tiles gives, told nothing of its extents."""
+    group, parts = options.pop("group", 2), options.pop("parts", 1)
+    if weighting.causal is not None:
+        options.setdefault("causal", "first")
+    dtype = next(d for d, t in TORCH_DTYPES.items() if t == operands.q.dtype)
+    kernel = kernel_of(operands, dtype, split=parts > 1, **options)
+    return Launcher(kernel, group, parts)(operands, weighting)
+
+
+def check(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> None:
+    assert_attention(run(operands, weighting, **options), operands, weighting)
+
+
+def masks_of(extents: tuple[int, ...], axes: tuple[int, ...], dtype: DType) -> Any:
+    """Some of it hides; the first key of each row is seen where keys differ."""
+    shape = [n if axis in axes else 1 for axis, n in enumerate(extents[:5])]
+    shown = torch.from_numpy(np.random.default_rng(7).random(shape) < 0.7)
+    shown[..., :1] = True
+    if dtype == BOOL:
+        return shown
+    return torch.where(shown, random(9, shape, dtype), torch.finfo(TORCH_DTYPES[dtype]).min)

@@ -1,0 +1,130 @@
+"""Attention kernels that plans choose, compiled ahead of time: what they take of a chip."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from ftuner.codegen.triton.attention import attention_source
+from ftuner.codegen.triton.targets import TARGETS, Compiled
+from ftuner.core.block_attention import AttentionForm, AttentionKernel, AttentionMask
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32, INT32
+from ftuner.cost.block_attention import (
+    instruction_of,
+    registers_per_thread,
+    resident_tiles,
+    shared_bytes,
+)
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.block_attention_planner import attention_planner
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compile_all
+
+SAVED_BYTES = 32
+"""Of a thread: what ptxas puts aside outside of loops for the sake of a round number of registers.
+A tile that does not fit spills hundreds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel that a plan for a chip may choose, and instructions that it must have."""
+
+    chip: str
+    kernel: AttentionKernel
+    patterns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.chip}-{self.kernel.symbol[10:]}"
+
+
+def hardware_of(name: str) -> GpuHardware:
+    found = load_recorded(name)
+    assert isinstance(found, GpuHardware)
+    return found
+
+
+def cases_of(
+    chip: str, form: AttentionForm, shared: bool, heights: tuple[int, ...], split: bool,
+    patterns: tuple[str, ...],
+) -> list[Case]:  # fmt: skip
+    """The kernels of some heights that keep keys whole; and those that cut them if `split`."""
+    kernels = attention_planner(hardware_of(chip), form, shared).kernels
+    return [
+        Case(chip, kernel, patterns)
+        for kernel in kernels
+        if kernel.tile.bq in heights and (split or not kernel.split) and kernel.packed == shared
+    ]
+
+
+COPY, WGMMA, MMA = r"cp\.async\.bulk\.tensor\.4d", r"wgmma\.mma_async", r"mma\.sync\S*m16n8k16"
+ASYNC, POWER, FMA = r"cp\.async\.cg", r"ex2\.approx", r"fma\.rn\.f32"
+LONG = AttentionForm.over(BFLOAT16, "bfloat16", 128, 128, causal="first", loads="descriptors")
+MASKED = AttentionForm.over(
+    BFLOAT16, "bfloat16", 64, 64, mask=AttentionMask(BOOL, layout="aligned"), loads="descriptors"
+)
+RAGGED = AttentionForm.over(
+    BFLOAT16, "bfloat16", 128, 128, causal="last", ragged=INT32, loads="descriptors"
+)
+POINTERS = AttentionForm.over(BFLOAT16, "bfloat16", 64, 64, causal="first")
+EXACT = AttentionForm.over(FLOAT32, "float32", 64, 64)
+CASES = [
+    *cases_of("h200", LONG, False, (16,), True, (COPY, MMA, POWER)),
+    *cases_of("h200", LONG, False, (64, 128), True, (COPY, WGMMA, POWER)),
+    *cases_of("h200", MASKED, False, (128,), False, (COPY, WGMMA)),
+    *cases_of("h200", RAGGED, True, (16,), True, (COPY, MMA)),
+    *cases_of("a100-sxm-80gb", POINTERS, False, (64, 128), False, (ASYNC, MMA, POWER)),
+    *cases_of("h200", EXACT, False, (32,), False, (FMA, POWER)),
+]
+
+
+@cache
+def results() -> dict[Case, Compiled]:
+    pairs = [
+        (attention_source(case.kernel), TARGETS[hardware_of(case.chip).architecture])
+        for case in CASES
+    ]
+    return dict(zip(CASES, compile_all(pairs), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_kernel_takes_what_its_model_says(case: Case) -> None:
+    compiled, hardware, kernel = results()[case], hardware_of(case.chip), case.kernel
+    assert compiled.error == ""
+    found = compiled.resources
+    assert found is not None
+    assert found.spilled_bytes <= SAVED_BYTES
+    instruction = instruction_of(hardware, kernel.form, kernel.tile)
+    assert instruction is not None
+    modelled = registers_per_thread(kernel.form, kernel.tile, instruction)
+    # Parts are added up when keys and values are done with; products without matrix units vary.
+    factor = 0.5 if kernel.split or kernel.form.multiply == "float32" else 0.7
+    assert factor * modelled <= found.registers <= modelled / factor
+    shared = shared_bytes(kernel.form, kernel.tile, instruction)
+    assert found.shared_bytes <= shared <= 1.15 * found.shared_bytes + 1024
+    # So it is resident as often as estimates have it, or more often.
+    threads = kernel.tile.warps * hardware.warp_threads
+    kept_back = hardware.shared_bytes_per_multiprocessor - hardware.shared_bytes_per_block
+    blocks = min(
+        hardware.registers_per_multiprocessor // (-(-found.registers // 8) * 8 * threads),
+        hardware.shared_bytes_per_multiprocessor // (found.shared_bytes + kept_back),
+    )
+    tolerated = kernel.form.multiply == "float32"
+    assert blocks >= resident_tiles(hardware, kernel.form, kernel.tile) - tolerated
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_kernel_has_the_instructions_of_its_chip(case: Case) -> None:
+    assembly = results()[case].assembly
+    for pattern in case.patterns:
+        assert re.search(pattern, assembly), pattern
+
+
+def test_the_cases_are_what_they_should_be() -> None:
+    assert len(CASES) == 11
+    assert {case.kernel.tile.bq for case in CASES} == {16, 32, 64, 128}

@@ -1,0 +1,300 @@
+"""Attention of tensors, in the interpreter, against float64."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.attention_cases import expected_of
+
+from ftuner.core.dtype import GPU_DTYPES
+from ftuner.core.weighting import Weighting
+from ftuner.errors import DTypeError, HardwareError, OperandError, ShapeError
+from ftuner.planner.block_attention import BlockAttentionPlan
+from ftuner.runtime.gpu.attending import GpuAttending, attention
+from ftuner.runtime.gpu.attention import MAX_CALLS, MAX_UPLOADS
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+"""NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
+DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
+EXTENTS = (
+    # Batch, heads, heads of keys, rows, keys, depth, columns.
+    ((), 1, 1, 1, 1, 1, 1), ((2,), 4, 2, 5, 9, 8, 16), ((3, 2), 6, 1, 1, 33, 16, 16),
+    ((1,), 3, 3, 17, 5, 40, 7), ((2,), 2, 2, 0, 5, 4, 4), ((0,), 2, 2, 3, 5, 4, 4),
+    ((1,), 2, 2, 70, 150, 32, 80),
+)  # fmt: skip
+
+
+@pytest.fixture
+def attend(session: GpuSession) -> GpuAttending:
+    return GpuAttending(session.attentions)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(shape, generator=generator) * 2 - 1).to(dtype)
+
+
+def operands_of(
+    batch: tuple[int, ...], heads: int, kv_heads: int, rows: int, keys: int, depth: int,
+    columns: int, dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return (
+        random(*batch, heads, rows, depth, dtype=dtype, seed=0),
+        random(*batch, kv_heads, keys, depth, dtype=dtype, seed=1),
+        random(*batch, kv_heads, keys, columns, dtype=dtype, seed=2),
+    )
+
+
+def assert_right(
+    found: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None,
+    causal: bool = False, scale: float | None = None,
+) -> None:  # fmt: skip
+    """Within rounding; weights and results of 16 bits are rounded to these, and cut to bfloat16 by
+    the interpreter."""
+    sharing = q.shape[-3] // k.shape[-3]
+    wide = [x.float().numpy() for x in (q, k, v)]
+    wide[1:] = [np.repeat(x, sharing, -3) for x in wide[1:]]
+    given = None
+    if mask is not None:
+        given = mask.numpy() if mask.dtype == torch.bool else mask.float().numpy()
+    past = k.shape[-2] - q.shape[-2] if causal else None
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    weighting = Weighting(scale, past, safe=True)
+    expected, allowed = expected_of(wide[0], wide[1].swapaxes(-1, -2), wide[2], given, weighting)
+    if q.dtype != torch.float32:
+        allowed += 4 * torch.finfo(q.dtype).eps
+    assert found.dtype == q.dtype
+    assert tuple(found.shape) == expected.shape
+    error = np.abs(found.double().numpy() - expected)
+    assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
+
+
+def last_plan(attend: GpuAttending) -> BlockAttentionPlan:
+    return list(attend._attentions._calls.values())[-1].plan
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_extents(attend: GpuAttending, dtype: torch.dtype, causal: bool) -> None:
+    for extents in EXTENTS:
+        q, k, v = operands_of(*extents, dtype=dtype)
+        assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
+
+
+def test_values_longer_than_a_kernel_takes(attend: GpuAttending) -> None:
+    q, k, v = operands_of((1,), 8, 2, 3, 300, 24, 300, dtype=torch.float16)
+    assert_right(attend(q, k, v, causal=True), q, k, v, causal=True)
+
+
+MASKS = ((9,), (5, 9), (5, 1), (4, 5, 9), (4, 1, 9), (2, 1, 1, 9), (2, 4, 5, 9), ())
+
+
+@pytest.mark.parametrize("boolean", [False, True])
+def test_masks(attend: GpuAttending, boolean: bool) -> None:
+    q, k, v = operands_of(*EXTENTS[1], dtype=torch.float16)
+    for number, shape in enumerate(MASKS):
+        mask = random(*shape, dtype=torch.float16, seed=3)
+        mask = mask > -0.4 if boolean else mask
+        causal = number % 2 > 0
+        assert_right(attend(q, k, v, mask, causal), q, k, v, mask, causal)
+        form = last_plan(attend).kernel.form
+        assert form.mask is not None
+        # Rows of numbers are read by whole loads, if need be from a copy.
+        assert form.mask.spread == "keys" or form.mask.layout == "aligned"
+
+
+def test_aligned_masks_are_read_in_place(h200: GpuSession) -> None:
+    attend = GpuAttending(h200.attentions)
+    q, k, v = operands_of((2,), 2, 2, 5, 32, 8, 8, dtype=torch.float16)
+    mask = random(2, 1, 5, 32, seed=3) > 0
+    assert_right(attend(q, k, v, mask), q, k, v, mask)
+    key = list(h200.attentions._calls)[-1]
+    assert any(stride == (160, 0, 0, 32, 1) for _, stride, _ in key[:5])  # type: ignore[misc]
+
+
+def test_rows_that_see_nothing_give_zeros(attend: GpuAttending) -> None:
+    q, k, v = operands_of((), 2, 1, 7, 4, 8, 5)
+    found = attend(q, k, v, causal=True)
+    assert not found[:, :3].any()
+    assert found[:, 3:].any(-1).all()
+    mask = torch.ones(7, 4, dtype=torch.bool)
+    mask[2] = False
+    found = attend(q, k, v, mask)
+    assert not found[:, 2].any()
+    assert_right(found, q, k, v, mask)
+    assert not attend(q, k[:, :0], v[:, :0]).any()
+
+
+def test_scales(attend: GpuAttending) -> None:
+    q, k, v = operands_of(*EXTENTS[1])
+    for scale in (0.5, -0.5, 0):
+        assert_right(attend(q, k, v, scale=scale), q, k, v, scale=scale)
+    nothing = attend(q[..., :0], k[..., :0], v)
+    mean = v.mean(-2, keepdim=True).repeat_interleave(2, 1)
+    assert torch.allclose(nothing, mean.expand_as(nothing), atol=1e-6)
+
+
+def test_strides_and_results_anywhere(attend: GpuAttending) -> None:
+    for pad in (0, 3):
+        store = random(2, 9, 3, 4, 8 + pad, dtype=torch.float16)[..., :8]
+        q, k, v = (store[:, :, i].transpose(1, 2) for i in range(3))
+        out = torch.empty(2, 4, 8, 9, dtype=torch.float16).mT
+        assert attend(q, k, v, out=out) is out
+        assert_right(out, q, k, v)
+        before = q.clone()
+        attend(q, k, v, out=q)
+        assert_right(q, before, k, v)
+
+
+def test_keys_come_by_descriptors_where_they_can(h200: GpuSession) -> None:
+    attend = GpuAttending(h200.attentions)
+    q, k, v = operands_of((2,), 4, 2, 5, 19, 72, 24, dtype=torch.float16)
+    pad = random(2, 2, 19, 73, dtype=torch.float16)[..., :72]
+    loads = []
+    for keys in (k, k.flip(-2), pad, k[:, :, :1].expand(2, 2, 19, 72), k[:1].expand(2, -1, -1, -1)):
+        assert_right(attend(q, keys, v), q, keys, v)
+        loads.append(last_plan(attend).kernel.form.loads)
+    # Rows that are not aligned, and those at one address, come by pointers.
+    assert loads == ["descriptors", "descriptors", "pointers", "pointers", "descriptors"]
+    q, k, v = operands_of((2,), 4, 2, 5, 19, 8, 8)
+    assert_right(attend(q, k, v), q, k, v)
+    assert last_plan(attend).kernel.form.loads == "pointers"
+
+
+def requests_right(
+    attend: GpuAttending, lengths: list[tuple[int, int]], causal: bool, offsets: Any = list,
+    heads: tuple[int, int] = (4, 2), dtype: torch.dtype = torch.float16,
+) -> None:  # fmt: skip
+    rows, keys = ([0, *np.cumsum(each).tolist()] for each in zip(*lengths, strict=True))
+    q = random(rows[-1], heads[0], 8, dtype=dtype).transpose(0, 1)
+    k = random(keys[-1], heads[1], 8, dtype=dtype, seed=1).transpose(0, 1)
+    v = random(keys[-1], heads[1], 24, dtype=dtype, seed=2).transpose(0, 1)
+    found = attend(q, k, v, causal=causal, q_offsets=offsets(rows), k_offsets=offsets(keys))
+    for (first, last), (begin, end) in zip(pairwise(rows), pairwise(keys), strict=True):
+        if end == begin:
+            assert not found[:, first:last].any()
+        elif last > first:
+            own = q[:, first:last], k[:, begin:end], v[:, begin:end]
+            assert_right(found[:, first:last], *own, causal=causal)
+
+
+REQUESTS = [(3, 3), (0, 5), (20, 41), (1, 50), (5, 0), (16, 16), (17, 9), (0, 0)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_requests(attend: GpuAttending, causal: bool) -> None:
+    requests_right(attend, REQUESTS, causal)
+    form = last_plan(attend).kernel.form
+    assert (form.loads == "descriptors") == attend._attentions._hardware.bulk_copy
+    requests_right(attend, REQUESTS, causal, heads=(3, 3), dtype=torch.float32)
+    requests_right(attend, [(0, 4), (0, 0)], causal)
+    requests_right(attend, [(2, 0), (3, 0)], causal)
+
+
+def test_long_requests_are_cut(attend: GpuAttending) -> None:
+    """One long request beside a short one, on many multiprocessors."""
+    requests_right(attend, [(1, 3000), (2, 7)], True, heads=(2, 1))
+    assert last_plan(attend).parts > 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=4),
+    causal=st.booleans(),
+    heads=st.sampled_from(((1, 1), (2, 1), (2, 2))),
+)
+def test_any_requests(
+    h200: GpuSession, lengths: list[tuple[int, int]], causal: bool, heads: tuple[int, int]
+) -> None:
+    requests_right(GpuAttending(h200.attentions), lengths, causal, heads=heads)
+
+
+def test_offsets_of_any_kind(h200: GpuSession) -> None:
+    attend = GpuAttending(h200.attentions)
+    kinds = (tuple, torch.tensor, np.array, lambda x: torch.tensor(x, dtype=torch.int32))
+    for kind in kinds:
+        requests_right(attend, [(2, 3), (4, 1)], True, kind)
+    q, k, v = operands_of((), 2, 2, 7, 7, 8, 8, dtype=torch.float16)
+    found = attend(q, k, v, q_offsets=[0, 3, 7])
+    assert_right(found[:, 3:], q[:, 3:], k[:, 3:], v[:, 3:])
+    # A result over what other requests read.
+    attend(q, k, v, q_offsets=[0, 3, 7], out=k)
+    assert torch.equal(k, found)
+
+
+def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
+    attend, attentions = GpuAttending(h200.attentions), h200.attentions
+    q, k, v = operands_of((), 1, 1, 2, 80, 8, 8, dtype=torch.float16)
+    for last in range(1, MAX_UPLOADS + 3):
+        attend(q, k, v, q_offsets=[0, 1, 2], k_offsets=[0, last, 80])
+    assert len(attentions._uploads) == MAX_UPLOADS
+    assert len(attentions._calls) <= MAX_CALLS
+    # All that plans may choose was there before the first launch.
+    kernels = sum(len(each.kernels) for each in attentions._prepared.values())
+    assert {call.kernel for call in attentions._calls.values()} <= {
+        kernel for each in attentions._prepared.values() for kernel in each.kernels.values()
+    }
+    attend(q, k, v, q_offsets=[0, 2], k_offsets=[0, 80])
+    assert sum(len(each.kernels) for each in attentions._prepared.values()) == kernels
+
+
+def test_bad_input(h200: GpuSession) -> None:
+    attend = GpuAttending(h200.attentions)
+    q, k, v = operands_of((2,), 4, 2, 5, 9, 8, 3)
+    with pytest.raises(OperandError, match="ndarray"):
+        attend(q.numpy(), k, v)
+    with pytest.raises(OperandError, match="meta"):
+        attend(q, k.to("meta"), v)
+    with pytest.raises(OperandError, match="gradient"):
+        attend(q, k.clone().requires_grad_(), v)
+    with pytest.raises(DTypeError, match="int32"):
+        attend(q.int(), k, v)
+    with pytest.raises(DTypeError, match="v has dtype"):
+        attend(q, k, v.half())
+    with pytest.raises(DTypeError, match="mask"):
+        attend(q, k, v, torch.ones(5, 9, dtype=torch.float16))
+    with pytest.raises(ShapeError, match="broadcast"):
+        attend(q, k, v, torch.ones(4, 9, dtype=torch.bool))
+    with pytest.raises(OperandError, match="one address"):
+        attend(q, k, v, out=torch.empty(1, 4, 5, 3).expand(2, 4, 5, 3))
+    with pytest.raises(ShapeError, match="out is"):
+        attend(q, k, v, out=torch.empty(2, 4, 5, 4))
+    with pytest.raises(DTypeError, match="out has"):
+        attend(q, k, v, out=torch.empty(2, 4, 5, 3, dtype=torch.float16))
+    with pytest.raises(ShapeError, match="0 to 256"):
+        attend(random(1, 2, 300), random(1, 3, 300), random(1, 3, 4))
+    with pytest.raises(ShapeError, match="from 0 to 5"):
+        attend(q[0], k[0], v[0], q_offsets=[0, 5])
+    # Keys at one address.
+    many = torch.zeros(8).expand(1, 2**31, 8)
+    with pytest.raises(ShapeError, match="2147483648 keys"):
+        attend(random(1, 2, 8), many, many)
+    assert math.isfinite(float(attend(q, k, v).sum()))
+
+
+def test_chips_that_cannot_multiply_so() -> None:
+    from tests.runtime.gpu.sessions import interpreted
+
+    attend = GpuAttending(interpreted("v100").attentions)
+    q, k, v = operands_of((), 1, 1, 2, 3, 8, 8, dtype=torch.bfloat16)
+    with pytest.raises(HardwareError, match="bfloat16"):
+        attend(q, k, v)
+    assert_right(attend(q.half(), k.half(), v.half()), q.half(), k.half(), v.half())
+
+
+def test_without_a_gpu_there_is_nothing_to_run_on() -> None:
+    class Elsewhere(torch.Tensor):
+        is_cuda = True
+
+    given = torch.zeros(1, 2, 3).as_subclass(Elsewhere)
+    with pytest.raises(HardwareError, match="CUDA"):
+        attention(given, given, given)
