@@ -148,6 +148,18 @@ def test_masks_of_attention_are_exact_and_what_hides_nothing_is_not() -> None:
     assert bias not in held
 
 
+@pytest.mark.parametrize(
+    ("numbers", "is_huge"),
+    [([1.0, np.inf], False), ([np.nan, 1.0], False), ([-np.inf, 7e4], True), ([np.nan, -7e4], True),
+     ([], False), ([65504.0], False), ([65536.0], True)],
+)  # fmt: skip
+def test_infinities_are_no_large_numbers(numbers: list[float], is_huge: bool) -> None:
+    maker = Maker()
+    constant = maker.constant(np.array(numbers, np.float32))
+    y = maker.add("add", maker.given("x", B, len(numbers)), constant)
+    assert (y in held_types(maker.made(y), FLOAT16)) != is_huge
+
+
 def test_tables_are_held_if_all_that_is_looked_up_is() -> None:
     for also in (False, True):
         maker = Maker()

@@ -106,7 +106,10 @@ def _huge(graph: Graph, largest: float) -> set[Value]:
 
 def _beyond(array: Array, largest: float) -> bool:
     """Whether a finite number is larger in magnitude than a type has."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or not array.size:
+        return False
+    if max(-array.min(), array.max()) <= largest:
+        # No copy of a table, where all of it is finite.
         return False
     finite = array[np.isfinite(array)]
     return bool((np.abs(finite) > largest).any())
