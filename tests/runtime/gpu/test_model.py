@@ -55,15 +55,17 @@ def test_any_extents(session: GpuSession) -> None:
 
 
 def scores() -> Graph:
-    """A product whose operands lie at strides that only extents tell, and one of vectors."""
+    """Products whose operands lie at strides that only extents tell, and attention."""
     maker = Maker()
     x, y = maker.given("x", B, S, WIDTH), maker.given("y", B, T, WIDTH)
-    scores = maker.add("matmul", x, maker.add("transpose", y, perm=(0, 2, 1)))
-    return maker.made(scores, maker.add("matmul", scores, y))
+    turned = maker.add("transpose", y, perm=(0, 2, 1))
+    scores = maker.add("matmul", x, turned)
+    seen = maker.add("attention", x, turned, y, maker.given("mask", S, T), scale=0.2)
+    return maker.made(scores, maker.add("matmul", scores, y), seen)
 
 
 def test_no_extents_need_another_kernel() -> None:
-    """Of products: what any of them may launch is there when the graph is."""
+    """What products and attention may launch is there when the graph is."""
     session = interpreted("h200")
     graph = scores()
     model = GpuModel(graph, session)
@@ -79,7 +81,8 @@ def test_no_extents_need_another_kernel() -> None:
     ):
         x = rng.standard_normal((batch, rows, WIDTH)).astype(np.float32)
         y = rng.standard_normal((batch, columns, WIDTH)).astype(np.float32)
-        feeds = {"x": x, "y": y}
+        mask = rng.standard_normal((rows, columns)).astype(np.float32)
+        feeds = {"x": x, "y": y, "mask": mask}
         assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {rows} {columns}")
     assert len(session.kernels) == kernels
 

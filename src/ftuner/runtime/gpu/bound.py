@@ -68,9 +68,17 @@ class BoundAttention:
     operands: Sequence[BoundOperand]
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
+        self.attentions.run(*self._tensors(arrays), self.weighting, self.past)
+
+    def wanted(self) -> list[Source]:
+        """All that it may launch, as of `BoundProduct`."""
+        return self.attentions.wanted(*self._tensors(()), self.weighting, self.past)
+
+    def _tensors(
+        self, arrays: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         q, k, v, *masks, out = (x.tensor(arrays) for x in self.operands)
-        mask = masks[0] if masks else None
-        self.attentions.run(q, k, v, out, mask, self.weighting, self.past)
+        return q, k, v, out, masks[0] if masks else None
 
 
 @dataclass(frozen=True)

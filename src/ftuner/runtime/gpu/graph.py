@@ -225,7 +225,7 @@ class GpuGraph:
         return found
 
     def _rehearsed(self) -> list[Source]:
-        """What products may launch at extents of each kind."""
+        """What products and attention may launch at extents of each kind."""
         # Tensors without data: their addresses are offsets from one that is aligned.
         nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")
 
@@ -237,11 +237,12 @@ class GpuGraph:
         for symbols in islice(kinds, MAX_REHEARSALS):
             try:
                 values = evaluated(self._evaluate, symbols, self._extents)
-                bound = [
-                    self._product(step, values, memory)
-                    for step in self.lowered.steps
-                    if isinstance(step, ProductStep)
-                ]
+                bound: list[BoundProduct | BoundAttention | None] = []
+                for step in self.lowered.steps:
+                    if isinstance(step, ProductStep):
+                        bound.append(self._product(step, values, memory))
+                    elif isinstance(step, AttentionStep):
+                        bound.append(self._attention(step, values, memory))
             except ShapeError:
                 # These extents do not go together.
                 continue

@@ -22,6 +22,7 @@ from ftuner.planner.block_grouped import (
 )
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import lying
+from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
 from ftuner.ukernels.blocks import BlockLibrary
 
@@ -95,7 +96,7 @@ class GroupedProducts:
         """
         if not products:
             return
-        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if is_capturing(self.device):
             raise UnsupportedKernelError(
                 "grouped products cannot be captured in a CUDA graph: their table is made on the "
                 "host for each call; multiply the groups one by one"
