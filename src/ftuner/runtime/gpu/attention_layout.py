@@ -1,0 +1,146 @@
+"""How the operands of an attention lie on a GPU: as its kernels walk them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+
+from ftuner.codegen.triton.attention_arguments import array_argument
+from ftuner.core.block_attention import AttentionKernel, AttentionMask, MaskLayout
+from ftuner.core.dtype import BOOL
+from ftuner.runtime.gpu.operands import Axis, batch_axes
+from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype
+
+
+class AttentionBatch(NamedTuple):
+    """Batch axes as a kernel walks them, each of one element where there is none, and where the
+    others lead: offsets of each array, in elements, for each launch."""
+
+    requests: Axis
+    heads: Axis
+    members: Axis
+    """Heads of queries that share keys and values."""
+    offsets: tuple[tuple[int, ...], ...]
+
+
+def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> AttentionBatch:
+    """The last axis along which keys and values stay is members', the next ones are heads and
+    requests."""
+    nothing = Axis(1, (0,) * len(arrays))
+    axes = batch_axes(shape, *arrays)
+    members = heads = requests = nothing
+    if axes and not any(axes[-1].strides[1:3]):
+        members = axes.pop()
+    if axes:
+        heads = axes.pop()
+    if axes:
+        requests = axes.pop()
+    walks = [range(axis.extent) for axis in axes]
+    offsets = tuple(
+        tuple(
+            sum(i * axis.strides[n] for i, axis in zip(at, axes, strict=True))
+            for n in range(len(arrays))
+        )
+        for at in product(*walks)
+    )
+    return AttentionBatch(requests, heads, members, offsets)
+
+
+def call_strides(
+    arrays: Sequence[Tensor], batch: AttentionBatch, number: int, described: bool
+) -> list[int]:
+    """Of one array, as `AttentionCall` has them."""
+    found = [batch.requests.strides[number], batch.heads.strides[number]]
+    if described and number in (1, 2):
+        found = [int(step != 0) for step in found]
+    if number not in (1, 2):
+        found.append(batch.members.strides[number])
+    found.append(arrays[number].stride(-2))
+    if number == 4:
+        found.append(arrays[number].stride(-1))
+    return found
+
+
+def readable_mask(mask: Tensor) -> Tensor:
+    """The mask, or a copy in rows that whole loads may be taken of, unless it has one number for a
+    key: by an address of its own for each score, a tile would have no registers left."""
+    last = range(-min(mask.dim(), 3), -1)
+    if all(mask.stride(axis) == 0 or mask.shape[axis] == 1 for axis in last):
+        return mask
+    lies = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
+    if lies and all(whole_loads(mask, step) for step in mask.stride()[:-1]):
+        return mask
+    shown = mask[tuple(slice(0, 1 if step == 0 else None) for step in mask.stride()[:-1])]
+    keys, load = mask.shape[-1], ALIGNMENT_BYTES // mask.element_size()
+    rows = mask.new_empty((*shown.shape[:-1], -(-keys // load) * load))[..., :keys]
+    return rows.copy_(shown).expand(mask.shape)
+
+
+def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
+    """What a kernel is told of the fifth array."""
+    axes = batch.requests, batch.heads, batch.members
+    steps = [mask.stride(-2), *(axis.strides[4] for axis in axes)]
+    steps += [offsets[4] for offsets in batch.offsets]
+    per_key = not batch.members.strides[4] and (mask.stride(-2) == 0 or mask.shape[-2] == 1)
+    layout: MaskLayout = "strided"
+    if mask.stride(-1) == 1:
+        fits = not mask.data_ptr() % ALIGNMENT_BYTES and all(whole_loads(mask, n) for n in steps)
+        layout = "aligned" if fits else "contiguous"
+    return AttentionMask(
+        BOOL if mask.dtype == torch.bool else matrix_dtype(mask, "mask"),
+        "keys" if per_key else "scores",
+        layout,
+    )
+
+
+def all_aligned(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
+    """Whether addresses, and strides along all axes but the last, are multiples of what the
+    widest loads ask for."""
+    for number, x in enumerate(arrays):
+        steps = [axis.strides[number] for axis in (batch.requests, batch.heads, batch.members)]
+        steps += [x.stride(-2), *(offsets[number] for offsets in batch.offsets)]
+        if x.data_ptr() % ALIGNMENT_BYTES or any(not whole_loads(x, step) for step in steps):
+            return False
+    return True
+
+
+def whole_loads(x: Tensor, elements: int) -> bool:
+    """Whether so many elements are whole loads of the widest kind."""
+    return elements * x.element_size() % ALIGNMENT_BYTES == 0
+
+
+def ascending(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
+    """Whether keys, and values, follow each other: a descriptor has no other strides."""
+    return all(x.stride(-2) >= x.shape[-1] or x.shape[-2] == 1 for x in arrays) and all(
+        step >= 0 for axis in (batch.requests, batch.heads) for step in axis.strides[1:3]
+    )
+
+
+def described_keys(
+    kernel: AttentionKernel, k: Tensor, v: Tensor, batch: AttentionBatch
+) -> dict[str, tuple[list[int], list[int], list[int]]]:
+    """What the copy engine is told of keys and values, by argument; nothing if they come by
+    pointers."""
+    form = kernel.form
+    if form.loads == "pointers":
+        return {}
+    found = {}
+    for number, (name, x, blocks) in enumerate(
+        (("k", k, form.depth_blocks), ("v", v, form.column_blocks)), 1
+    ):
+        keys, elements = x.shape[-2:]
+        # Of one key there is no next one: any stride will do that is aligned.
+        row = x.stride(-2) if keys > 1 else -(-elements // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        extents, strides = [], []
+        for axis in (batch.requests, batch.heads):
+            step = axis.strides[number]
+            extents.append(axis.extent if step else 1)
+            strides.append(step or keys * row)
+        for block, size in enumerate(blocks):
+            found[array_argument(name, block)] = (
+                [*extents, keys, elements], [*strides, row, 1], [1, 1, kernel.tile.bk, size]
+            )  # fmt: skip
+    return found
