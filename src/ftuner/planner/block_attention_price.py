@@ -17,8 +17,8 @@ from ftuner.cost.block_estimate import Chip
 from ftuner.cost.blocks import ACCUMULATOR_BYTES
 from ftuner.planner.block_attention import BlockAttentionProblem, RequestLengths
 
-LEAST_BLOCKS = 4
-"""Blocks of keys that a part must keep; below, adding parts up costs more than it saves."""
+LEAST_BLOCKS = 2
+"""Blocks of keys that a part must keep: one is on its way while the other is in use."""
 MAX_PARTS = 64
 STARVED_WAVES = 2
 """Keys are cut only where the tiles are fewer than this many for each multiprocessor."""
@@ -101,20 +101,22 @@ class Candidate:
         if summary is None:
             tiles = -(-rows * together // bq)
             units = batch * heads * apart * tiles
-            longest = -(-keys // bk)
+            last, even = rows + past, True
+            if self._causal:
+                keys_seen = min(max(last, 0), keys)
+                longest = -(-keys_seen // bk)
+                even = tiles == 1 or longest <= 1
+            else:
+                longest = -(-keys // bk)
             blocks = float(units * longest)
-            even = not self._causal or longest == 1
             if not even:
                 # The keys that the last row of each tile sees: from the first tile to the last one.
-                first, last = bq // together + past, rows + past
-                if first > last:
-                    first = last
+                first = min(bq // together + past, last)
                 if first >= 0 and last <= keys:
                     seen = (first + last) / 2
                 else:
                     seen = _mean_between(first, last, keys)
                 blocks = min(units * (seen / bk + 0.5), blocks)
-                longest = -(-min(max(last, 0), keys) // bk)
             own, each = batch * heads * sharing * rows * size, keys * size
             return AttentionWork(
                 units, blocks, longest, even, own, batch * heads * each, each, tiles * apart

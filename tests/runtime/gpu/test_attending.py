@@ -247,6 +247,39 @@ def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
     assert sum(len(each.kernels) for each in attentions._prepared.values()) == kernels
 
 
+def test_calls_like_some_before_take_the_short_way(session: GpuSession) -> None:
+    """With other tensors, and what is refused is refused again."""
+    attend = GpuAttending(session.attentions)
+    options: list[dict[str, Any]] = [
+        {}, {"causal": True}, {"scale": 0.5}, {"mask": random(1, 1, 1, 9, dtype=torch.float16)},
+        {"mask": random(5, 9, seed=4) > 0},
+    ]  # fmt: skip
+    for seed in range(3):
+        q = random(2, 5, 4, 8, dtype=torch.float16, seed=seed).transpose(1, 2)
+        k, v = (random(2, 2, 9, 8, dtype=torch.float16, seed=seed + i) for i in (5, 6))
+        for each in options:
+            assert_right(attend(q, k, v, **each), q, k, v, **each)
+    # The last mask is copied each time, because its rows are not aligned.
+    assert len(attend._recipes) == len(options) - 1
+    for seed in range(3):
+        x = random(7, 2, 8, dtype=torch.float16, seed=seed).transpose(0, 1)
+        found = attend(x, x, x, causal=True, q_offsets=(0, 3, 7))
+        assert_right(found[:, 3:], x[:, 3:], x[:, 3:], x[:, 3:], causal=True)
+    assert len(attend._recipes) == len(options)
+    # At addresses that are not aligned.
+    q = random(2 * 4 * 5 * 8 + 1, dtype=torch.float16)[1:].view(2, 5, 4, 8).transpose(1, 2)
+    assert_right(attend(q, k, v), q, k, v)
+    with pytest.raises(OperandError, match="gradient"):
+        attend(q.clone().requires_grad_(), k, v)
+    with pytest.raises(ShapeError, match="depth"):
+        attend(q[..., :7], k, v)
+    with pytest.raises(OperandError, match="no mask"):
+        attend(x, x, x, torch.ones(7, 7, dtype=torch.bool), q_offsets=(0, 3, 7))
+    with torch.no_grad():
+        leaf = q.clone().requires_grad_()
+        assert torch.equal(attend(leaf, k, v), attend(q, k, v))
+
+
 def test_bad_input(h200: GpuSession) -> None:
     attend = GpuAttending(h200.attentions)
     q, k, v = operands_of((2,), 4, 2, 5, 9, 8, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,9 +16,10 @@ from ftuner.runtime.attention_operands import (
     extents_of,
     requests_of,
 )
-from ftuner.runtime.gpu.attention import Attentions
+from ftuner.runtime.gpu.attention import MAX_CALLS, Attentions, Direct
 from ftuner.runtime.gpu.session import session_of
 from ftuner.runtime.gpu.tensors import (
+    ALIGNMENT_BYTES,
     Tensor,
     as_tensor,
     matrix_dtype,
@@ -26,6 +27,11 @@ from ftuner.runtime.gpu.tensors import (
     same_dtype,
     writable,
 )
+from ftuner.runtime.products import forget_oldest
+
+_SIMPLE = (bool, int, float, tuple)
+"""Types of options that are kept in recipes: they do not change."""
+_ATTENDING: dict[torch.device, GpuAttending] = {}
 
 
 def attention(q: object, k: object, v: object, **options: Any) -> Tensor:
@@ -36,14 +42,26 @@ def attention(q: object, k: object, v: object, **options: Any) -> Tensor:
     """
     given = next(x for x in (q, k, v) if on_gpu(x))
     assert isinstance(given, torch.Tensor)
-    return GpuAttending(session_of(given.device).attentions)(q, k, v, **options)
+    found = _ATTENDING.get(given.device)
+    if found is None:
+        found = _ATTENDING[given.device] = GpuAttending(session_of(given.device).attentions)
+    return found(q, k, v, **options)
+
+
+class _Recipe(NamedTuple):
+    """What a call with tensors that lie alike does, so that the next one need not think again."""
+
+    shape: tuple[int, ...]
+    direct: Direct
 
 
 class GpuAttending:
-    """Attention on one GPU."""
+    """Attention on one GPU, with recipes for arguments like some before. Safe to use from several
+    threads."""
 
     def __init__(self, attentions: Attentions) -> None:
         self._attentions = attentions
+        self._recipes: dict[tuple[object, ...], _Recipe] = {}
 
     def __call__(
         self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
@@ -51,6 +69,17 @@ class GpuAttending:
         k_offsets: object | None = None, out: object | None = None,
     ) -> Tensor:  # fmt: skip
         """As `ftuner.attention`, of tensors on the device of the kernels."""
+        key = None
+        if out is None:
+            given = (q, k, v) if mask is None else (q, k, v, mask)
+            key = self._key(given, (causal, scale, q_offsets, k_offsets))
+            recipe = None if key is None else self._recipes.get(key)
+            if recipe is not None:
+                assert isinstance(q, torch.Tensor)
+                result = torch.empty(recipe.shape, dtype=q.dtype, device=q.device)
+                arrays: Any = (q, k, v, result) if mask is None else (q, k, v, result, mask)
+                self._attentions.again(recipe.direct, arrays)
+                return result
         device = self._attentions.device
         tensors = as_tensor(q, "q", device), as_tensor(k, "k", device), as_tensor(v, "v", device)
         for x, name in zip(tensors, "qkv", strict=True):
@@ -74,20 +103,40 @@ class GpuAttending:
             return result.zero_()
         read = [*tensors, *([shown] if shown is not None else [])]
         target = result
-        if any(overlap(result, x) for x in read):
+        if out is not None and any(overlap(result, x) for x in read):
             target = torch.empty(result.shape, dtype=result.dtype, device=device)
-        arrays = _grouped(tensors, target, extents)
         weighting = Weighting(number, safe=True)
+        operands = _grouped(tensors, target, extents)
         if requests is not None:
-            self._attentions.run_requests(*arrays, requests, weighting, causal)
+            direct = self._attentions.run_requests(*operands, requests, weighting, causal)
         else:
             past = extents.keys - extents.rows if causal else None
             if shown is not None:
                 shown = _apart(shown.expand(extents.scores), extents)
-            self._attentions.run(*arrays, shown, weighting, past)
+            direct = self._attentions.run(*operands, shown, weighting, past)
         if target is not result:
             result.copy_(target)
+        elif key is not None and direct is not None and extents.depth:
+            forget_oldest(self._recipes, MAX_CALLS)
+            self._recipes[key] = _Recipe(extents.result, direct)
         return result
+
+    def _key(
+        self, given: tuple[object, ...], options: tuple[object, ...]
+    ) -> tuple[object, ...] | None:
+        """All that decides what a call does but what tensors hold; None where that takes longer to
+        say, or something may be wrong."""
+        device = self._attentions.device
+        found: list[object] = [torch.get_float32_matmul_precision(), *options]
+        if any(option is not None and type(option) not in _SIMPLE for option in options):
+            return None
+        for x in given:
+            if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
+                return None
+            if x.requires_grad or x.is_neg():
+                return None
+            found += (x.shape, x.stride(), x.dtype, x.data_ptr() % ALIGNMENT_BYTES)
+        return tuple(found)
 
 
 def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:

@@ -31,16 +31,16 @@ from ftuner.planner.block_attention import (
 )
 from ftuner.planner.block_attention_planner import AttentionPlanner, attention_planner
 from ftuner.runtime.attention_operands import Requests
-from ftuner.runtime.gpu.attention_operands import (
+from ftuner.runtime.gpu.attention_layout import (
     AttentionBatch,
     all_aligned,
     ascending,
-    batch_of,
-    batch_strides,
-    descriptors_of,
-    in_granules,
-    mask_of,
+    attention_batch,
+    call_strides,
+    described_keys,
+    mask_form,
     readable_mask,
+    whole_loads,
 )
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
@@ -72,6 +72,13 @@ class _Call(NamedTuple):
     offsets: tuple[tuple[int, ...], ...]
 
 
+class Direct(NamedTuple):
+    """What `Attentions` did, where it reads and writes tensors as they were given."""
+
+    call: _Call
+    requests: Requests | None
+
+
 class _Prepared(NamedTuple):
     """Of one form: who plans, and all kernels that a plan may choose."""
 
@@ -96,7 +103,7 @@ class Attentions:
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         weighting: Weighting, past: int | None,
-    ) -> None:  # fmt: skip
+    ) -> Direct | None:  # fmt: skip
         """`out = weighting(q @ k, mask) @ v`, on the current stream; nothing is empty.
 
         Args:
@@ -105,11 +112,14 @@ class Attentions:
             mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
             past: the value of `weighting.causal`.
 
+        Returns:
+            What `again` takes for tensors that lie alike, unless some of these were copied.
+
         Raises:
             ShapeError: queries longer than a kernel takes, or 2^31 rows or keys and more.
         """
         causal: Causal = "none" if past is None else "first"
-        self._run(q, k.mT, v, out, mask, weighting, (causal, past or 0, None))
+        return self._cut(q, k.mT, v, out, mask, weighting, (causal, past or 0, None))
 
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
@@ -118,8 +128,8 @@ class Attentions:
         """What `run` may launch for operands that lie so; they may be tensors without data."""
         causal: Causal = "none" if past is None else "first"
         found: list[Source] = []
-        for arrays in _cut(q, k.mT, v, _stored(out), mask):
-            batch = batch_of(arrays[3].shape[:-2], arrays)
+        for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
+            batch = attention_batch(arrays[3].shape[:-2], arrays)
             form = self._form(arrays, batch, weighting, causal, None)
             found += self._sources(form, batch.members.extent > 1).values()
         return found
@@ -127,7 +137,7 @@ class Attentions:
     def run_requests(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
         weighting: Weighting, causal: bool,
-    ) -> None:  # fmt: skip
+    ) -> Direct | None:  # fmt: skip
         """The same where requests of unequal length lie one after the other along rows and keys,
         in one launch.
 
@@ -141,19 +151,28 @@ class Attentions:
             ShapeError: as in `run`.
             OperandError: the stream is captured in a CUDA graph.
         """
-        self._run(q, k.mT, v, out, None, weighting, ("last" if causal else "none", 0, requests))
+        limit: Causal = "last" if causal else "none"
+        return self._cut(q, k.mT, v, out, None, weighting, (limit, 0, requests))
 
-    def _run(
+    def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
+        """The same for other tensors of the same extents, strides and alignment: q, k, v, the
+        result and the mask if there is one, in the order of axes that a caller has them in."""
+        for offsets in direct.call.offsets:
+            self._launch(direct.call, arrays, offsets, direct.requests)
+
+    def _cut(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         weighting: Weighting, seen: _Seen,
-    ) -> None:  # fmt: skip
-        target = _stored(out)
-        for arrays in _cut(q, k, v, target, mask):
-            self._attend(arrays, weighting, seen)
-        if target is not out:
-            out.copy_(target)
+    ) -> Direct | None:  # fmt: skip
+        given = _given(q, k, v, out, mask)
+        arrays = _readable(given)
+        calls = [self._run(piece, weighting, seen) for piece in _pieces(arrays)]
+        if arrays[3] is not out:
+            out.copy_(arrays[3])
+        direct = len(calls) == 1 and all(x is y for x, y in zip(arrays, given, strict=True))
+        return Direct(calls[0], seen[2]) if direct else None
 
-    def _attend(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> None:
+    def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
         weights = weighting.scale, weighting.hidden, weighting.safe
         dtype = matrix_dtype(arrays[0], "q")
@@ -163,9 +182,9 @@ class Attentions:
             call = self._make(arrays, weighting, *seen)
             forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = call
-        requests = seen[2]
         for offsets in call.offsets:
-            self._launch(call, arrays, offsets, requests)
+            self._launch(call, arrays, offsets, seen[2])
+        return call
 
     def _form(
         self, arrays: list[Tensor], batch: AttentionBatch, weighting: Weighting, causal: Causal,
@@ -175,13 +194,12 @@ class Attentions:
         depth, columns = q.shape[-1], v.shape[-1]
         dtype = matrix_dtype(q, "q")
         multiply = multiply_of(dtype)
-        aligned = (
-            all_aligned(arrays[:4], batch) and in_granules(q, depth) and in_granules(v, columns)
-        )
+        aligned = all_aligned(arrays[:4], batch)
+        aligned = aligned and whole_loads(q, depth) and whole_loads(v, columns)
         return AttentionForm.over(
             dtype, multiply, depth, columns,
             causal=causal,
-            mask=mask_of(masks[0], batch) if masks else None,
+            mask=mask_form(masks[0], batch) if masks else None,
             ragged=None if requests is None else INT32,
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
@@ -193,7 +211,7 @@ class Attentions:
         requests: Requests | None,
     ) -> _Call:  # fmt: skip
         q, k, v, out, *masks = arrays
-        batch = batch_of(out.shape[:-2], arrays)
+        batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
         if max(rows, keys) > MAX_ROWS:
             raise ShapeError(f"attention of {rows} rows and {keys} keys: both end at 2^31 - 1")
@@ -209,9 +227,9 @@ class Attentions:
         plan = prepared.planner.plan(problem, lengths)
         if plan.programs > MAX_ROWS:
             raise ShapeError(f"attention in {plan.programs} tiles: at most 2^31 - 1 are launched")
-        described = descriptors_of(plan.kernel, k, v, batch)
-        strides = [s for i in range(4) for s in batch_strides(arrays, batch, i, bool(described))]
-        strides += batch_strides(arrays, batch, 4, False) if masks else [0] * 5
+        described = described_keys(plan.kernel, k, v, batch)
+        strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
+        strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
             plan.group, plan.parts, weighting.scale, weighting.hidden,
@@ -236,7 +254,7 @@ class Attentions:
         return found
 
     def _launch(
-        self, call: _Call, arrays: list[Tensor], offsets: tuple[int, ...],
+        self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...],
         requests: Requests | None,
     ) -> None:  # fmt: skip
         plan, kernel = call.plan, call.plan.kernel
@@ -281,20 +299,26 @@ class Attentions:
         return found
 
 
-def _stored(out: Tensor) -> Tensor:
-    """The result, or memory for it where it does not lie in contiguous rows."""
-    if out.stride(-1) == 1:
-        return out
-    return torch.empty(out.shape, dtype=out.dtype, device=out.device)
+def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> list[Tensor]:
+    return [q, k, v, out, *([] if mask is None else [mask])]
 
 
-def _cut(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None
-) -> Iterator[list[Tensor]]:
-    """What kernels take, piece by piece along values, which are independent of each other."""
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    masks = [] if mask is None else [readable_mask(mask)]
+def _readable(given: list[Tensor]) -> list[Tensor]:
+    """The same, or copies, and memory for a result, that kernels read and write."""
+    arrays = [x if x.stride(-1) == 1 else x.contiguous() for x in given[:3]]
+    out = given[3]
+    if out.stride(-1) != 1:
+        out = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    return [*arrays, out, *map(readable_mask, given[4:])]
+
+
+def _pieces(arrays: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Columns of values that a kernel takes, which are independent of each other."""
+    q, k, v, out, *masks = arrays
     columns = v.shape[-1]
+    if columns <= MAX_EXTENT:
+        yield arrays
+        return
     for first in range(0, columns, MAX_EXTENT):
         part = slice(first, min(first + MAX_EXTENT, columns))
         yield [q, k, v[..., part], out[..., part], *masks]

@@ -1,4 +1,4 @@
-"""Operands of attention on a GPU: how they lie, as requests, heads and members."""
+"""How the operands of an attention lie on a GPU: as its kernels walk them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AttentionBatch(NamedTuple):
     offsets: tuple[tuple[int, ...], ...]
 
 
-def batch_of(shape: Sequence[int], arrays: Sequence[Tensor]) -> AttentionBatch:
+def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> AttentionBatch:
     """The last axis along which keys and values stay is members', the next ones are heads and
     requests."""
     nothing = Axis(1, (0,) * len(arrays))
@@ -49,7 +49,7 @@ def batch_of(shape: Sequence[int], arrays: Sequence[Tensor]) -> AttentionBatch:
     return AttentionBatch(requests, heads, members, offsets)
 
 
-def batch_strides(
+def call_strides(
     arrays: Sequence[Tensor], batch: AttentionBatch, number: int, described: bool
 ) -> list[int]:
     """Of one array, as `AttentionCall` has them."""
@@ -71,23 +71,24 @@ def readable_mask(mask: Tensor) -> Tensor:
     if all(mask.stride(axis) == 0 or mask.shape[axis] == 1 for axis in last):
         return mask
     lies = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
-    if lies and all(in_granules(mask, step) for step in mask.stride()[:-1]):
+    if lies and all(whole_loads(mask, step) for step in mask.stride()[:-1]):
         return mask
     shown = mask[tuple(slice(0, 1 if step == 0 else None) for step in mask.stride()[:-1])]
-    keys, whole = mask.shape[-1], ALIGNMENT_BYTES // mask.element_size()
-    rows = mask.new_empty((*shown.shape[:-1], -(-keys // whole) * whole))[..., :keys]
+    keys, load = mask.shape[-1], ALIGNMENT_BYTES // mask.element_size()
+    rows = mask.new_empty((*shown.shape[:-1], -(-keys // load) * load))[..., :keys]
     return rows.copy_(shown).expand(mask.shape)
 
 
-def mask_of(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
+def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
+    """What a kernel is told of the fifth array."""
     axes = batch.requests, batch.heads, batch.members
     steps = [mask.stride(-2), *(axis.strides[4] for axis in axes)]
     steps += [offsets[4] for offsets in batch.offsets]
     per_key = not batch.members.strides[4] and (mask.stride(-2) == 0 or mask.shape[-2] == 1)
     layout: MaskLayout = "strided"
     if mask.stride(-1) == 1:
-        whole = not mask.data_ptr() % ALIGNMENT_BYTES and all(in_granules(mask, n) for n in steps)
-        layout = "aligned" if whole else "contiguous"
+        fits = not mask.data_ptr() % ALIGNMENT_BYTES and all(whole_loads(mask, n) for n in steps)
+        layout = "aligned" if fits else "contiguous"
     return AttentionMask(
         BOOL if mask.dtype == torch.bool else matrix_dtype(mask, "mask"),
         "keys" if per_key else "scores",
@@ -101,12 +102,13 @@ def all_aligned(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
     for number, x in enumerate(arrays):
         steps = [axis.strides[number] for axis in (batch.requests, batch.heads, batch.members)]
         steps += [x.stride(-2), *(offsets[number] for offsets in batch.offsets)]
-        if x.data_ptr() % ALIGNMENT_BYTES or any(not in_granules(x, step) for step in steps):
+        if x.data_ptr() % ALIGNMENT_BYTES or any(not whole_loads(x, step) for step in steps):
             return False
     return True
 
 
-def in_granules(x: Tensor, elements: int) -> bool:
+def whole_loads(x: Tensor, elements: int) -> bool:
+    """Whether so many elements are whole loads of the widest kind."""
     return elements * x.element_size() % ALIGNMENT_BYTES == 0
 
 
@@ -117,7 +119,7 @@ def ascending(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
     )
 
 
-def descriptors_of(
+def described_keys(
     kernel: AttentionKernel, k: Tensor, v: Tensor, batch: AttentionBatch
 ) -> dict[str, tuple[list[int], list[int], list[int]]]:
     """What the copy engine is told of keys and values, by argument; nothing if they come by
