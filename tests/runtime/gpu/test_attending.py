@@ -83,14 +83,15 @@ def last_plan(attend: GpuAttending) -> BlockAttentionPlan:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_extents(attend: GpuAttending, dtype: torch.dtype, causal: bool) -> None:
-    for extents in EXTENTS:
+def test_extents(attend: GpuAttending, dtype: torch.dtype) -> None:
+    for number, extents in enumerate(EXTENTS):
+        causal = (number + DTYPES.index(dtype)) % 2 > 0
         q, k, v = operands_of(*extents, dtype=dtype)
         assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
 
 
-def test_values_longer_than_a_kernel_takes(attend: GpuAttending) -> None:
+def test_values_longer_than_a_kernel_takes(h200: GpuSession) -> None:
+    attend = GpuAttending(h200.attentions)
     q, k, v = operands_of((1,), 8, 2, 3, 300, 24, 300, dtype=torch.float16)
     assert_right(attend(q, k, v, causal=True), q, k, v, causal=True)
 
@@ -247,9 +248,9 @@ def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
     assert sum(len(each.kernels) for each in attentions._prepared.values()) == kernels
 
 
-def test_calls_like_some_before_take_the_short_way(session: GpuSession) -> None:
+def test_calls_like_some_before_take_the_short_way(h200: GpuSession) -> None:
     """With other tensors, and what is refused is refused again."""
-    attend = GpuAttending(session.attentions)
+    attend = GpuAttending(h200.attentions)
     options: list[dict[str, Any]] = [
         {}, {"causal": True}, {"scale": 0.5}, {"mask": random(1, 1, 1, 9, dtype=torch.float16)},
         {"mask": random(5, 9, seed=4) > 0},
