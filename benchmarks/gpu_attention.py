@@ -300,23 +300,16 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
         calls = {SUBJECT: operands.ours(), **operands.vendor()}
-        refused, errors = {}, {}
-        for name, own in list(calls.items()):
-            # The last copy too: it tells that each call uses its own operands.
-            errors[name] = max(
-                operands.error(own[i](), i, name == VENDOR) for i in (0, operands.count - 1)
-            )
-            if not errors[name] <= 1.0:
-                refused[name] = {"refused": f"errs by {errors[name]:.3g} of what rounding explains"}
-                del calls[name]
-        result = bench.compare(calls)
-    result["engines"] |= refused
+        result = bench.checked(
+            calls,
+            lambda name, number: operands.error(calls[name][number](), number, name == VENDOR),
+        )
     own = result["engines"][SUBJECT]
     if "min_s" in own:
         peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
         own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
     return {
-        "case": asdict(case), "flops": case.flops, "copies": operands.count, "errors": errors,
+        "case": asdict(case), "flops": case.flops, "copies": operands.count,
         **result,
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -114,6 +114,35 @@ class Bench:
         timings = measure(engines, self.meter, settings or self.settings, self.rng)
         found = {name: asdict(timing) for name, timing in timings.items()}
         return {"engines": found, **compare(found, SUBJECT)}
+
+    def checked(
+        self, engines: Mapping[str, Sequence[Call]], error: Callable[[str, int], float],
+        settings: Settings | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """As `compare`, of engines whose results are right; what is refused says why.
+
+        Args:
+            error: of an engine's call of a number, over what rounding explains.
+        """
+        right: dict[str, Sequence[Call]] = {}
+        refused: dict[str, dict[str, str]] = {}
+        errors: dict[str, float] = {}
+        for name, own in engines.items():
+            try:
+                # The last copy too: it tells that each call uses its own operands.
+                errors[name] = max(error(name, number) for number in (0, len(own) - 1))
+            except Exception as raised:
+                # One that the device does not get over is raised again here, and ends the section.
+                self.synchronize()
+                refused[name] = {"refused": f"{type(raised).__name__}: {raised}"}
+                continue
+            if errors[name] <= 1.0:
+                right[name] = own
+            else:
+                refused[name] = {"refused": f"errs by {errors[name]:.3g} of what rounding explains"}
+        result = self.compare(right, settings)
+        result["engines"] |= refused
+        return {"errors": errors, **result}
 
     def synchronize(self) -> None:
         if not self.dry:

@@ -91,22 +91,9 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
         for name, function in (more or {}).items():
             calls[name] = operands.linear(function)
             operands.fix_weights()
-        refused, errors = {}, {}
-        for name, own in list(calls.items()):
-            try:
-                # The last copy too: it tells that each call uses its own operands.
-                errors[name] = max(operands.error(own[i], i) for i in (0, -1))
-            except Exception as error:
-                # One that the device does not get over is raised again here, and ends the section.
-                bench.synchronize()
-                refused[name] = {"refused": f"{type(error).__name__}: {error}"}
-                del calls[name]
-                continue
-            if not errors[name] <= 1.0:
-                refused[name] = {"refused": f"errs by {errors[name]:.3g} of what rounding explains"}
-                del calls[name]
-        result = bench.compare(calls)
-    result["engines"] |= refused
+        result = bench.checked(
+            calls, lambda name, number: operands.error(calls[name][number], number)
+        )
     own = result["engines"][SUBJECT]
     if "min_s" in own:
         peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
@@ -115,7 +102,6 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
         "case": asdict(case),
         "flops": case.flops,
         "copies": operands.count,
-        "errors": errors,
         "compiled": bench.kernels - kernels,
         **result,
     }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftuner.cli.contest import contest, geomean, measured, ratio_table, ratio_text
-from ftuner.cli.inputs import all_shapes, parsed_shapes, shape_text, specs_of
-from ftuner.cli.loading import ModelArgument
+from ftuner.cli.inputs import all_shapes, parsed_shapes, shape_text
+from ftuner.cli.loading import ModelArgument, read_specs
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
 
 if TYPE_CHECKING:
@@ -42,11 +42,10 @@ def model(
 ) -> None:
     """Time an ONNX model against the peers, float32, equal threads, no shape prepared for."""
     from ftuner.cli.model_peers import MODEL_ENGINES
-    from ftuner.frontends.onnx.importer import import_model
 
     found = contest(MODEL_ENGINES, peers, threads)
     given = [parsed_shapes([text], "--shapes") for text in sets] if sets else [{}]
-    specs = specs_of(import_model(path).graph)
+    specs = read_specs(path)
     request: ModelRequest = {
         "model": str(path),
         "sets": [

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftuner.cli.agreement import ATOL, RTOL, agreement
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text, specs_of
-from ftuner.cli.loading import ModelArgument, loaded
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
+from ftuner.cli.loading import HeldOption, ModelArgument, loaded, read_specs
+from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
 from ftuner.errors import ConfigurationError, FTunerError
 
 if TYPE_CHECKING:
@@ -29,19 +29,21 @@ def compare(
     rtol: Annotated[float, typer.Option(min=0.0, help="Relative to the expected value.")] = RTOL,
     atol: Annotated[float, typer.Option(min=0.0, help="In addition to that.")] = ATOL,
     threads: ThreadsOption = None,
+    device: DeviceOption = "cpu",
+    dtype: HeldOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the outputs of an ONNX model to those of ONNX Runtime; exit code 1 if they differ."""
+    """Compare the outputs of an ONNX model to those of ONNX Runtime on the CPU; exit code 1 if they
+    differ."""
     from ftuner.cli.model_peers import MODEL_ENGINES
     from ftuner.cli.peers import version_of
-    from ftuner.frontends.onnx.importer import import_model
 
     if not MODEL_ENGINES[REFERENCE].available():
         raise ConfigurationError(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
-    feeds = gathered_inputs(specs_of(import_model(path).graph), inputs, shapes)
-    model, _ = loaded(path, threads)
+    feeds = gathered_inputs(read_specs(path, device), inputs, shapes)
+    model, _ = loaded(path, threads, device, dtype)
     results = model.run(feeds)
     expected = _expected(path, model.threads, feeds)
     outputs: list[dict[str, Any]] = [

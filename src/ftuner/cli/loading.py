@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
-    from ftuner.runtime.model import Model
+    from ftuner.runtime.model import Model, TensorSpec
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 
@@ -22,13 +23,30 @@ SAMPLING_S = 0.25
 """Samples are taken for so long, within their limits."""
 
 
-def loaded(path: Path, threads: int | None) -> tuple[Model, float]:
+HeldOption = Annotated[
+    str | None, typer.Option("--dtype", help="On a GPU: bfloat16 or float16, to hold float32 in.")
+]
+
+
+def read_specs(path: Path, device: str = "cpu") -> list[TensorSpec]:
+    """The inputs of a file that is to run on a device."""
+    from ftuner.core.dtype import GPU_TENSOR_DTYPES, TENSOR_DTYPES
+    from ftuner.frontends.onnx.importer import import_model
+    from ftuner.runtime.devices import CPU
+
+    dtypes = TENSOR_DTYPES if device == CPU else GPU_TENSOR_DTYPES
+    return specs_of(import_model(path, dtypes).graph)
+
+
+def loaded(
+    path: Path, threads: int | None, device: str = "cpu", dtype: str | None = None
+) -> tuple[Model, float]:
     """A model compiled for this machine, and the seconds that took."""
     from ftuner.inference import load
 
     began = time.perf_counter()
     with shown_progress("compile") as show:
-        model = load(path, threads=threads, progress=show)
+        model = load(path, threads=threads, progress=show, device=device, dtype=dtype)
     return model, time.perf_counter() - began
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any, TypedDict
 
 from rich.console import Console
@@ -17,11 +18,11 @@ from rich.progress import track
 
 from ftuner.cli.agreement import agreement
 from ftuner.cli.child import answer
-from ftuner.cli.inputs import Array, random_inputs, specs_of
+from ftuner.cli.inputs import Array, random_inputs
+from ftuner.cli.loading import read_specs
 from ftuner.cli.measure import SETTLE_S, time_calls
 from ftuner.cli.model_peers import MODEL_ENGINES, Runner
 from ftuner.cli.peers import SUBJECT, version_of
-from ftuner.frontends.onnx.importer import import_model
 
 COPIES = 4
 """Of the inputs of a set, each with values of its own."""
@@ -53,7 +54,7 @@ def measure(request: ModelRequest) -> dict[str, Any]:
     named too, and timed nevertheless: who is right is for `ftuner compare` to look into.
     """
     path, threads = request["model"], request["threads"]
-    specs = specs_of(import_model(path).graph)
+    specs = read_specs(Path(path))
     own = MODEL_ENGINES[SUBJECT].prepare(path, threads)
     peers: dict[str, Runner] = {}
     failed: dict[str, str] = {}

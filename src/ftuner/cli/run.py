@@ -10,9 +10,9 @@ from urllib.parse import quote
 import numpy as np
 import typer
 
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text, specs_of
-from ftuner.cli.loading import ModelArgument, loaded, seconds_of
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
+from ftuner.cli.loading import HeldOption, ModelArgument, loaded, read_specs, seconds_of
+from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def run(
         Path | None, typer.Option(help="Save each output there, as a .npy file.")
     ] = None,
     threads: ThreadsOption = None,
+    device: DeviceOption = "cpu",
+    dtype: HeldOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
-    from ftuner.frontends.onnx.importer import import_model
-
-    feeds = gathered_inputs(specs_of(import_model(path).graph), inputs, shapes)
-    model, compile_s = loaded(path, threads)
+    feeds = gathered_inputs(read_specs(path, device), inputs, shapes)
+    model, compile_s = loaded(path, threads, device, dtype)
     results: list[Array] = []
     first_s = seconds_of(lambda: results.extend(model.run(feeds)))
     again_s = seconds_of(lambda: model.run(feeds))
@@ -45,6 +45,7 @@ def run(
     ]
     document = {
         "model": str(path),
+        "device": device,
         "threads": model.threads,
         "inputs": {name: list(x.shape) for name, x in feeds.items()},
         "compile_s": compile_s,
@@ -61,7 +62,7 @@ def run(
     out.print(_outputs_table(described))
     out.print(
         f"loaded in {duration(compile_s)}; first call at these extents {duration(first_s)}, "
-        f"another {duration(again_s)}, on {count(model.threads, 'thread')}",
+        f"another {duration(again_s)}, on {count(model.threads, 'thread')} of {device}",
         soft_wrap=True,
     )
     if output_dir is not None:

@@ -28,12 +28,12 @@ from ftuner.cost.blocks import (
     COPY_BYTES,
     LOADED_LATENCY,
     REGISTER_BYTES,
-    REGISTER_UNIT,
     STEP_CLOCKS,
     SUSTAINED_MATRIX,
     SUSTAINED_VECTOR,
     VECTOR,
     VECTOR_THREADS,
+    occupancy,
     peak_flops_per_s,
     together,
 )
@@ -219,19 +219,9 @@ def resident_tiles(
         return 0
     if not spilling and _spills(form, tile, instruction, registers):
         return 0
-    threads = tile.warps * hardware.warp_threads
-    registers = min(-(-registers // REGISTER_UNIT) * REGISTER_UNIT, MOST_REGISTERS)
-    kept_back = hardware.shared_bytes_per_multiprocessor - hardware.shared_bytes_per_block
-    limits = [
-        hardware.blocks_per_multiprocessor,
-        hardware.registers_per_multiprocessor // (registers * threads),
-        hardware.shared_bytes_per_multiprocessor // (used + kept_back),
-        hardware.threads_per_multiprocessor // threads,
-    ]
-    if instruction.accumulator_bytes:
-        accumulators = tile.bq * (tile.bk + form.columns) * ACCUMULATOR_BYTES
-        limits.append(instruction.accumulator_bytes // accumulators)
-    return min(limits)
+    accumulators = tile.bq * (tile.bk + form.columns) * ACCUMULATOR_BYTES
+    given = min(registers, MOST_REGISTERS)
+    return occupancy(hardware, instruction, tile.warps, given, used, accumulators)
 
 
 def _spills(

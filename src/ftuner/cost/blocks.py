@@ -247,18 +247,27 @@ def resident_blocks(
     used = shared_bytes(hardware, tile, dtype, multiply)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
-    threads = tile.warps * hardware.warp_threads
+    accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
+    return occupancy(hardware, instruction, tile.warps, registers, used, accumulators)
+
+
+def occupancy(
+    hardware: GpuHardware, instruction: MatrixInstruction, warps: int, registers: int,
+    shared: int, accumulator_bytes: int,
+) -> int:  # fmt: skip
+    """Blocks that a multiprocessor holds at once, of so many warps, registers of a thread, bytes of
+    shared memory, and bytes of sums where these have memory of their own."""
+    threads = warps * hardware.warp_threads
     registers = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
     kept_back = hardware.shared_bytes_per_multiprocessor - hardware.shared_bytes_per_block
     limits = [
         hardware.blocks_per_multiprocessor,
         hardware.registers_per_multiprocessor // (registers * threads),
-        hardware.shared_bytes_per_multiprocessor // (used + kept_back),
+        hardware.shared_bytes_per_multiprocessor // (shared + kept_back),
         hardware.threads_per_multiprocessor // threads,
     ]
     if instruction.accumulator_bytes:
-        accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
-        limits.append(instruction.accumulator_bytes // accumulators)
+        limits.append(instruction.accumulator_bytes // accumulator_bytes)
     return min(limits)
 
 

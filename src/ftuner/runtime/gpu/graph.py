@@ -103,10 +103,6 @@ class GpuGraph:
         self._stream: Any = None
         self._lock = threading.Lock()
 
-    @property
-    def threads(self) -> int:
-        return 1
-
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
         device. Launched on the current stream; waits only where an index may be out of range.

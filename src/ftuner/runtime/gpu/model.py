@@ -43,6 +43,11 @@ class GpuModel(Loaded):
         """Compiled graphs that run one after the other: several where an extent depends on data."""
 
     @property
+    def threads(self) -> int:
+        """Of the CPU, that a run uses: the caller's."""
+        return 1
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order."""
         return tuple(step for part in self.parts for step in part.lowered.steps)

@@ -1,0 +1,59 @@
+"""Model commands on a device, which is interpreted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import helper
+from tests.cli.invoking import document, run
+from tests.frontends.onnx_models import model_of
+
+from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.runtime.gpu.session import GpuSession
+
+WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> str:
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("float32", ["batch", 8])}, ["y"], {"weight": WEIGHT})
+    # The newest that the ONNX Runtime of these tests reads is older than onnx's own.
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "layer.onnx")
+    return str(tmp_path / "layer.onnx")
+
+
+def test_run_and_compare(
+    layer: str, tmp_path: Path, h200: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    x = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    given = (layer, "--input", f"x={tmp_path / 'x.npy'}", "--device", "cuda")
+    found = document("run", *given, "--output-dir", str(tmp_path))
+    assert (found["device"], found["threads"]) == ("cuda", 1)
+    expected = np.maximum(x @ WEIGHT, 0.0)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-5, atol=1e-5)
+    # Halves are told from floats by their errors.
+    document("run", *given, "--dtype", "bfloat16", "--output-dir", str(tmp_path))
+    error = np.abs(np.load(tmp_path / "y.npy") - expected).max()
+    assert 1e-4 < error < 0.1
+    pytest.importorskip("onnxruntime")
+    assert document("compare", *given)["within"]
+    assert not document("compare", *given, "--dtype", "bfloat16", exit_code=1)["within"]
+
+
+def test_halves_are_for_a_gpu(layer: str) -> None:
+    result = run("run", layer, "--shape", "x=3x8", "--dtype", "bfloat16")
+    assert result.exit_code == EXIT_NAMED_ERROR
+    assert "which only a GPU multiplies here" in result.stderr
