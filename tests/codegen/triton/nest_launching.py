@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from tests.codegen.nest_running import Array, Bindings
+from tests.codegen.nest_running import Array, Bindings, Case
 
 from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load
@@ -22,6 +22,9 @@ from ftuner.core.dim import evaluate
 
 PROGRAMS = 3
 """Fewer than there are tiles, mostly, so that programs do several."""
+
+FEW = ({"A": 1, "B": 7, "C": 13}, {"A": 3, "B": 2, "C": 0})
+"""What small blocks are run on."""
 
 
 def buffer(array: Array) -> torch.Tensor:
@@ -67,3 +70,8 @@ def small(kernel: Kernel) -> BlockSchedule:
         block = (min(rows, 4), min(columns, 4))
     whole = schedule.whole and schedule.reduction is None
     return replace(schedule, block=block, whole=whole)
+
+
+def is_slow(case: Case) -> bool:
+    """Whether the interpreter takes a reduction element by element."""
+    return case.op == "reduce" and case.attributes["kind"] == "product"

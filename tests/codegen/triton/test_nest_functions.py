@@ -1,0 +1,188 @@
+"""Corners of single functions, in kernels of nests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.nest_running import (
+    A,
+    Array,
+    B,
+    C,
+    Case,
+    Guarded,
+    assert_equal,
+    before_a_wall,
+    below,
+    values_of,
+)
+
+from ftuner.core.affine import Kernel
+from ftuner.core.block_schedule import BlockSchedule, block_schedules
+from ftuner.core.dim import evaluate
+from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.graph.operators import OPERATORS
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
+
+from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
+
+
+def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], BlockSchedule] = small
+            ) -> Array:  # fmt: skip
+    (result,) = case.results()
+    out = Guarded(tuple(evaluate(n, {}) for n in result.shape), result.dtype.name)
+    kernel = case.kernel()
+    made = nest_kernel(kernel, schedule(kernel))
+    assert launch(made, [buffer(x) for x in arrays], [buffer(out.array)], {}) == 0
+    assert out.untouched
+    return out.array
+
+
+def whole(kernel: Kernel) -> BlockSchedule:
+    return block_schedules(kernel)[0]
+
+
+@pytest.mark.parametrize("target", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_floats_that_no_integer_holds_become_the_nearest(source: str, target: str) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 127.9, -0.5, 3.99] * 5, source)
+    case = Case("cast", ((source, x.shape),), {"to": TENSOR_DTYPES[target]})
+    info = np.iinfo(np.dtype(target))
+    nearest = [0, info.max, info.min, info.max, info.min, 127, 0, 3] * 5
+    assert run_one(case, [x]).tolist() == nearest
+
+
+@pytest.mark.parametrize("op", ["divide", "remainder", "fmod", "power"])
+def test_integers_at_the_ends(op: str) -> None:
+    """All pairs of int8 and of uint8: no zero and no overflow. Exponents are natural."""
+    for dtype in ("int8", "uint8"):
+        every = np.arange(256, dtype=np.uint8).view(dtype)
+        exponents = every[:128] if op == "power" and dtype == "int8" else every
+        x, y = np.repeat(every, len(exponents)), np.tile(exponents, 256)
+        case = Case(op, ((dtype, x.shape), (dtype, y.shape)))
+        found = run_one(case, [x, y], whole)
+        with np.errstate(all="ignore"):
+            assert np.array_equal(found, OPERATORS[op].reference(x, y))
+
+
+def test_negative_exponents_of_integers_count_as_zero() -> None:
+    x, y = np.array([-3, 0, 1, 2], np.int32), np.array([-1, -5, -2, -(2**31)], np.int32)
+    found = run_one(Case("power", (("int32", (4,)), ("int32", (4,)))), [x, y])
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("op", ["remainder", "fmod"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_of_tiny_and_huge_numbers(dtype: str, op: str) -> None:
+    """Exact, however far apart the two are, and of numbers that are not normal too."""
+    info: Any = np.finfo(dtype)
+    tiny, huge, smallest = float(info.tiny), float(info.max) / 2, float(info.smallest_subnormal)
+    sizes = np.array([0, smallest, 3 * smallest, tiny, 3 * tiny, 1.0, 2.5, 0.1, huge,
+                      float(info.max), np.inf, np.nan], dtype)  # fmt: skip
+    every = np.concatenate([sizes, -sizes, np.random.default_rng(0).normal(size=8).astype(dtype)])
+    x, y = np.repeat(every, len(every)), np.tile(every, len(every))
+    found = run_one(Case(op, ((dtype, x.shape), (dtype, y.shape))), [x, y], whole)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(found, OPERATORS[op].reference(x, y), equal_nan=True)
+
+
+def test_any_byte_but_zero_is_true() -> None:
+    x = np.arange(256, dtype=np.uint8).view(bool)
+    found = run_one(Case("logical_not", (("bool", x.shape),)), [x])
+    assert found.view(np.uint8).tolist() == [1] + [0] * 255
+
+
+@pytest.mark.parametrize("schedule", [small, whole])
+@pytest.mark.parametrize("kind", ["maximum", "minimum"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, schedule: Any) -> None:
+    case = Case("reduce", ((dtype, (37, 37)),), {"kind": kind, "axes": (axis,)})
+    x = np.zeros((37, 37), dtype)
+    np.fill_diagonal(x, np.nan)
+    assert np.isnan(run_one(case, [x], schedule)).all()
+
+
+@pytest.mark.parametrize("schedule", [small, whole])
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan_is_found_before_infinities(axis: int, kind: str, schedule: Any) -> None:
+    """Rows of a NaN among infinities, in each place; of nothing but NaN; and of what no element is
+    better than."""
+    infinity = np.inf if kind == "argmax" else -np.inf
+    x = np.full((39, 37), infinity, np.float32)
+    np.fill_diagonal(x, np.nan)
+    x[37] = np.nan
+    x[38] = -infinity
+    for last, position in ((False, 0), (True, 36)):
+        attributes = {"kind": kind, "axis": axis, "last": last}
+        operand = np.ascontiguousarray(x if axis == 1 else x.T)
+        case = Case("arg_reduce", (("float32", operand.shape),), attributes)
+        found = run_one(case, [operand], schedule)
+        assert found.tolist() == [*range(37), position, position]
+
+
+def test_exclusive_sums_do_not_see_their_own_element() -> None:
+    """Subtracting it again would leave NaN of an infinity, and rounding errors."""
+    x = np.array([[1e8, np.inf, 1, 2, 3, 4, 5, 6, 7, 8, 9]], np.float32)
+    attributes = {"axis": 1, "exclusive": True, "reverse": False}
+    found = run_one(Case("cumulative_sum", (("float32", x.shape),), attributes), [x])
+    assert found.tolist() == [[0, 1e8, *[np.inf] * 9]]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_nothing_behind_an_operand_is_read() -> None:
+    """Operands and results end where a page ends; nobody may touch the next one. In a child,
+    because who does ends there."""
+    cases = [
+        Case("add", (("float32", (C,)), ("float32", (C,)))),
+        Case("logical_not", (("bool", (C,)),)),
+        Case("reduce", (("float32", (A, C)),), {"kind": "sum", "axes": (1,)}, roundings=256.0),
+        Case("transpose", (("float32", (A, C)),), {"perm": (1, 0)}),
+        Case("softmax", (("float64", (A, C)),), {"axis": 1, "log": False}, roundings=64.0),
+        Case("cumulative_sum", (("int64", (A, C)),),
+             {"axis": 1, "exclusive": True, "reverse": True}),
+        Case("gather", (("float32", (A, C)), ("int64", (B,))), {"axis": 1},
+             (values_of, below(C))),
+        Case("slice", (("float32", (A, C)),), {
+            "starts": (0, C - 1), "steps": (1, -1), "shape": (A, C)}),
+        Case("pad", (("float32", (C,)), ("float32", ())), {
+            "before": (3,), "after": (2,), "mode": "constant"}),
+    ]  # fmt: skip
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for case in cases:
+                kernel = case.kernel()
+                for c in (1, 15, 16, 63):
+                    bindings = {"A": 3, "B": 5, "C": c}
+                    arrays = [before_a_wall(x) for x in case.arrays(bindings, c)]
+                    (result,) = case.results()
+                    shape = tuple(evaluate(n, bindings) for n in result.shape)
+                    out = before_a_wall(np.zeros(shape, result.dtype.name))
+                    for schedule in (chosen(kernel, bindings), small(kernel)):
+                        made = nest_kernel(kernel, schedule)
+                        launch(made, [buffer(x) for x in arrays], [buffer(out)], bindings)
+                        assert_equal(case, out, arrays, bindings)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_pad_reads_nothing_of_an_operand_without_elements() -> None:
+    case = Case("pad", (("float32", (A, C)), ("float32", ())), {
+        "before": (1, 2), "after": (1, 0), "mode": "constant"})  # fmt: skip
+    nowhere = torch.empty(0, dtype=torch.float32)
+    out = torch.empty((2, 5), dtype=torch.float32)
+    launch(nest_kernel(case.kernel()), [nowhere, torch.tensor(3.0)], [out], {"A": 0, "C": 3})
+    assert torch.equal(out, torch.full((2, 5), 3.0))
