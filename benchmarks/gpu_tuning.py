@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 
 from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
-from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
 from ftuner.hardware.recorded import to_document
 from ftuner.planner.block_plan import BlockProblem
 from ftuner.planner.block_planner import BlockPlanner
 from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.launching import target_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import matrix_dtype
@@ -53,18 +52,14 @@ def tuning(bench: Bench, section: Section) -> None:
     kernels = len(library.kernels("k", "k"))
     compile_s = _seconds(lambda: session.products.ready(weight.mT))
     section.add("compile, empty cache", seconds=compile_s, kernels=kernels)
-    again = GpuSession(session.device, session.hardware, None if bench.dry else target_here())
+    again = GpuSession(
+        session.device, session.hardware, None if bench.dry else target_of(session.device)
+    )
     warm_s = _seconds(lambda: again.products.ready(weight.mT))
     section.add("compile, warm cache", seconds=warm_s, kernels=kernels)
     section.add("plan", **_planning(BlockPlanner(library), n, k))
     with torch.inference_mode():
         section.add("call", **_calls(bench, multiply))
-
-
-def target_here() -> Target:
-    """What Triton compiles for on the current device."""
-    found = triton.runtime.driver.active.get_current_target()
-    return Target(found.backend, found.arch, found.warp_size)
 
 
 def _planning(planner: BlockPlanner, n: int, k: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from ftuner.codegen.triton.elementary import FUNCTIONS, call, prelude
 from ftuner.codegen.triton.gemm import gemm_source
 from ftuner.codegen.triton.grouped import grouped_source
+from ftuner.codegen.triton.microbenchmarks import reads_source
 from ftuner.codegen.triton.resources import Resources, disagreements, nvidia_resources
 from ftuner.codegen.triton.source import HEADER, Argument, Source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
@@ -149,6 +150,7 @@ def test_elementary_functions_compile_everywhere() -> None:
             f"{''.join(lines)}    tl.store(place, x)\n"
         )
         sources.append(Source("apply", text, (Argument("at", f"*{type_}"),), 4, 1))
+    sources.append(reads_source())
     pairs = [(source, TARGETS[name]) for source in sources for name in ("sm_80", "gfx942")]
     for (source, target), compiled in zip(pairs, compile_all(pairs), strict=True):
         assert compiled.error == "", (source.arguments, target.name)

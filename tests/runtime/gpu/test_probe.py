@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
 from ftuner.errors import HardwareError
 from ftuner.hardware.recorded import from_document, to_document
+from ftuner.runtime.gpu.launching import Kernel
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates, hardware_of, nearest_recorded
 
 H200 = DeviceFacts(
@@ -16,7 +19,7 @@ H200 = DeviceFacts(
     shared_bytes_per_multiprocessor=233_472, shared_bytes_per_block=232_448,
     l2_bytes=62_914_560, dram_bytes=150_000_000_000,
 )  # fmt: skip
-RATES = Rates(4.3e12, 1.6e-6, {"bfloat16": 7.9e14})
+RATES = Rates(4.3e12, 5.9e12, 1.6e-6, {"bfloat16": 7.9e14})
 
 
 @pytest.mark.parametrize(
@@ -41,12 +44,24 @@ def test_an_unknown_architecture() -> None:
         nearest_recorded(replace(H200, architecture="sm_62"))
 
 
+@pytest.mark.parametrize(("blocks", "rounds", "programs"), [(1, 3, 1), (3, 4, 2), (5, 2, 3)])
+def test_reads_are_all_read(blocks: int, rounds: int, programs: int) -> None:
+    """Each program adds up its blocks, in the interpreter."""
+    source = torch.randn(blocks, READ_AT_ONCE)
+    target = torch.empty(programs, READ_AT_ONCE)
+    Kernel(reads_source(), torch.device("cpu"), None)(programs, source, target, blocks, rounds)
+    for program in range(programs):
+        walked = [source[(program + turn * programs) % blocks] for turn in range(rounds)]
+        torch.testing.assert_close(target[program], torch.stack(walked).sum(0))
+
+
 def test_what_is_told_and_measured_counts() -> None:
     found = hardware_of(H200, RATES)
     assert found.l2_bytes == H200.l2_bytes
     assert found.provenance["l2_bytes"] == "system"
     assert found.dram_bandwidth_bytes_per_s == RATES.dram_bandwidth_bytes_per_s
     assert found.provenance["dram_bandwidth_bytes_per_s"] == "probed"
+    assert found.l2_bandwidth_bytes_per_s == RATES.l2_bandwidth_bytes_per_s
     assert found.matrix_flops_per_s["bfloat16"] == 7.9e14
     assert (
         found.matrix_flops_per_s["float16"] == nearest_recorded(H200).matrix_flops_per_s["float16"]

@@ -7,6 +7,7 @@ import torch
 from tests.runtime.gpu.sessions import interpreted
 
 from ftuner import api
+from ftuner.codegen.triton.targets import TARGETS, Target
 from ftuner.core.dtype import BFLOAT16, FLOAT64
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError
 from ftuner.hardware.model import GpuHardware
@@ -51,9 +52,9 @@ def test_hardware_is_probed_once(
     assert isinstance(recorded, GpuHardware)
     probed: list[float] = []
 
-    def measure(device: torch.device, like: GpuHardware) -> Rates:
+    def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:
         probed.append(4e12 + len(probed))
-        return Rates(probed[-1], 1.6e-6, {"bfloat16": 7.9e14})
+        return Rates(probed[-1], 6e12, 1.6e-6, {"bfloat16": 7.9e14})
 
     facts = DeviceFacts(
         "NVIDIA H200", "sm_90", *(getattr(recorded, name) for name in (
@@ -63,6 +64,7 @@ def test_hardware_is_probed_once(
     )  # fmt: skip
     monkeypatch.setattr(sessions, "read_device", lambda device: facts)
     monkeypatch.setattr(sessions, "measure", measure)
+    monkeypatch.setattr(sessions, "target_of", lambda device: TARGETS["sm_90"])
     device, cache = torch.device("cuda", 0), Cache(tmp_path_factory.mktemp("cache"))
     first = known_gpu(device, cache)
     assert known_gpu(device, cache) == first

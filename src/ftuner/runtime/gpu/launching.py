@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
@@ -41,7 +42,7 @@ class Kernel:
         Raises:
             HardwareError: Triton cannot compile it, or the device cannot hold it.
         """
-        self._device = device
+        self.device = device
         self.cached = False
         """Whether Triton's cache had it."""
         self._function: Any = None
@@ -60,10 +61,10 @@ class Kernel:
     def __call__(self, programs: int, *arguments: Any) -> None:
         if self._function is not None:
             self._function[(programs,)](*arguments)
-        elif torch.cuda.current_device() == self._device.index:
+        elif torch.cuda.current_device() == self.device.index:
             self._compiled[(programs, 1, 1)](*arguments)
         else:
-            with torch.cuda.device(self._device):
+            with torch.cuda.device(self.device):
                 self._compiled[(programs, 1, 1)](*arguments)
 
 
@@ -151,3 +152,10 @@ def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | 
     for feeder in feeders:
         feeder.join()
     return compiled
+
+
+def target_of(device: torch.device) -> Target:
+    """What kernels for a CUDA device are compiled for."""
+    with torch.cuda.device(device):
+        found = triton.runtime.driver.active.get_current_target()
+    return Target(found.backend, found.arch, found.warp_size)

@@ -9,14 +9,21 @@ from typing import Any
 
 import torch
 
+from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
+from ftuner.codegen.triton.targets import Target
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.runtime.gpu.launching import Kernel
 
 ROUNDS = 5
 """Bursts of each micro-benchmark; the fastest counts, because what else runs only adds time."""
 COPY_BYTES = 1 << 29
 """Of a copy that measures DRAM: ten times the largest L2."""
+L2_BYTES = 1 << 32
+"""Read of what L2 holds: a millisecond at 4 TB/s, which what surrounds it is small beside."""
+READERS = 4
+"""Programs of a multiprocessor that read."""
 MATRIX_EXTENT = 6144
 """Of a square product that measures the matrix units: 2 ms at 250 TFLOP/s, 48 blocks of 128 each
 way."""
@@ -49,6 +56,7 @@ class Rates:
     """What was measured."""
 
     dram_bandwidth_bytes_per_s: float
+    l2_bandwidth_bytes_per_s: float
     launch_s: float
     matrix_flops_per_s: Mapping[str, float]
 
@@ -102,6 +110,7 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
     }  # fmt: skip
     measured = {
         "dram_bandwidth_bytes_per_s": rates.dram_bandwidth_bytes_per_s,
+        "l2_bandwidth_bytes_per_s": rates.l2_bandwidth_bytes_per_s,
         "launch_s": rates.launch_s,
         "matrix_flops_per_s": {**like.matrix_flops_per_s, **rates.matrix_flops_per_s},
     }
@@ -114,11 +123,12 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
     return replace(like, name=name, provenance=provenance, **told, **measured)  # type: ignore[arg-type]
 
 
-def measure(device: torch.device, like: GpuHardware) -> Rates:
+def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:
     """Micro-benchmarks on an idle device; about a second."""
     with torch.cuda.device(device):
         return Rates(
             dram_bandwidth_bytes_per_s=_copy_bytes_per_s(device),
+            l2_bandwidth_bytes_per_s=_l2_bytes_per_s(Kernel(reads_source(), device, target), like),
             launch_s=_launch_s(device),
             matrix_flops_per_s={
                 name: _matrix_flops_per_s(device, name)
@@ -155,6 +165,18 @@ def _copy_bytes_per_s(device: torch.device) -> float:
     source = torch.zeros(COPY_BYTES // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return 2 * COPY_BYTES / _fastest_s(lambda: target.copy_(source), 3)
+
+
+def _l2_bytes_per_s(reads: Kernel, like: GpuHardware) -> float:
+    """Of a buffer that one half of L2 holds: where L2 is two, each caches for its own side."""
+    device = reads.device
+    blocks = like.l2_bytes // 4 // (4 * READ_AT_ONCE)
+    programs = READERS * like.multiprocessors
+    rounds = L2_BYTES // (programs * 4 * READ_AT_ONCE)
+    source = torch.zeros(blocks * READ_AT_ONCE, dtype=torch.float32, device=device)
+    target = torch.empty(programs * READ_AT_ONCE, dtype=torch.float32, device=device)
+    seconds = _fastest_s(lambda: reads(programs, source, target, blocks, rounds), 1)
+    return 4.0 * READ_AT_ONCE * programs * rounds / seconds
 
 
 def _matrix_flops_per_s(device: torch.device, name: str) -> float:

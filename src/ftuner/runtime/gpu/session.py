@@ -7,7 +7,6 @@ import logging
 import threading
 
 import torch
-import triton
 
 from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
@@ -20,7 +19,7 @@ from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
-from ftuner.runtime.gpu.launching import INTERPRETED, Kernels
+from ftuner.runtime.gpu.launching import INTERPRETED, Kernels, target_of
 from ftuner.runtime.gpu.probe import (
     hardware_of,
     measure,
@@ -91,7 +90,7 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
                 return found
         except (HardwareError, ValueError) as error:
             log.warning("recorded hardware is not usable, probing again: %s", error)
-    found = hardware_of(facts, measure(device, nearest_recorded(facts)))
+    found = hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
     cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
     return found
 
@@ -122,11 +121,7 @@ def _new_session(device: torch.device) -> GpuSession:
         raise HardwareError("TRITON_INTERPRET is set: Triton would interpret kernels on the CPU")
     if torch.version.hip is not None:
         raise HardwareError("AMD GPUs are planned for and compiled for, but not run on yet")
-    hardware = known_gpu(device, default_cache())
-    with torch.cuda.device(device):
-        found = triton.runtime.driver.active.get_current_target()
-    target = Target(found.backend, found.arch, found.warp_size)
-    return GpuSession(device, hardware, target)
+    return GpuSession(device, known_gpu(device, default_cache()), target_of(device))
 
 
 def device_named(name: str) -> torch.device:
