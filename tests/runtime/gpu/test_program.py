@@ -14,6 +14,7 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.runtime.gpu import graph as graphs
 from ftuner.runtime.gpu.graph import GpuGraph
+from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.program import RECORDED_RUN, Program
 from ftuner.runtime.gpu.recording import Work
 from ftuner.runtime.gpu.session import GpuSession
@@ -107,6 +108,18 @@ def test_a_larger_arena_forgets_recordings(h200: GpuSession, recorded: Recording
     for _ in range(RECORDED_RUN):
         run(2)
     assert (recorded.made, recorded.replayed) == (2, 3)
+
+
+def test_nothing_is_recorded_for_who_does_not_want_it(
+    h200: GpuSession, recorded: Recordings
+) -> None:
+    graph = stack()
+    model = GpuModel(graph, h200)
+    model.record(False)
+    feeds = {"index": np.array([0, 2, 1])}
+    for _ in range(RECORDED_RUN + 1):
+        assert_close(model.run(feeds), reference(graph, feeds))
+    assert recorded.made == 0
 
 
 def test_recordings_are_bounded(

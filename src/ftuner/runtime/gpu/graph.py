@@ -97,6 +97,8 @@ class GpuGraph:
         self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
         """A word for each nest that checks something: zero, unless an index was out of range."""
         self._programs: dict[tuple[tuple[int, ...], ...], Program] = {}
+        self.recording = True
+        """Whether programs that come again are recorded; those that are stay so."""
         self._recorder = session.recorder()
         self._recorded = 0
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
@@ -120,7 +122,8 @@ class GpuGraph:
             self._follow()
             program = self._program(_shapes(arrays))
             recorded = program.is_recorded
-            recorder = self._recorder if self._recorded < MAX_RECORDED else None
+            due = self.recording and self._recorded < MAX_RECORDED
+            recorder = self._recorder if due else None
             outputs = program.run(arrays, recorder)
             self._recorded += program.is_recorded - recorded
             if self._checks:

@@ -47,6 +47,12 @@ class GpuModel(Loaded):
         """Of the CPU, that a run uses: the caller's."""
         return 1
 
+    def record(self, wanted: bool) -> None:
+        """Whether shapes that come again are recorded as CUDA graphs, as they are by default;
+        recordings hold memory for inputs and outputs of their own."""
+        for part in self.parts:
+            part.recording = wanted
+
     @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order."""
