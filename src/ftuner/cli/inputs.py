@@ -134,7 +134,14 @@ def random_inputs(
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for spec in specs:
-        dtype, shape = np.dtype(spec.dtype), tuple(shapes[spec.name])
+        shape = tuple(shapes[spec.name])
+        try:
+            dtype = np.dtype(spec.dtype)
+        except TypeError:
+            raise ConfigurationError(
+                f"input {spec.name} is {spec.dtype}, for which NumPy has no type; call the model "
+                "with tensors"
+            ) from None
         try:
             if dtype.kind in "biu":
                 found[spec.name] = rng.integers(0, 2, shape, np.int8).astype(dtype)

@@ -93,7 +93,7 @@ class Placement:
         number = self.output_numbers.get(value)
         elements = product(value.shape)
         type_ = self.type_of(value)
-        alone = type_.dtype == value.dtype or self.uses[value] == 1
+        alone = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
         if number is not None and alone and not self.is_output(number):
             return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
         return self.apart(type_)

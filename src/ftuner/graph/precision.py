@@ -13,7 +13,8 @@ does not survive it, and stays in float32:
 - what reductions leave, such as the sum of squares of a row, which may be beyond what float16 has;
 - what cosines, sines and rotary positions are given, and the masks of attention;
 - what meets a number that the type is too short for, such as the least finite float32 that hides
-  scores: as infinities, rows that are hidden whole would give NaN.
+  scores: as infinities, rows that are hidden whole would give NaN. These are numbers of the model;
+  what is given as an input is the caller's.
 """
 
 from __future__ import annotations
@@ -94,10 +95,9 @@ def _huge(graph: Graph, largest: float) -> set[Value]:
     """What may have finite numbers beyond those of a type, of which constants are made."""
     found: set[Value] = set()
     for node in graph.nodes:
-        if node.op in _PRODUCTS | _WHOLE | _REDUCTIONS:
-            continue
+        passed_on = node.op not in _PRODUCTS | _WHOLE | _REDUCTIONS
         constants = [v.constant for v in node.inputs if v.constant is not None]
-        if any(v in found for v in node.inputs) or (
+        if (passed_on and any(v in found for v in node.inputs)) or (
             node.op not in _LIMITS and any(_beyond(c, largest) for c in constants)
         ):
             found.update(v for v in node.outputs if v.dtype.kind == "float")

@@ -68,8 +68,9 @@ def scalar(value: Value) -> float | None:
 
 
 def near(value: float | None, wanted: float, dtype: DType) -> bool:
-    """Whether a number is what a model meant, rounded a few times to its element type, or to a few
-    digits."""
+    """Whether a number is what a model meant, rounded a few times to its element type, a float, or
+    to a few digits."""
+    assert dtype.kind == "float"
     tolerance = max(1e-5, ROUNDINGS * dtype.unit_roundoff)
     return value is not None and math.isclose(value, wanted, rel_tol=tolerance)
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.core.block import BlockKernel, BlockTile, Order
+from ftuner.core.bounded import forget_oldest
 from ftuner.cost.block_estimate import chip_of
 from ftuner.ukernels.blocks import BlockLibrary
 
@@ -91,8 +92,7 @@ class GroupedPlanner:
         found = self._plans.get(problem)
         if found is None:
             found = self._make(problem)
-            while len(self._plans) >= MAX_PLANS:
-                self._plans.pop(next(iter(self._plans)), None)
+            forget_oldest(self._plans, MAX_PLANS)
             self._plans[problem] = found
         return found
 

@@ -13,6 +13,7 @@ from math import inf, sqrt
 from typing import NamedTuple
 
 from ftuner.core.block import BlockKernel, BlockTile
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.cost.block_estimate import (
     BlockEstimate,
@@ -104,8 +105,7 @@ class BlockPlanner:
             Option(c.first_row, c.last_row, c.granule, c.entries, c)
             for c in self._make_candidates(problem)
         )
-        while len(self._options) >= MAX_PRICED:
-            self._options.pop(next(iter(self._options)), None)
+        forget_oldest(self._options, MAX_PRICED)
         self._options[problem[1:]] = found
         return found
 

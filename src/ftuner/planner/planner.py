@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.ukernel import PACKED, ROW
 from ftuner.cost.estimate import Estimate
 from ftuner.planner.cover import CoverTable
@@ -101,8 +102,7 @@ class Planner:
         found = self._options.get(key)
         if found is None:
             found = tuple(self._make_options(problem))
-            while len(self._options) >= MAX_PRICED:
-                self._options.pop(next(iter(self._options)), None)
+            forget_oldest(self._options, MAX_PRICED)
             self._options[key] = found
         return found
 

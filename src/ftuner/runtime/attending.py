@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.weighting import Weighting
@@ -24,7 +25,6 @@ from ftuner.runtime.attention_operands import (
     requests_of,
 )
 from ftuner.runtime.model import Model
-from ftuner.runtime.products import forget_oldest
 from ftuner.runtime.session import Session, default_session
 
 MAX_MODELS = 64

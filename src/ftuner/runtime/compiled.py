@@ -16,6 +16,7 @@ import numpy as np
 from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import Binding
@@ -36,7 +37,7 @@ from ftuner.runtime.footprint import Memory
 from ftuner.runtime.memory import Arena
 from ftuner.runtime.needs import by_library, need_of
 from ftuner.runtime.panels import pack, pack_int8
-from ftuner.runtime.products import Products, forget_oldest
+from ftuner.runtime.products import Products
 from ftuner.runtime.program import (
     BoundProgram,
     Compiled,

@@ -24,6 +24,7 @@ from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.ukernel import PACKED, ROW, UKernel
+from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache
@@ -113,6 +114,8 @@ class CpuBackend(Backend):
         return self.isa.name
 
     def library(self, dtype: DType, epilogue: Expr) -> Library:
+        if dtype.name not in DTYPES:
+            raise DTypeError(f"dtype is {dtype}; supported on a CPU are {', '.join(DTYPES)}")
         return build_library(self._hardware, self.isa.name, dtype, epilogue)
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core import expr as expressions
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
 from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
@@ -17,7 +18,7 @@ from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtyp
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
 from ftuner.runtime.panels import pack
-from ftuner.runtime.products import NO_WORDS, Products, Ready, forget_oldest, words
+from ftuner.runtime.products import NO_WORDS, Products, Ready, words
 from ftuner.runtime.session import Session, default_session
 
 MAX_CALLS = 4096

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.planner.plan import Problem
@@ -29,7 +30,7 @@ from ftuner.runtime.operands import (
     product_shape,
     unit_columns,
 )
-from ftuner.runtime.products import Products, Ready, forget_oldest
+from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.session import Session
 
 MAX_RECIPES = 4096

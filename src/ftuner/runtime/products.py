@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import ConfigurationError
 from ftuner.planner.plan import Plan, Problem
@@ -20,13 +21,6 @@ MAX_PLANS = 4096
 """Plans kept by one library. Derived: a plan is some 2 KiB, so at most 8 MiB."""
 MAX_KEPT_WORKSPACE_BYTES = 256 << 20
 """A larger workspace is given back after the call that needed it."""
-
-
-def forget_oldest(table: dict[Any, Any], limit: int) -> None:
-    """Make room for one entry more in a table of at most `limit`."""
-    while len(table) >= limit:
-        # Another thread may be faster.
-        table.pop(next(iter(table)), None)
 
 
 class Words(NamedTuple):

@@ -14,7 +14,7 @@ def recognise_hard_swish(graph: Graph) -> Graph:
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
-        clipped = _clipped(around, node)
+        clipped = _clipped(around, node) if node.output.dtype.kind == "float" else None
         if clipped is None:
             continue
         value, high = clipped

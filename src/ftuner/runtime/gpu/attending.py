@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.arrays import on_gpu
@@ -27,7 +28,6 @@ from ftuner.runtime.gpu.tensors import (
     same_dtype,
     writable,
 )
-from ftuner.runtime.products import forget_oldest
 
 _SIMPLE = (bool, int, float, tuple)
 """Types of options that are kept in recipes: they do not change."""

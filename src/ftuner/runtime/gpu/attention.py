@@ -19,6 +19,7 @@ from ftuner.core.block_attention import (
     AttentionKernel,
     Causal,
 )
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import INT32
 from ftuner.core.weighting import Weighting
 from ftuner.cost.blocks import loads_of
@@ -47,7 +48,6 @@ from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.workspace import Counters
-from ftuner.runtime.products import forget_oldest
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""

@@ -19,6 +19,7 @@ from ftuner.codegen.triton.gemm_arguments import (
 )
 from ftuner.codegen.triton.source import Source
 from ftuner.core.block import BlockKernel, Multiply, Order
+from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
@@ -154,8 +155,7 @@ class Products:
         call = self._calls.get(key)
         if call is None:
             call = self._make(found, epilogue)
-            while len(self._calls) >= MAX_CALLS:
-                self._calls.pop(next(iter(self._calls)), None)
+            forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = call
         for offsets in call.offsets:
             self._launch(call, found.a, found.b, found.c, found.given, offsets)
