@@ -19,6 +19,7 @@ from ftuner.runtime.backend import Progress
 from ftuner.runtime.dense import Activation, layer_epilogue
 from ftuner.runtime.dense import Dense as CpuDense
 from ftuner.runtime.devices import CPU, backend_of, hardware_on
+from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.grouped import GroupedMatmul
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.session import default_session
@@ -67,8 +68,8 @@ class Dense(CpuDense):
         """A layer where its weight is: of a tensor on a GPU, a layer on that GPU, with the same
         arguments but for `width`."""
         if on_gpu(weight):
-            # Imported by name: it needs torch and triton, which importing ftuner must not.
-            return import_module("ftuner.runtime.gpu.dense").GpuDense(weight, *arguments, **named)
+            dense = gpu_module("ftuner.runtime.gpu.dense")
+            return dense.GpuDense(weight, *arguments, **named)
         return super().__new__(cls)
 
 
@@ -184,11 +185,12 @@ def attention(
         ConfigurationError: a scale that is no finite number.
         HardwareError: a GPU that kernels cannot run on.
     """
-    room = "ftuner.runtime.attending"
     if any(on_gpu(x) for x in (q, k, v)):
-        room = "ftuner.runtime.gpu.attending"
-    # Imported by name: one needs graphs, the other torch and triton.
-    return import_module(room).attention(
+        room = gpu_module("ftuner.runtime.gpu.attending")
+    else:
+        # Imported by name: it needs graphs, which products do without.
+        room = import_module("ftuner.runtime.attending")
+    return room.attention(
         q, k, v, mask=mask, causal=causal, scale=scale, q_offsets=q_offsets, k_offsets=k_offsets,
         out=out,
     )  # fmt: skip
@@ -248,7 +250,7 @@ def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
     Raises:
         ConfigurationError, HardwareError: as of `tune`.
     """
-    return default_session().hardware if device == CPU else hardware_on(device)
+    return hardware_on(device)
 
 
 def set_num_threads(threads: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from ftuner.core.dtype import FLOAT32, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, InputError
@@ -15,6 +14,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.arrays import Array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.devices import CPU, backend_of
+from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
@@ -29,7 +29,7 @@ def load(
     Args:
         model: the path of a file, its bytes, or an `onnx.ModelProto`.
         threads: that a run uses, the caller's own included; by default those of the process
-            (`ftuner.set_num_threads`).
+            (`ftuner.set_num_threads`). On a GPU it is the caller's alone.
         progress: called with (what, done, total).
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes tensors
             that are there as well as arrays, and gives what it was given.
@@ -84,8 +84,7 @@ def _held(dtype: str | None, device: str) -> DType | None:
 def _on_gpu(graph: Graph, device: str, progress: Progress | None, held: DType | None) -> Model:
     """A model with the methods of `Model`."""
     backend = backend_of(device)
-    # Imported by name: it needs torch and triton.
-    gpu = import_module("ftuner.runtime.gpu.model")
+    gpu = gpu_module("ftuner.runtime.gpu.model")
     found: Model = gpu.GpuModel(graph, backend, progress, held)
     return found
 

@@ -122,6 +122,11 @@ def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
     return multiply in rates
 
 
+def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
+    """As asked, but float32 where the chip has no tf32: what may lose bits need not."""
+    return "float32" if multiply == "tf32" and not supports(hardware, multiply) else multiply
+
+
 def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
     """Of the whole chip, by its datasheet, a multiply-add counted as two."""
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
-from ftuner.errors import ConfigurationError
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cache import default_cache
+from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.session import default_session, known_hardware
 
 CPU = "cpu"
@@ -24,7 +20,7 @@ def backend_of(device: str) -> Backend:
     """
     if device == CPU:
         return default_session().backend
-    gpu = _gpu_sessions()
+    gpu = gpu_module("ftuner.runtime.gpu.session")
     found: Backend = gpu.session_of(gpu.device_named(device))
     return found
 
@@ -35,16 +31,9 @@ def hardware_on(device: str, again: bool = False) -> CpuHardware | GpuHardware:
     Raises:
         ConfigurationError, HardwareError: as of `backend_of`.
     """
+    session = default_session()
     if device == CPU:
-        return known_hardware(default_cache(), again)
-    gpu = _gpu_sessions()
-    found: GpuHardware = gpu.known_gpu(gpu.device_named(device), default_cache(), again)
+        return known_hardware(session.cache, again) if again else session.hardware
+    gpu = gpu_module("ftuner.runtime.gpu.session")
+    found: GpuHardware = gpu.known_gpu(gpu.device_named(device), session.cache, again)
     return found
-
-
-def _gpu_sessions() -> Any:
-    try:
-        # Imported by name: it needs torch and triton.
-        return import_module("ftuner.runtime.gpu.session")
-    except ImportError as error:
-        raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None

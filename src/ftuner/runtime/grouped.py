@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from ftuner.runtime.arrays import Array, as_array, dtype_of, on_gpu, same_dtype, writable
+from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.groups import Range, crossing, matched, product_extents
 from ftuner.runtime.matmul import Matmul
 
@@ -22,8 +22,8 @@ class GroupedMatmul:
     def __call__(self, a_given: object, b_given: object, out: object | None = None) -> list[Any]:
         groups = matched(a_given, b_given, out)
         if any(map(on_gpu, groups.members)):
-            # Imported by name: it needs torch and triton, which importing ftuner must not.
-            found: list[Any] = import_module("ftuner.runtime.gpu.grouped").grouped_matmul(groups)
+            gpu = gpu_module("ftuner.runtime.gpu.grouped")
+            found: list[Any] = gpu.grouped_matmul(groups)
             return found
         a = [as_array(x, f"a[{i}]") for i, x in enumerate(groups.a)]
         b = [as_array(x, f"b[{i}]") for i, x in enumerate(groups.b)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ftuner.runtime.arrays import (
     writable,
 )
 from ftuner.runtime.encode import Strides
+from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.operands import (
     a_layout,
     b_source,
@@ -88,10 +88,8 @@ class Matmul:
         self, a_given: object, b_given: object, out: object | None, accumulate: bool
     ) -> Any:
         if on_gpu(a_given) or on_gpu(b_given):
-            # Imported by name: it needs torch and triton, which importing ftuner must not.
-            return import_module("ftuner.runtime.gpu.matmul").matmul(
-                a_given, b_given, out, accumulate
-            )
+            gpu = gpu_module("ftuner.runtime.gpu.matmul")
+            return gpu.matmul(a_given, b_given, out, accumulate)
         a, b = as_array(a_given, "a"), as_array(b_given, "b")
         dtype_of(a, "a")
         dtype_of(b, "b")

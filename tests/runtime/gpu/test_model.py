@@ -13,6 +13,7 @@ from ftuner.errors import (
     IndexRangeError,
     InputError,
     ShapeError,
+    UnsupportedKernelError,
     UnsupportedOperatorError,
 )
 from ftuner.graph.ir import Graph
@@ -132,6 +133,15 @@ def test_bad_inputs(h200: GpuSession) -> None:
         model.run({"x": x[:, :, 1:]})
     with pytest.raises(InputError, match="a str"):
         model.run({"x": "text"})
+
+
+def test_what_waits_is_not_captured(h200: GpuSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, found = GpuModel(perceptron(), h200), GpuModel(positive(), h200)
+    monkeypatch.setattr("ftuner.runtime.gpu.model.is_capturing", lambda device: True)
+    with pytest.raises(UnsupportedKernelError, match="x lie in the CPU's memory"):
+        layers.run({"x": np.zeros((1, 2, WIDTH), np.float32)})
+    with pytest.raises(UnsupportedKernelError, match="extents are in data"):
+        found.run({"x": torch.zeros(2, 2)})
 
 
 def test_what_has_no_kernel_is_named(h200: GpuSession) -> None:

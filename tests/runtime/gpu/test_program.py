@@ -18,6 +18,7 @@ from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.program import RECORDED_RUN, Program
 from ftuner.runtime.gpu.recording import Work
 from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import allows_tf32, told_tf32
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
 
@@ -125,15 +126,18 @@ def test_nothing_is_recorded_for_who_does_not_want_it(
 def test_recordings_are_bounded(
     h200: GpuSession, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "MAX_RECORDED", 1)
-    monkeypatch.setattr(graphs, "MAX_PROGRAMS", 2)
+    # An index of 8 bytes and 16 numbers of 4 a row: room for four rows.
+    room = 4 * (8 + 4 * WIDTH)
+    monkeypatch.setattr(graphs, "RECORDED_PART", (room + 1) / h200.hardware.dram_bytes)
     graph = stack()
-    run = runner(GpuGraph(graph, h200), graph)
-    for rows in (4, 3, 2):
+    model = GpuGraph(graph, h200)
+    run = runner(model, graph)
+    for rows, made, replayed in ((6, 0, 0), (3, 1, 1), (1, 2, 2), (2, 3, 3), (1, 3, 6)):
         for _ in range(RECORDED_RUN):
             run(rows)
-    # The second finds no room; the third has that of the first, which was forgotten for it.
-    assert recorded.made == 2
+        # The oldest goes where there is no room for two, and what is too large has none.
+        assert (recorded.made, recorded.replayed) == (made, replayed)
+    assert sum(program.kept_bytes for program in model._programs.values()) <= room
 
 
 def test_what_cannot_be_recorded_is_launched(
@@ -146,6 +150,34 @@ def test_what_cannot_be_recorded_is_launched(
         for _ in range(RECORDED_RUN + 2):
             run(rows)
     assert caplog.text.count("is not recorded") == 1
+
+
+def test_recording_may_be_wanted_later(h200: GpuSession, recorded: Recordings) -> None:
+    graph = stack()
+    model = GpuGraph(graph, h200)
+    model.recording = False
+    run = runner(model, graph)
+    for _ in range(RECORDED_RUN + 1):
+        run(3)
+    model.recording = True
+    run(3)
+    assert recorded.made == 1
+
+
+def test_precision_is_that_of_load(h200: GpuSession, recorded: Recordings) -> None:
+    """Whether launched or recorded, whatever torch is told afterwards."""
+    maker = Maker()
+    y = maker.given("x", S, WIDTH)
+    for _ in range(LAYERS):
+        y = maker.linear(y, WIDTH, bias=False)
+    graph = maker.made(y)
+    model = GpuGraph(graph, h200)
+    kernels = len(h200.kernels)
+    with told_tf32(True):
+        for _ in range(RECORDED_RUN + 1):
+            model.run([torch.randn(3, WIDTH)])
+    assert recorded.replayed == 2
+    assert len(h200.kernels) == kernels
 
 
 def test_a_replay_tells_what_is_out_of_range(h200: GpuSession, recorded: Recordings) -> None:
@@ -182,6 +214,22 @@ def test_what_a_caller_captures_has_its_own_memory(
     assert recorded.made == 1
 
 
+def test_what_torch_was_told_of_tf32() -> None:
+    assert not allows_tf32()
+    for allowed in (True, False):
+        with told_tf32(allowed):
+            assert allows_tf32() == allowed
+    assert not allows_tf32()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert allows_tf32()
+        with told_tf32(False):
+            assert not allows_tf32()
+        assert allows_tf32()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize(
     ("launches", "elements", "expected"), [(2, 1, False), (20, 1, True), (20, 1 << 28, False)]
 )
@@ -192,5 +240,7 @@ def test_recording_must_pay(launches: int, elements: int, expected: bool) -> Non
     x = torch.empty(elements, device=device)
     program = Program([lambda arrays: None] * launches, [((1,), torch.float32)], device, 1e12)
     for _ in range(RECORDED_RUN):
-        program.run([x], made)
-    assert program.is_recorded == expected
+        if program.is_due([x]):
+            program.record([x], made)
+        program.run([x])
+    assert bool(program.memory) == expected

@@ -8,7 +8,7 @@ from tests.runtime.gpu.sessions import interpreted
 
 from ftuner import api
 from ftuner.codegen.triton.targets import TARGETS, Target
-from ftuner.core.dtype import BFLOAT16, FLOAT64
+from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
@@ -18,6 +18,7 @@ from ftuner.runtime.gpu import session as sessions
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates
 from ftuner.runtime.gpu.session import GpuSession, known_gpu, session_of
+from ftuner.runtime.gpu.tensors import told_tf32
 
 
 def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +65,7 @@ def test_hardware_is_probed_once(
     )  # fmt: skip
     monkeypatch.setattr(sessions, "read_device", lambda device: facts)
     monkeypatch.setattr(sessions, "measure", measure)
+    monkeypatch.setattr(sessions, "INTERPRETED", False)
     monkeypatch.setattr(sessions, "target_of", lambda device: TARGETS["sm_90"])
     device, cache = torch.device("cuda", 0), Cache(tmp_path_factory.mktemp("cache"))
     first = known_gpu(device, cache)
@@ -81,3 +83,31 @@ def test_devices_without_kernels() -> None:
         session_of(torch.device("cuda", 0))
     with pytest.raises(ConfigurationError, match="device is 'gpu'"):
         api.hardware("gpu")
+    for device in (None, 3.5):
+        with pytest.raises(ConfigurationError, match="device is"):
+            api.hardware(device)  # type: ignore[arg-type]
+
+
+def test_a_chip_without_tf32_multiplies_exactly() -> None:
+    session = interpreted("v100")
+    with told_tf32(True):
+        assert session.library(FLOAT32).multiply == "float32"
+        x = torch.randn(3, 16)
+        torch.testing.assert_close(Matmul(session.products)(x, x.mT), x @ x.mT)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'triton'")
+
+    monkeypatch.setattr("ftuner.runtime.gpu_modules.import_module", missing)
+
+    class OnGpu:
+        is_cuda = True
+
+    x = OnGpu()
+    calls = (lambda: api.matmul(x, x), lambda: api.Dense(x), lambda: api.grouped_matmul([x], [x]),
+             lambda: api.attention(x, x, x), lambda: api.tune(device="cuda"))  # fmt: skip
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="install the extra"):
+            call()

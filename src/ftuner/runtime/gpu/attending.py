@@ -22,6 +22,7 @@ from ftuner.runtime.gpu.session import session_of
 from ftuner.runtime.gpu.tensors import (
     ALIGNMENT_BYTES,
     Tensor,
+    allows_tf32,
     as_tensor,
     matrix_dtype,
     overlap,
@@ -127,7 +128,7 @@ class GpuAttending:
         """All that decides what a call does but what tensors hold; None where that takes longer to
         say, or something may be wrong."""
         device = self._attentions.device
-        found: list[object] = [torch.get_float32_matmul_precision(), *options]
+        found: list[object] = [allows_tf32(), *options]
         if any(option is not None and type(option) not in _SIMPLE for option in options):
             return None
         for x in given:

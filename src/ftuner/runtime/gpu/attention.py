@@ -22,7 +22,7 @@ from ftuner.core.block_attention import (
 from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import INT32
 from ftuner.core.weighting import Weighting
-from ftuner.cost.blocks import loads_of
+from ftuner.cost.blocks import loads_of, multiplied_on
 from ftuner.errors import OperandError, ShapeError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
@@ -46,7 +46,13 @@ from ftuner.runtime.gpu.attention_layout import (
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.recording import is_capturing
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.tensors import (
+    ALIGNMENT_BYTES,
+    Tensor,
+    allows_tf32,
+    matrix_dtype,
+    multiply_of,
+)
 from ftuner.runtime.gpu.workspace import Counters
 
 MAX_CALLS = 4096
@@ -57,8 +63,14 @@ MAX_UPLOADS = 64
 """Offsets of requests that stay on the device: the layers of a model share them."""
 
 
-_Seen = tuple[Causal, int, Requests | None]
-"""Which keys rows see: how a limit is counted, `past`, and requests of unequal length."""
+class _Seen(NamedTuple):
+    """Which keys rows see, and how they are multiplied."""
+
+    causal: Causal
+    past: int
+    requests: Requests | None
+    """Of unequal length."""
+    tf32: bool
 
 
 class _Call(NamedTuple):
@@ -102,7 +114,7 @@ class Attentions:
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None,
+        weighting: Weighting, past: int | None, tf32: bool | None = None,
     ) -> Direct | None:  # fmt: skip
         """`out = weighting(q @ k, mask) @ v`, on the current stream; nothing is empty.
 
@@ -111,6 +123,7 @@ class Attentions:
                 `(..., rows, columns)`, with the same batch axes.
             mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
             past: the value of `weighting.causal`.
+            tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Returns:
             What `again` takes for tensors that lie alike, unless some of these were copied.
@@ -119,18 +132,20 @@ class Attentions:
             ShapeError: queries longer than a kernel takes, or 2^31 rows or keys and more.
         """
         causal: Causal = "none" if past is None else "first"
-        return self._cut(q, k.mT, v, out, mask, weighting, (causal, past or 0, None))
+        tf32 = allows_tf32() if tf32 is None else tf32
+        return self._cut(q, k.mT, v, out, mask, weighting, _Seen(causal, past or 0, None, tf32))
 
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None,
+        weighting: Weighting, past: int | None, tf32: bool,
     ) -> list[Source]:  # fmt: skip
         """What `run` may launch for operands that lie so; they may be tensors without data."""
         causal: Causal = "none" if past is None else "first"
+        seen = _Seen(causal, past or 0, None, tf32)
         found: list[Source] = []
         for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
             batch = attention_batch(arrays[3].shape[:-2], arrays)
-            form = self._form(arrays, batch, weighting, causal, None)
+            form = self._form(arrays, batch, weighting, seen)
             found += self._sources(form, batch.members.extent > 1).values()
         return found
 
@@ -152,7 +167,8 @@ class Attentions:
             OperandError: the stream is captured in a CUDA graph.
         """
         limit: Causal = "last" if causal else "none"
-        return self._cut(q, k.mT, v, out, None, weighting, (limit, 0, requests))
+        seen = _Seen(limit, 0, requests, allows_tf32())
+        return self._cut(q, k.mT, v, out, None, weighting, seen)
 
     def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
         """The same for other tensors of the same extents, strides and alignment: q, k, v, the
@@ -170,46 +186,43 @@ class Attentions:
         if arrays[3] is not out:
             out.copy_(arrays[3])
         direct = len(calls) == 1 and all(x is y for x, y in zip(arrays, given, strict=True))
-        return Direct(calls[0], seen[2]) if direct else None
+        return Direct(calls[0], seen.requests) if direct else None
 
     def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
         weights = weighting.scale, weighting.hidden, weighting.safe
         dtype = matrix_dtype(arrays[0], "q")
-        key = (*layout, arrays[-1].dtype, dtype, multiply_of(dtype), weights, seen)
+        key = (*layout, arrays[-1].dtype, dtype, weights, seen)
         call = self._calls.get(key)
         if call is None:
-            call = self._make(arrays, weighting, *seen)
+            call = self._make(arrays, weighting, seen)
             forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = call
         for offsets in call.offsets:
-            self._launch(call, arrays, offsets, seen[2])
+            self._launch(call, arrays, offsets, seen.requests)
         return call
 
     def _form(
-        self, arrays: list[Tensor], batch: AttentionBatch, weighting: Weighting, causal: Causal,
-        requests: Requests | None,
-    ) -> AttentionForm:  # fmt: skip
+        self, arrays: list[Tensor], batch: AttentionBatch, weighting: Weighting, seen: _Seen
+    ) -> AttentionForm:
         q, k, v, _, *masks = arrays
         depth, columns = q.shape[-1], v.shape[-1]
         dtype = matrix_dtype(q, "q")
-        multiply = multiply_of(dtype)
+        multiply = multiplied_on(self._hardware, multiply_of(dtype, seen.tf32))
         aligned = all_aligned(arrays[:4], batch)
         aligned = aligned and whole_loads(q, depth) and whole_loads(v, columns)
         return AttentionForm.over(
             dtype, multiply, depth, columns,
-            causal=causal,
+            causal=seen.causal,
             mask=mask_form(masks[0], batch) if masks else None,
-            ragged=None if requests is None else INT32,
+            ragged=None if seen.requests is None else INT32,
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
             negative=weighting.scale < 0,
         )  # fmt: skip
 
-    def _make(
-        self, arrays: list[Tensor], weighting: Weighting, causal: Causal, past: int,
-        requests: Requests | None,
-    ) -> _Call:  # fmt: skip
+    def _make(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
+        past, requests = seen.past, seen.requests
         q, k, v, out, *masks = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
@@ -219,7 +232,7 @@ class Attentions:
         problem = BlockAttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
         )
-        form = self._form(arrays, batch, weighting, causal, requests)
+        form = self._form(arrays, batch, weighting, seen)
         lengths = None
         if requests is not None:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))

@@ -35,15 +35,18 @@ class BoundProduct:
 
     products: Products
     epilogue: Expr
+    tf32: bool
+    """Whether float32 may be multiplied as tf32."""
     operands: Sequence[BoundOperand]
     """A, B, C, and what the epilogue reads."""
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
-        self.products.run(*self._matrices(arrays), self.epilogue, self._given(arrays))
+        self.products.run(*self._matrices(arrays), self.epilogue, self._given(arrays), self.tf32)
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""
-        return self.products.wanted(*self._matrices(()), self.epilogue, self._given(()))
+        given = self._given(())
+        return self.products.wanted(*self._matrices(()), self.epilogue, given, self.tf32)
 
     def _matrices(self, arrays: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         a, b, c = (x.tensor(arrays) for x in self.operands[:3])
@@ -65,14 +68,15 @@ class BoundAttention:
     weighting: Weighting
     past: int | None
     """The value of `weighting.causal`."""
+    tf32: bool
     operands: Sequence[BoundOperand]
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
-        self.attentions.run(*self._tensors(arrays), self.weighting, self.past)
+        self.attentions.run(*self._tensors(arrays), self.weighting, self.past, self.tf32)
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
-        return self.attentions.wanted(*self._tensors(()), self.weighting, self.past)
+        return self.attentions.wanted(*self._tensors(()), self.weighting, self.past, self.tf32)
 
     def _tensors(
         self, arrays: Sequence[Tensor]

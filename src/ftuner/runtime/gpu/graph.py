@@ -6,9 +6,10 @@ extents evaluates dims, asks the planners, and leaves a list of launches.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice, product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, islice, product
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from ftuner.runtime.gpu.nests import CompiledNest
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, allows_tf32
 from ftuner.runtime.places import Span, places
 
 MAX_PROGRAMS = 256
@@ -40,9 +41,12 @@ BUFFER_BYTES = 256
 KINDS_OF_EXTENTS = (5, 64, 1)
 """Of symbols, where kernels are found that products may launch: at odd extents, at those whose
 strides are aligned, and of one row, which may lie any way."""
-MAX_REHEARSALS = 81
-MAX_RECORDED = 64
-"""Programs of a graph that keep inputs and outputs of their own, to be replayed."""
+MAX_REHEARSALS = 162
+"""Sets of extents that are tried: all of up to four symbols, and of five those in which three lie
+otherwise than the rest."""
+RECORDED_PART = 1 / 64
+"""Of a device's memory, for inputs and outputs of programs of a graph that are recorded."""
+log = logging.getLogger(__name__)
 Memory = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
 
@@ -63,6 +67,7 @@ class GpuGraph:
             HardwareError: an element type that the chip does not multiply.
         """
         self._session = session
+        self._tf32 = allows_tf32()
         self._binding = Binding(graph)
         self.lowered = lower(graph, held_types(graph, dtype))
         self.graph = graph
@@ -100,9 +105,11 @@ class GpuGraph:
         self.recording = True
         """Whether programs that come again are recorded; those that are stay so."""
         self._recorder = session.recorder()
-        self._recorded = 0
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
         self._stream: Any = None
+        """That the last run was launched on, or what is here was made on."""
+        if session.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(session.device)
         self._lock = threading.Lock()
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
@@ -121,11 +128,9 @@ class GpuGraph:
                 return self._bind(_shapes(arrays)).run(arrays)
             self._follow()
             program = self._program(_shapes(arrays))
-            recorded = program.is_recorded
-            due = self.recording and self._recorded < MAX_RECORDED
-            recorder = self._recorder if due else None
-            outputs = program.run(arrays, recorder)
-            self._recorded += program.is_recorded - recorded
+            if self.recording and self._recorder.usable and program.is_due(arrays):
+                self._record(program, arrays)
+            outputs = program.run(arrays)
             if self._checks:
                 _raise_status(self._status, self._checks)
         return outputs
@@ -135,7 +140,7 @@ class GpuGraph:
         if self._session.device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self._session.device)
-        if self._stream is not None and self._stream != stream:
+        if self._stream != stream:
             stream.wait_stream(self._stream)
         self._stream = stream
 
@@ -150,9 +155,25 @@ class GpuGraph:
 
     def _drop(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Forget a program; its memory is used again when the last stream is past it."""
-        program = self._programs.pop(shapes)
-        self._recorded -= program.is_recorded
-        self._retire(program.memory)
+        self._retire(self._programs.pop(shapes).memory)
+
+    def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
+        """Record a program, in place of the oldest ones if need be."""
+        room = int(RECORDED_PART * self._session.hardware.dram_bytes)
+        needed = program.bytes_to_keep(arrays)
+        kept = {p: p.kept_bytes for p in self._programs.values() if p.memory}
+        for oldest in list(kept):
+            if needed > room or needed + sum(kept.values()) <= room:
+                break
+            self._retire(oldest.memory)
+            oldest.forget()
+            del kept[oldest]
+        if needed > room:
+            return
+        try:
+            program.record(arrays, self._recorder)
+        except Exception as error:
+            log.warning("a program is not recorded: %s", error)
 
     def _retire(self, tensors: Sequence[Tensor]) -> None:
         if self._stream is not None:
@@ -213,15 +234,17 @@ class GpuGraph:
 
     def _room(self, size: int) -> Tensor:
         """The arena, as large as it must be; one of its own for what a caller captures."""
-        found = self._arena
-        if is_capturing(self._session.device) or size > found.numel():
-            found = torch.empty(size, dtype=torch.uint8, device=self._session.device)
-        if not is_capturing(self._session.device) and found is not self._arena:
+        device = self._session.device
+        if is_capturing(device):
+            return torch.empty(size, dtype=torch.uint8, device=device)
+        if size > self._arena.numel():
+            # Programs bound before go first: there may not be room for both.
             for shapes in list(self._programs):
                 self._drop(shapes)
             self._retire([self._arena])
-            self._arena = found
-        return found
+            self._arena = torch.empty(0, dtype=torch.uint8, device=device)
+            self._arena = torch.empty(size, dtype=torch.uint8, device=device)
+        return self._arena
 
     def _rehearsed(self) -> list[Source]:
         """What products and attention may launch at extents of each kind."""
@@ -232,8 +255,7 @@ class GpuGraph:
             return nowhere.view(TORCH_DTYPES[buffer.dtype.name])
 
         found: dict[Source, None] = {}
-        kinds = product(KINDS_OF_EXTENTS, repeat=len(self._binding.names))
-        for symbols in islice(kinds, MAX_REHEARSALS):
+        for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
             try:
                 values = evaluated(self._evaluate, symbols, self._extents)
                 bound: list[BoundProduct | BoundAttention | None] = []
@@ -271,7 +293,7 @@ class GpuGraph:
             return None
         if operands[0].shape[-1] == 0:
             raise ShapeError(f"{step.title}: a product over an axis of no elements")
-        return BoundProduct(self._session.products, step.epilogue, operands)
+        return BoundProduct(self._session.products, step.epilogue, self._tf32, operands)
 
     def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> BoundTopK | None:
         rows, count, wanted, distance, offset = (
@@ -298,7 +320,21 @@ class GpuGraph:
             raise ShapeError(f"{step.title}: attention over an axis of no elements")
         causal = step.weighting.causal
         past = None if causal is None else values[self._dims.number(causal)]
-        return BoundAttention(self._session.attentions, step.weighting, past, operands)
+        return BoundAttention(self._session.attentions, step.weighting, past, self._tf32, operands)
+
+
+def _kinds(symbols: int) -> Iterator[tuple[int, ...]]:
+    """Kinds of extents of all symbols: all alike first, then one of another kind, then two."""
+    seen = set()
+    for others in range(symbols + 1):
+        for kind, where in product(KINDS_OF_EXTENTS, combinations(range(symbols), others)):
+            for chosen in product(KINDS_OF_EXTENTS, repeat=others):
+                found = [kind] * symbols
+                for place, other in zip(where, chosen, strict=True):
+                    found[place] = other
+                if tuple(found) not in seen:
+                    seen.add(tuple(found))
+                    yield tuple(found)
 
 
 def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:

@@ -23,7 +23,13 @@ from ftuner.planner.block_grouped import (
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import lying
 from ftuner.runtime.gpu.recording import is_capturing
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.tensors import (
+    ALIGNMENT_BYTES,
+    Tensor,
+    allows_tf32,
+    matrix_dtype,
+    multiply_of,
+)
 from ftuner.ukernels.blocks import BlockLibrary
 
 MAX_EXTENT = 2**31 - 1
@@ -106,7 +112,7 @@ class GroupedProducts:
         for a, b, c in products:
             alike, group = _described(a, b, c)
             launches.setdefault(alike, []).append(group)
-        multiply = multiply_of(dtype)
+        multiply = multiply_of(dtype, allows_tf32())
         for alike, groups in launches.items():
             c_aligned = all(group.c_aligned for group in groups)
             self._launch(_Like(dtype, multiply, alike, c_aligned), groups)

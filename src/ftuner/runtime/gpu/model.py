@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ftuner.core.dtype import BFLOAT16, DType
-from ftuner.errors import InputError, OperandError
+from ftuner.errors import InputError, OperandError, UnsupportedKernelError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.splitting import split
@@ -16,6 +16,7 @@ from ftuner.graph.steps import Step
 from ftuner.runtime.arrays import as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.graph import GpuGraph
+from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, as_tensor
 from ftuner.runtime.model import Loaded, check_names
@@ -73,9 +74,18 @@ class GpuModel(Loaded):
                 are given, and an output is bfloat16, which NumPy has not.
             ShapeError: extents that contradict the model.
             IndexRangeError: an index in the data that is out of range.
+            UnsupportedKernelError: what waits for the device while a CUDA graph is captured:
+                arrays, or an extent that depends on data.
         """
         check_names(feeds, [v.name for v in self._graph.inputs])
         on_device = any(isinstance(x, torch.Tensor) for x in feeds.values())
+        if is_capturing(self._device):
+            host = [name for name, x in feeds.items() if not isinstance(x, torch.Tensor)]
+            if host or len(self.parts) > 1:
+                why = (
+                    f"{', '.join(host)} lie in the CPU's memory" if host else "extents are in data"
+                )
+                raise UnsupportedKernelError(f"cannot be captured in a CUDA graph: {why}")
         if not on_device and self._only_tensors:
             if feeds:
                 raise InputError(

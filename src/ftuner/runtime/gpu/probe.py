@@ -15,7 +15,10 @@ from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.runtime.gpu.launching import Kernel
+from ftuner.runtime.gpu.tensors import told_tf32
 
+PROBE_VERSION = 2
+"""Of what is measured: models that an older probe made are made anew."""
 ROUNDS = 5
 """Bursts of each micro-benchmark; the fastest counts, because what else runs only adds time."""
 COPY_BYTES = 1 << 29
@@ -184,13 +187,9 @@ def _matrix_flops_per_s(device: torch.device, name: str) -> float:
     shape = (MATRIX_EXTENT, MATRIX_EXTENT)
     dtype = _MATRIX_OPERANDS[name]
     a, b = (torch.randn(shape, dtype=dtype, device=device, generator=generator) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if name == "tf32" else before)
-    try:
+    with told_tf32(name == "tf32"):
         out = torch.empty_like(a)
         seconds = _fastest_s(lambda: torch.matmul(a, b, out=out), 5)
-    finally:
-        torch.set_float32_matmul_precision(before)
     return 2.0 * MATRIX_EXTENT**3 / seconds
 
 

@@ -29,7 +29,7 @@ from ftuner.planner.block_planner import block_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
-from ftuner.runtime.gpu.tensors import Tensor, aligned, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.tensors import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.workspace import Counters
 from ftuner.ukernels.blocks import BlockLibrary
 
@@ -104,15 +104,16 @@ class Products:
 
     def library(self, dtype: DType) -> BlockLibrary:
         """The block tiles kept for a dtype, as it is multiplied now."""
-        return self._library(dtype, multiply_of(dtype))
+        return self._library(dtype, multiply_of(dtype, allows_tf32()))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Compile what products of contiguous rows by contiguous or transposed matrices may
         launch, whatever their extents."""
         found: dict[Source, None] = {}
+        multiply = multiply_of(dtype, allows_tf32())
         for b_order in get_args(Order):
             for both, rest in product((True, False), repeat=2):
-                like = _Like(dtype, multiply_of(dtype), "k", b_order, both, rest, epilogue)
+                like = _Like(dtype, multiply, "k", b_order, both, rest, epilogue)
                 found.update(dict.fromkeys(self._sources(like).values()))
         return self._kernels.prepare(list(found), progress)
 
@@ -124,17 +125,19 @@ class Products:
         assert order is not None
         c_aligned = b.shape[-1] * b.element_size() % 16 == 0
         a_aligned = b.shape[-2] * b.element_size() % 16 == 0 and aligned([b])
-        self._prepare(_Like(dtype, multiply_of(dtype), "k", order, a_aligned, c_aligned, epilogue))
+        multiply = multiply_of(dtype, allows_tf32())
+        self._prepare(_Like(dtype, multiply, "k", order, a_aligned, c_aligned, epilogue))
 
     def wanted(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor]
-    ) -> list[Source]:
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
+        tf32: bool,
+    ) -> list[Source]:  # fmt: skip
         """What `run` may launch for operands that lie so; they may be tensors without data."""
-        return list(self._sources(_like(_arranged(a, b, c, operands), epilogue)).values())
+        return list(self._sources(_like(_arranged(a, b, c, operands, tf32), epilogue)).values())
 
     def run(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
-        operands: Mapping[str, Tensor] | None = None,
+        operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
     ) -> None:  # fmt: skip
         """`c = epilogue(a @ b, **operands)`, on the current stream.
 
@@ -143,11 +146,12 @@ class Products:
             c: `(..., m, n)`, its last axis contiguous, apart from the others; nothing is empty.
             operands: what the epilogue reads, by name: as c, of its dtype, or `(n,)` or `(m,)`,
                 all of the same dtype or all float32.
+            tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Raises:
             ShapeError: an extent of 2^31 or more.
         """
-        found = _arranged(a, b, c, operands or {})
+        found = _arranged(a, b, c, operands or {}, tf32)
         layout = [(x.shape, x.stride()) for x in found.matrices]
         key = (
             *layout, found.both, found.rest, found.a.dtype, found.multiply, found.vectors, epilogue,
@@ -234,7 +238,10 @@ class Products:
         call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
 
 
-def _arranged(a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor]) -> _Operands:
+def _arranged(
+    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None
+) -> _Operands:
+    tf32 = allows_tf32() if tf32 is None else tf32
     if b.dim() == 2 and c.dim() > 2:
         # All rows at once, where they lie so.
         rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
@@ -250,7 +257,7 @@ def _arranged(a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor]) -> _
     dtype = matrix_dtype(a, "a")
     vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
     vectors = None if vector == dtype else vector
-    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply_of(dtype), vectors)
+    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply_of(dtype, tf32), vectors)
 
 
 def _like(operands: _Operands, epilogue: Expr) -> _Like:

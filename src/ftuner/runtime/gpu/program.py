@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,7 +9,6 @@ import torch
 from ftuner.runtime.gpu.recording import Recorder, Work
 from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
 
-log = logging.getLogger(__name__)
 RECORDED_RUN = 3
 """The run of a shape that is recorded: by then it has come again, and all of it has run before."""
 LAUNCH_S = 5e-6
@@ -64,46 +62,60 @@ class Program:
         self._bytes_per_s = bytes_per_s
         self._recorded: _Recorded | None = None
         self._runs = 0
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._recorded is not None
+        self._worth_recording = True
 
     @property
     def memory(self) -> list[Tensor]:
-        """What the program keeps on the device for itself."""
+        """What the program keeps on the device for itself: nothing unless it is recorded."""
         return [] if self._recorded is None else self._recorded.memory
 
-    def run(self, inputs: Sequence[Tensor], recorder: Recorder | None = None) -> list[Tensor]:
-        """The outputs, on the current stream; without a recorder by launches."""
+    @property
+    def kept_bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self.memory)
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs, on the current stream."""
         if self._recorded is not None:
             return self._recorded.run(inputs)
         self._runs += 1
-        due = self._runs == RECORDED_RUN and self._pays(inputs)
-        if due and recorder is not None and recorder.usable:
-            try:
-                self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
-            except RuntimeError as error:
-                log.warning("a program is not recorded: %s", error)
-            else:
-                return self._recorded.run(inputs)
         outputs = self._made()
         given = [*map(_aligned, inputs), *outputs]
         for launch in self._launches:
             launch(given)
         return outputs
 
+    def is_due(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the program is to be recorded before it runs again: it has come often enough,
+        and its launches take longer than copying inputs and outputs, to and from where recorded
+        ones find them."""
+        if self._recorded is not None or not self._worth_recording:
+            return False
+        if self._runs < RECORDED_RUN - 1:
+            return False
+        copies = len(inputs) + len(self._outputs)
+        copied_s = 2 * self.bytes_to_keep(inputs) / self._bytes_per_s
+        recorded_s = REPLAY_S + copies * LAUNCH_S + copied_s
+        self._worth_recording = len(self._launches) * LAUNCH_S > recorded_s
+        return self._worth_recording
+
+    def bytes_to_keep(self, inputs: Sequence[Tensor]) -> int:
+        """Of inputs and outputs of its own, if the program is recorded."""
+        elements = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._outputs]
+        return sum(elements) + sum(x.numel() * x.element_size() for x in inputs)
+
+    def record(self, inputs: Sequence[Tensor], recorder: Recorder) -> None:
+        """Raises what the recorder raises; the program then stays as it is, and is never due."""
+        self._worth_recording = False
+        self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
+
+    def forget(self) -> None:
+        """Give back what the program keeps; it may be recorded again when it has come as often."""
+        self._recorded = None
+        self._runs = 0
+        self._worth_recording = True
+
     def _made(self) -> list[Tensor]:
         return [torch.empty(s, dtype=t, device=self._device) for s, t in self._outputs]
-
-    def _pays(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether launches take longer than copying inputs and outputs, to and from where the
-        recorded ones find them."""
-        elements = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._outputs]
-        copied = sum(elements) + sum(x.numel() * x.element_size() for x in inputs)
-        copies = len(inputs) + len(self._outputs)
-        recorded_s = REPLAY_S + copies * LAUNCH_S + 2 * copied / self._bytes_per_s
-        return len(self._launches) * LAUNCH_S > recorded_s
 
 
 def _aligned(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,7 +20,8 @@ class Recorder(Protocol):
 
     def record(self, work: Work) -> Work:
         """What does the work again, on the stream that is then current. All that it does has
-        been done before, so that nothing is compiled or loaded now."""
+        been done before, so that nothing is compiled or loaded now. Raises what the work raises,
+        or RuntimeError where something in it cannot be recorded."""
 
 
 class Repeating:
@@ -37,29 +39,39 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         stream: Any = torch.cuda.Stream
-        self._stream = stream(device)
+        # torch hands out streams of a few in turn; those of a high priority to hardly anybody else,
+        # whose launches would be captured too.
+        self._stream = stream(device, priority=-1)
         self._pool = torch.cuda.graph_pool_handle()
         self.usable = True
 
     def record(self, work: Work) -> Work:
-        """Raises RuntimeError where something in the work cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            # Other threads may allocate and synchronise meanwhile. (`torch.cuda.graph` would have
-            # the whole device wait, and empty the allocator's cache.)
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                work()
+                # Other threads may allocate and synchronise meanwhile. (`torch.cuda.graph` would
+                # have the whole device wait, and empty the allocator's cache.)
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    work()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
             except BaseException:
                 # What is left of it is in torch's hands; there will be no second.
                 self.usable = False
                 raise
-            finally:
-                graph.capture_end()
         replay: Work = graph.replay
         return replay
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether the caller records what is launched now."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether the caller records what is launched on a device now."""
+    if device.type != "cuda":
+        return False
+    if torch.cuda.current_device() == device.index:
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()

@@ -12,6 +12,7 @@ from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.cost.blocks import multiplied_on
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
@@ -21,13 +22,14 @@ from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels, target_of
 from ftuner.runtime.gpu.probe import (
+    PROBE_VERSION,
     hardware_of,
     measure,
     nearest_recorded,
     read_device,
 )
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.recording import CudaRecorder, Recorder, Repeating
+from ftuner.runtime.gpu.recording import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.workspace import Counters
 from ftuner.runtime.session import HARDWARE
 from ftuner.ukernels.blocks import BlockLibrary, build_block_library
@@ -65,8 +67,8 @@ class GpuSession(Backend):
         return self.products.library(dtype)
 
     def block_library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
-        """The same, for one way to multiply."""
-        return build_block_library(self._hardware, dtype, multiply)
+        """The same, for one way to multiply, or the exact one where the chip does not have it."""
+        return build_block_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         return self.products.tune(dtype, epilogue, progress)
@@ -78,10 +80,11 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
     `again` probes even if the cache knows the chip.
 
     Raises:
-        HardwareError: a chip of an architecture that no recorded machine has.
+        HardwareError: a device that kernels cannot run on.
     """
+    _expect_runnable(device)
     facts = read_device(device)
-    key = f"gpu-{facts.fingerprint}.json"
+    key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
     data = None if again else cache.read(HARDWARE, key)
     if data is not None:
         try:
@@ -115,13 +118,22 @@ def session_of(device: torch.device) -> GpuSession:
 
 
 def _new_session(device: torch.device) -> GpuSession:
+    hardware = known_gpu(device, default_cache())
+    return GpuSession(device, hardware, target_of(device))
+
+
+def _expect_runnable(device: torch.device) -> None:
+    """Raises HardwareError, where kernels cannot run on a device, or nothing can be measured."""
     if device.type != "cuda":
         raise HardwareError(f"no kernels for tensors on {device}; expected a CUDA device")
     if INTERPRETED:
         raise HardwareError("TRITON_INTERPRET is set: Triton would interpret kernels on the CPU")
     if torch.version.hip is not None:
         raise HardwareError("AMD GPUs are planned for and compiled for, but not run on yet")
-    return GpuSession(device, known_gpu(device, default_cache()), target_of(device))
+    if torch.cuda.is_available() and is_capturing(device):
+        raise HardwareError(
+            f"{device} is used for the first time while a CUDA graph is captured; use it before"
+        )
 
 
 def device_named(name: str) -> torch.device:
@@ -136,7 +148,7 @@ def device_named(name: str) -> torch.device:
             index = torch.cuda.current_device() if found.index is None else found.index
             found = torch.device("cuda", index)
             torch.cuda.get_device_properties(found)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigurationError(f"device is {name!r}: {error}") from None
     if found.type != "cuda":
         raise ConfigurationError(f"device is {name!r}; expected cpu, or a GPU such as cuda")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -70,11 +72,40 @@ def matrix_dtype(tensor: Tensor, name: str) -> DType:
     return found
 
 
-def multiply_of(dtype: DType) -> Multiply:
-    """As torch multiplies float32: exactly, unless it was told not to mind."""
+def allows_tf32() -> bool:
+    """Whether torch may multiply float32 as tf32, however it was told so."""
+    told = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if told is None:
+        # Before torch 2.9.
+        return torch.get_float32_matmul_precision() != "highest"
+    return bool(told == "tf32")
+
+
+@contextmanager
+def told_tf32(allowed: bool) -> Iterator[None]:
+    """Have torch multiply float32 as tf32, or exactly, and then as it was told before."""
+    matmul: Any = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        before = matmul.fp32_precision
+        matmul.fp32_precision = "tf32" if allowed else "ieee"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
+        return
+    legacy = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(legacy)
+
+
+def multiply_of(dtype: DType, tf32: bool) -> Multiply:
+    """How elements are multiplied: as they are, or float32 as tf32 if that is allowed."""
     if dtype.name != "float32":
         return dtype.name  # type: ignore[return-value]
-    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "tf32" if tf32 else "float32"
 
 
 def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
