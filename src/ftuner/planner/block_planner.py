@@ -37,6 +37,7 @@ class Option(NamedTuple):
 
     first_row: int
     last_row: int
+    least_s_per_row: float
     granule: int
     entries: dict[int, Priced]
     candidate: Candidate
@@ -59,13 +60,15 @@ class BlockPlanner:
         if known is None:
             known = self._known(problem)
         least, best, chosen = inf, ENDLESS, None
-        for first_row, last_row, granule, entries, candidate in known:
-            if first_row <= m <= last_row:
+        for first_row, last_row, least_per_row_s, granule, entries, candidate in known:
+            if first_row <= m <= last_row and m * least_per_row_s < least:
                 priced = entries.get(-(-m // granule))
                 if priced is None:
-                    priced = candidate.at(m)
-                # `Priced.seconds`, without calls.
+                    priced = candidate.at(m, least)
                 near_s = priced[0]
+                if near_s + priced[1] >= least:
+                    continue
+                # `Priced.seconds`, without calls.
                 l2_s = priced[2] + m * priced[3]
                 dram_s = priced[4] + m * priced[5]
                 near_s *= near_s
@@ -101,9 +104,10 @@ class BlockPlanner:
         return tuple(option.candidate for option in known or self._known(problem))
 
     def _known(self, problem: BlockProblem) -> tuple[Option, ...]:
+        # What may be the fastest comes first: it spares others their price.
         found = tuple(
-            Option(c.first_row, c.last_row, c.granule, c.entries, c)
-            for c in self._make_candidates(problem)
+            Option(c.first_row, c.last_row, c.least_s_per_row, c.granule, c.entries, c)
+            for c in sorted(self._make_candidates(problem), key=_promise)
         )
         forget_oldest(self._options, MAX_PRICED)
         self._options[problem[1:]] = found
@@ -139,6 +143,11 @@ class BlockPlanner:
                 self._kernels.clear()
             self._kernels[key] = found
         return found
+
+
+def _promise(candidate: Candidate) -> tuple[float, int]:
+    """The least that a candidate may take, and of those that are alike the simplest first."""
+    return candidate.least_s_per_row, len(candidate.tiles)
 
 
 @lru_cache(maxsize=64)

@@ -78,6 +78,12 @@ class Candidate:
         self._tall, self._low = work.first, work.second or work.first
         self._tall_step_s = self._step_table(self._tall)
         self._low_step_s = self._step_table(self._low)
+        tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
+        self.least_s_per_row = min(
+            self._steps * self._per_row_tile * min(table[1:]) / (self._sms * cost.tile.bm)
+            for cost, table in tables
+        )
+        """Seconds of steps that no cover by these tiles is below."""
         # Transfers.
         size = chip.itemsize
         self._batch_k = work.batch * work.k * size
@@ -98,12 +104,19 @@ class Candidate:
         """Seconds of all steps of a tile, by resident blocks."""
         return (0.0, *(tile.seconds_of_step(r + 1) for r in range(self._blocks)))
 
-    def at(self, m: int) -> Priced:
-        """The price for the row tiles of m; endless if a pair has no rows for both."""
+    def at(self, m: int, limit_s: float = inf) -> Priced:
+        """The price for the row tiles of m; endless if a pair has no rows for both, or takes longer
+        than the limit."""
         tiles = -(-m // self.granule)
         found = self.entries.get(tiles)
         if found is None:
-            found = self._paired(tiles) if len(self.tiles) > 1 else self._single(tiles)
+            if len(self.tiles) == 1:
+                found = self._single(tiles)
+            else:
+                talls, near_s = self._height(tiles)
+                if near_s >= limit_s:
+                    return ENDLESS
+                found = self._paired(tiles, talls) if talls else ENDLESS
             if len(self.entries) >= MAX_ENTRIES:
                 self.entries.clear()
             self.entries[tiles] = found
@@ -124,11 +137,20 @@ class Candidate:
         cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
         return tuple(sorted((cut | {1}) - {0}))
 
-    def _paired(self, lows: int) -> Priced:
-        tall, low = self.tiles[0].bm, self.tiles[1].bm
-        m = lows * low
-        found = [self.price(talls, lows - talls * (tall // low), 1) for talls in self.heights(lows)]
-        return min(found, key=lambda priced: priced.seconds(m), default=ENDLESS)
+    def _paired(self, lows: int, talls: int) -> Priced:
+        ratio = self.tiles[0].bm // self.tiles[1].bm
+        return self.price(talls, lows - talls * ratio, 1)
+
+    def _height(self, lows: int) -> tuple[int, float]:
+        """The best height of the first band, 0 if there is none, and seconds of its steps: heights
+        differ in these and hardly in anything else."""
+        ratio = self.tiles[0].bm // self.tiles[1].bm
+        chosen, least_s = 0, inf
+        for talls in self.heights(lows):
+            near_s = self._near_s(talls, lows - talls * ratio, 1)[2]
+            if near_s < least_s:
+                chosen, least_s = talls, near_s
+        return chosen, least_s
 
     def heights(self, lows: int) -> Iterator[int]:
         """Row tiles of the first band, where `lows` of the second kind cover all rows: as many as
@@ -141,19 +163,23 @@ class Candidate:
         if 0 < filling < most:
             yield filling
 
-    def price(self, talls: int, lows: int, parts: int) -> Priced:
-        """Of row tiles of both bands, or of one with k in parts."""
-        chip, per_row = self._chip, self._per_row_tile * parts
+    def _near_s(self, talls: int, lows: int, parts: int) -> tuple[int, int, float]:
+        """Units of the first band and of both, and seconds of the busiest multiprocessor."""
+        per_row = self._per_row_tile * parts
         units_tall = talls * per_row
         units = units_tall + lows * per_row
         share = -(-units // self._sms)
         share_tall = -(-units_tall // self._sms)
-        resident = min(self._blocks, share)
-        steps = -(-self._steps // parts)
-        near_s = steps * (
-            share_tall * self._tall_step_s[resident]
-            + (share - share_tall) * self._low_step_s[resident]
-        )
+        resident = self._blocks if share > self._blocks else share
+        near_s = share_tall * self._tall_step_s[resident]
+        near_s += (share - share_tall) * self._low_step_s[resident]
+        return units_tall, units, near_s * -(-self._steps // parts)
+
+    def price(self, talls: int, lows: int, parts: int) -> Priced:
+        """Of row tiles of both bands, or of one with k in parts."""
+        chip = self._chip
+        units_tall, units, near_s = self._near_s(talls, lows, parts)
+        resident = min(self._blocks, -(-units // self._sms))
         programs = min(units, self._resident)
 
         # Around the steps.

@@ -14,8 +14,8 @@ def recognise_hard_swish(graph: Graph) -> Graph:
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
-        clipped = _clipped(around, node) if node.output.dtype.kind == "float" else None
-        if clipped is None:
+        clipped = _clipped(around, node)
+        if clipped is None or node.output.dtype.kind != "float":
             continue
         value, high = clipped
         line = (high / 2, high / 6)
