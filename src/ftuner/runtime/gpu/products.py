@@ -25,7 +25,7 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.errors import ShapeError
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
-from ftuner.planner.block_planner import block_planner_for
+from ftuner.planner.block_planner import BlockPlanner, block_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
@@ -73,6 +73,13 @@ class _Operands(NamedTuple):
         return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
 
 
+class _Prepared(NamedTuple):
+    """Who plans such products, and all kernels that a plan may launch."""
+
+    planner: BlockPlanner
+    kernels: Mapping[BlockKernel, Kernel]
+
+
 class _Call(NamedTuple):
     """What operands of one layout are multiplied by: launches with all arguments but tensors."""
 
@@ -100,7 +107,7 @@ class Products:
         self._library = library
         self._calls: dict[tuple[object, ...], _Call] = {}
         self._counters = counters
-        self._prepared: dict[_Like, dict[BlockKernel, Kernel]] = {}
+        self._prepared: dict[_Like, _Prepared] = {}
 
     def library(self, dtype: DType) -> BlockLibrary:
         """The block tiles kept for a dtype, as it is multiplied now."""
@@ -173,14 +180,15 @@ class Products:
         kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
         return {kernel: gemm_source(kernel) for kernel in kernels}
 
-    def _prepare(self, like: _Like) -> Mapping[BlockKernel, Kernel]:
-        """All kernels that a plan may launch, compiled when the first of them is asked for."""
+    def _prepare(self, like: _Like) -> _Prepared:
+        """Kernels are compiled when the first of them is asked for."""
         found = self._prepared.get(like)
         if found is None:
             sources = self._sources(like)
             self._kernels.prepare(list(sources.values()))
-            found = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
-            self._prepared[like] = found
+            kernels = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
+            planner = block_planner_for(self._library(like.dtype, like.multiply))
+            found = self._prepared[like] = _Prepared(planner, kernels)
         return found
 
     def _make(self, operands: _Operands, epilogue: Expr) -> _Call:
@@ -196,9 +204,8 @@ class Products:
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned)
-        kernels = self._prepare(like)
-        library = self._library(like.dtype, like.multiply)
-        plan = block_planner_for(library).plan(problem, epilogue)
+        prepared = self._prepare(like)
+        plan = prepared.planner.plan(problem, epilogue)
         plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
         described = plan.kernel.loads == "descriptors"
         numbers = {
@@ -213,7 +220,7 @@ class Products:
         for number, (name, x) in enumerate(matrices.items(), 3):
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
-        return _Call(kernels[plan.kernel], plan, numbers, axis.strides, tuple(offsets))
+        return _Call(prepared.kernels[plan.kernel], plan, numbers, axis.strides, tuple(offsets))
 
     def _launch(
         self, call: _Call, a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor],
