@@ -213,9 +213,8 @@ def test_tf32(session: GpuSession) -> None:
 
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
     """The table of a launch is made on the host, where nothing is when a graph is replayed."""
-    device = torch.device("cuda", 0)
-    products = GroupedProducts(device, h200.kernels, h200.library)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    products = GroupedProducts(h200.device, h200.kernels, h200.block_library)
+    monkeypatch.setattr("ftuner.runtime.gpu.grouped_products.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="captured"):
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ from ftuner.runtime.gpu.attention_layout import (
 )
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
-from ftuner.runtime.gpu.recording import is_capturing
+from ftuner.runtime.gpu.recording import Work, is_capturing
 from ftuner.runtime.gpu.tensors import (
     ALIGNMENT_BYTES,
     Tensor,
@@ -174,7 +175,16 @@ class Attentions:
         """The same for other tensors of the same extents, strides and alignment: q, k, v, the
         result and the mask if there is one, in the order of axes that a caller has them in."""
         for offsets in direct.call.offsets:
-            self._launch(direct.call, arrays, offsets, direct.requests)
+            values = self._values(direct.call, arrays, offsets)
+            self._launch(direct.call, values, direct.requests)
+
+    def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[Work]:
+        """What `again` launches for these very tensors, to be launched again and again."""
+        call = direct.call
+        return [
+            partial(self._launch, call, self._values(call, arrays, offsets), direct.requests)
+            for offsets in call.offsets
+        ]
 
     def _cut(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
@@ -199,7 +209,7 @@ class Attentions:
             forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = call
         for offsets in call.offsets:
-            self._launch(call, arrays, offsets, seen.requests)
+            self._launch(call, self._values(call, arrays, offsets), seen.requests)
         return call
 
     def _form(
@@ -266,11 +276,10 @@ class Attentions:
             found = self._prepared[form, shared] = _Prepared(planner, kernels)
         return found
 
-    def _launch(
-        self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...],
-        requests: Requests | None,
-    ) -> None:  # fmt: skip
-        plan, kernel = call.plan, call.plan.kernel
+    def _values(
+        self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """Arrays by name, but for those that are made for each launch."""
         names = ("q", "k", "v", "out", "mask")
         given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=False))
         mask = given.get("mask")
@@ -280,6 +289,13 @@ class Attentions:
             bases = {name: given[name] for name in ("k", "v")}
             for name, geometry in call.described.items():
                 given[name] = TensorDescriptor(bases[name[0]], *geometry)
+        return given
+
+    def _launch(
+        self, call: _Call, values: Mapping[str, Any], requests: Requests | None = None
+    ) -> None:
+        plan, kernel = call.plan, call.plan.kernel
+        given = dict(values)
         if requests is not None:
             given["q_offsets"], given["k_offsets"] = self._upload(requests)
         if kernel.split:
@@ -287,7 +303,7 @@ class Attentions:
                 plan.workspace_floats, dtype=torch.float32, device=self.device
             )
             given["arrivals"] = self._counters.zeros(plan.arrivals)
-        call.kernel(plan.programs, *(given[name] for name in kernel.pointers), *call.numbers)
+        call.kernel(plan.programs, *[given[name] for name in kernel.pointers], *call.numbers)
 
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
         """Offsets on the device, kept by stream: there they are complete when a launch reads them.

@@ -12,6 +12,7 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.core.weighting import Weighting
 from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.recording import Work
 from ftuner.runtime.gpu.tensors import Tensor
 
 
@@ -29,59 +30,90 @@ class BoundOperand(NamedTuple):
         return memory.as_strided(self.shape, self.strides, memory.storage_offset() + self.offset)
 
 
-@dataclass(frozen=True)
+def stay(operands: Sequence[BoundOperand]) -> bool:
+    """Whether all of them lie where they lay in the run before: arguments are then made once."""
+    return not any(isinstance(operand.memory, int) for operand in operands)
+
+
 class BoundProduct:
     """A matrix product."""
 
-    products: Products
-    epilogue: Expr
-    tf32: bool
-    """Whether float32 may be multiplied as tf32."""
-    operands: Sequence[BoundOperand]
-    """A, B, C, and what the epilogue reads."""
+    def __init__(
+        self, products: Products, epilogue: Expr, tf32: bool, operands: Sequence[BoundOperand]
+    ) -> None:
+        """`operands`: A, B, C, and what the epilogue reads; `tf32`: whether float32 may be
+        multiplied so."""
+        self._products = products
+        self._epilogue = epilogue
+        self._tf32 = tf32
+        self._operands = operands
+        self._stays = stay(operands)
+        self._fixed: list[Work] | None = None
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
-        self.products.run(*self._matrices(arrays), self.epilogue, self._given(arrays), self.tf32)
+        if self._fixed is None:
+            given = *self._matrices(arrays), self._epilogue, self._given(arrays), self._tf32
+            if self._stays:
+                self._fixed = self._products.fixed(*given)
+            if self._fixed is None:
+                self._products.run(*given)
+                return
+        for launch in self._fixed:
+            launch()
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""
-        given = self._given(())
-        return self.products.wanted(*self._matrices(()), self.epilogue, given, self.tf32)
+        return self._products.wanted(
+            *self._matrices(()), self._epilogue, self._given(()), self._tf32
+        )
 
     def _matrices(self, arrays: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        a, b, c = (x.tensor(arrays) for x in self.operands[:3])
+        a, b, c = (x.tensor(arrays) for x in self._operands[:3])
         return a, b, c
 
     def _given(self, arrays: Sequence[Tensor]) -> Mapping[str, Tensor]:
         found = {}
-        for operand, bound in zip(operands_of(self.epilogue), self.operands[3:], strict=True):
+        for operand, bound in zip(operands_of(self._epilogue), self._operands[3:], strict=True):
             x = bound.tensor(arrays)
             found[operand.name] = x if operand.kind == "matrix" else x.reshape(-1)
         return found
 
 
-@dataclass(frozen=True)
 class BoundAttention:
-    """Attention: q, k, v, the mask if there is one, and the result."""
+    """Attention."""
 
-    attentions: Attentions
-    weighting: Weighting
-    past: int | None
-    """The value of `weighting.causal`."""
-    tf32: bool
-    operands: Sequence[BoundOperand]
+    def __init__(
+        self, attentions: Attentions, weighting: Weighting, past: int | None, tf32: bool,
+        operands: Sequence[BoundOperand],
+    ) -> None:  # fmt: skip
+        """`operands`: q, k, v, the mask if there is one, and the result; `past`: the value of
+        `weighting.causal`."""
+        self._attentions = attentions
+        self._how = weighting, past, tf32
+        self._operands = operands
+        self._stays = stay(operands)
+        self._fixed: list[Work] | None = None
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
-        self.attentions.run(*self._tensors(arrays), self.weighting, self.past, self.tf32)
+        if self._fixed is not None:
+            for launch in self._fixed:
+                launch()
+            return
+        q, k, v, out, mask = self._tensors(arrays)
+        direct = self._attentions.run(q, k, v, out, mask, *self._how)
+        if self._stays and direct is not None:
+            given = (q, k.mT, v, out, *(() if mask is None else (mask,)))
+            self._fixed = self._attentions.fixed(direct, given)
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
-        return self.attentions.wanted(*self._tensors(()), self.weighting, self.past, self.tf32)
+        weighting, past, tf32 = self._how
+        return self._attentions.wanted(*self._tensors(()), weighting, past, tf32)
 
     def _tensors(
         self, arrays: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        q, k, v, *masks, out = (x.tensor(arrays) for x in self.operands)
+        q, k, v, *masks, out = (x.tensor(arrays) for x in self._operands)
         return q, k, v, out, masks[0] if masks else None
 
 

@@ -86,9 +86,12 @@ class CompiledNest:
         rest += [values[n] for n in made.parameters]
         programs = min(tiles, MAX_LAUNCHED)
 
+        # What stays where it is becomes an argument once.
+        known = [place if isinstance(place, int) else _bytes(place) for place in places]
+
         def launch(arrays: Sequence[Tensor]) -> None:
-            found = [arrays[place] if isinstance(place, int) else place for place in places]
-            kernel(programs, *map(_bytes, found), *rest)
+            given = [_bytes(arrays[x]) if isinstance(x, int) else x for x in known]
+            kernel(programs, *given, *rest)
 
         return launch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple, get_args
 
@@ -29,6 +30,7 @@ from ftuner.planner.block_planner import BlockPlanner, block_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
+from ftuner.runtime.gpu.recording import Work
 from ftuner.runtime.gpu.tensors import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.workspace import Counters
 from ftuner.ukernels.blocks import BlockLibrary
@@ -85,6 +87,8 @@ class _Call(NamedTuple):
 
     kernel: Kernel
     plan: BlockPlan
+    arguments: tuple[str, ...]
+    """Names, in the kernel's order."""
     numbers: Mapping[str, int]
     apart: tuple[int, ...]
     """Elements from one batch element to the next, of A, B, C and the epilogue's matrices."""
@@ -159,17 +163,37 @@ class Products:
             ShapeError: an extent of 2^31 or more.
         """
         found = _arranged(a, b, c, operands or {}, tf32)
-        layout = [(x.shape, x.stride()) for x in found.matrices]
+        call = self._call(found, epilogue)
+        for offsets in call.offsets:
+            self._launch(call, self._values(call, found, offsets))
+
+    def fixed(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
+        tf32: bool,
+    ) -> list[Work] | None:  # fmt: skip
+        """What `run` launches for these very tensors, to be launched again and again; None if an
+        operand is copied on the way."""
+        if order_of(a, -1) is None or order_of(b, -2) is None:
+            return None
+        found = _arranged(a, b, c, operands, tf32)
+        call = self._call(found, epilogue)
+        return [
+            partial(self._launch, call, self._values(call, found, offsets))
+            for offsets in call.offsets
+        ]
+
+    def _call(self, operands: _Operands, epilogue: Expr) -> _Call:
+        layout = [(x.shape, x.stride()) for x in operands.matrices]
         key = (
-            *layout, found.both, found.rest, found.a.dtype, found.multiply, found.vectors, epilogue,
+            *layout, operands.both, operands.rest, operands.a.dtype, operands.multiply,
+            operands.vectors, epilogue,
         )  # fmt: skip
         call = self._calls.get(key)
         if call is None:
-            call = self._make(found, epilogue)
+            call = self._make(operands, epilogue)
             forget_oldest(self._calls, MAX_CALLS)
             self._calls[key] = call
-        for offsets in call.offsets:
-            self._launch(call, found.a, found.b, found.c, found.given, offsets)
+        return call
 
     def _sources(self, like: _Like) -> dict[BlockKernel, Source]:
         """Of all kernels that a plan may launch."""
@@ -220,29 +244,38 @@ class Products:
         for number, (name, x) in enumerate(matrices.items(), 3):
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
-        return _Call(prepared.kernels[plan.kernel], plan, numbers, axis.strides, tuple(offsets))
+        return _Call(
+            prepared.kernels[plan.kernel],
+            plan,
+            tuple(x.name for x in gemm_arguments(plan.kernel)),
+            numbers,
+            axis.strides,
+            tuple(offsets),
+        )
 
-    def _launch(
-        self, call: _Call, a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor],
-        offsets: tuple[int, ...],
-    ) -> None:  # fmt: skip
-        kernel, plan, numbers = call.plan.kernel, call.plan, call.numbers
-        values: dict[str, Any] = dict(numbers)
+    def _values(self, call: _Call, operands: _Operands, offsets: tuple[int, ...]) -> dict[str, Any]:
+        """Arguments by name, but for those that are made for each launch."""
+        values: dict[str, Any] = dict(call.numbers)
+        given = operands.given
         matrices = {name: x for name, x in given.items() if x.dim() > 1}
         a, b, c, *rest = [
-            moved(x, offset)
-            for x, offset in zip((a, b, c, *matrices.values()), offsets, strict=True)
+            moved(x, offset) for x, offset in zip(operands.matrices, offsets, strict=True)
         ]
         values |= _matrices(call, a, b, c)
         placed = {**given, **dict(zip(matrices, rest, strict=True))}
-        for operand in operands_of(kernel.epilogue):
+        for operand in operands_of(call.plan.kernel.epilogue):
             values[operand_argument(operand.name)] = placed[operand.name]
+        return values
+
+    def _launch(self, call: _Call, values: Mapping[str, Any]) -> None:
+        kernel, plan = call.plan.kernel, call.plan
         if kernel.split:
             p = plan.problem
             elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.parts)
-            values["workspace"] = torch.empty(elements, dtype=torch.float32, device=self.device)
-            values["counters"] = self._counters.zeros(plan.tiles)
-        call.kernel(plan.programs, *(values[x.name] for x in gemm_arguments(kernel)))
+            workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
+            counters = self._counters.zeros(plan.tiles)
+            values = {**values, "workspace": workspace, "counters": counters}
+        call.kernel(plan.programs, *[values[name] for name in call.arguments])
 
 
 def _arranged(
