@@ -297,6 +297,7 @@ def _checked(
 
 def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
     """Check and time one attention; the result as JSON."""
+    kernels = bench.kernels
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
         calls = {SUBJECT: operands.ours(), **operands.vendor()}
@@ -310,7 +311,7 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
         own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
     return {
         "case": asdict(case), "flops": case.flops, "copies": operands.count,
-        **result,
+        "compiled": bench.kernels - kernels, **result,
     }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ class Bench:
     @property
     def kernels(self) -> int:
         """Kernels that were compiled so far."""
-        return len(self.session.kernels._kernels)
+        return len(self.session.kernels)
 
     def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
         """Random tensors that begin at aligned addresses."""

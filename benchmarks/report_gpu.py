@@ -103,8 +103,8 @@ def _products(document: Document) -> Iterator[str]:
         )
     made = [case for case in document["cases"] if case["compiled"]]
     yield (
-        f"Kernels were compiled for {len(made)} of {len(document['cases'])} shapes: the first "
-        "whose operands lie as they do."
+        f"Kernels were compiled for {len(made)} of {len(document['cases'])} cases: the first of "
+        "their kind; how many rows or keys there are is no part of a kind."
     )
     yield ""
     yield from _padding(document["cases"])

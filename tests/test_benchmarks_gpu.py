@@ -92,6 +92,7 @@ def test_every_attention_is_right(dry):
         assert all(entry["median_s"] > 0 for entry in case["engines"].values())
         assert all(0 < error <= 1 for error in case["errors"].values())
     assert any(len(case["engines"]) == 3 for case in cases)
+    assert cases[0]["compiled"] > 0
 
 
 def test_regret_compares_plans_of_the_library(dry):

@@ -40,6 +40,19 @@ def product(m: int, ours_s: float, theirs_s: float) -> dict:
     }
 
 
+def attention_case() -> dict:
+    """As `benchmarks.gpu_attention` leaves one: no extents by the names that products have."""
+    return {
+        "label": "decode bfloat16 32/8x128 1*1x333",
+        "case": {"set": "decode", "multiply": "bfloat16", "rows": [1], "keys": [333]},
+        "compiled": 3,
+        "engines": {
+            "ftuner": {"median_s": 2e-5, "host_s": 1e-5, "fraction_of_peak": 0.25},
+            "torch": {"median_s": 3e-5, "host_s": 5e-6},
+        },
+    }
+
+
 def encoder_cases() -> list[dict]:
     graph = ", CUDA graph"
     first = {"first_s": 0.7, "last_s": 2e-3, "compiled": 1}
@@ -77,6 +90,7 @@ def test_report_of_a_gpu(tmp_path):
     documents = [
         made("gemm", products, left=3),
         made("compiled", [layer]),
+        made("attention", [attention_case()]),
         made("regret", [{"label": "llama-8b 7x8x8", **seconds}]),
         made("models", encoder_cases(), error="NotImplementedError: something"),
         made("correct", [{"label": "a check", "right": False, "raised": "ValueError: why"}]),
@@ -93,7 +107,9 @@ def test_report_of_a_gpu(tmp_path):
         "| llama-8b | bfloat16 | 2 | 1.00 | 0.50 (7x8x8) | 1 | 1 | 0.50 |",
         "| 1 | 2.00 | 0.50 |",
         "| 8x8 | 2 | 2.00 | 1.00 | 30.0 s | 0 |",
-        "Kernels were compiled for 1 of 2 shapes",
+        "Kernels were compiled for 1 of 2 cases",
+        "| decode | bfloat16 | 1 | 1.50 | 1.50 (1*1x333) | 0 | 1 | 0.25 |",
+        "Kernels were compiled for 1 of 1 cases",
         "| multiples of 64 | 2 | 4.00 | 4.00 |",
         "| 1 | 3.0% | 3.0% (7x8x8) | 2.00 s | 10.0 us | 200000 |",
         "| MiniLM, tf32 | 2 | 1.73 (1.50) | 1.25 (1.25) | 3.00 (3.00) |",
