@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks import minilm
-from benchmarks.gpu_bench import SUBJECT, TORCH_TYPES, Bench
+from benchmarks.gpu_bench import LAUNCHES, SUBJECT, TORCH_TYPES, Bench
 from benchmarks.onnx_models import (
     BERT_BASE,
     LLAMA_BLOCK,
@@ -71,8 +71,25 @@ class Subject:
     tolerance: float
 
 
-def loaded(bench: Bench, path: Path, dtype: str) -> GpuModel:
-    """A model file on the bench's device, as `ftuner.load` gives it."""
+@dataclass(frozen=True)
+class Loaded:
+    """One model file twice, with kernels in common: what is recorded of a model stays so, and each
+    has weights of its own."""
+
+    recording: GpuModel
+    """As `ftuner.load` gives it: shapes that come again are recorded as CUDA graphs."""
+    launching: GpuModel
+    """Of which nothing is recorded."""
+
+
+def loaded(bench: Bench, path: Path, dtype: str) -> Loaded:
+    """A model file on the bench's device."""
+    found = Loaded(_model(bench, path, dtype), _model(bench, path, dtype))
+    found.launching.record(False)
+    return found
+
+
+def _model(bench: Bench, path: Path, dtype: str) -> GpuModel:
     if bench.dry:
         return GpuModel(optimised(import_model(path).graph), bench.session)
     options: dict[str, Any] = {} if dtype == TF32 else {"dtype": dtype}
@@ -82,14 +99,14 @@ def loaded(bench: Bench, path: Path, dtype: str) -> GpuModel:
 
 
 def _subject(
-    bench: Bench, dtype: str, model: GpuModel, module: torch.nn.Module, positions: int,
+    bench: Bench, dtype: str, model: Loaded, module: torch.nn.Module, positions: int,
     output: int = 0, vocabulary: int = 0,
 ) -> Subject:  # fmt: skip
     """`vocabulary`: of token ids, which come with a mask; 0 for a model of hidden states."""
     backend = "eager" if bench.dry else "inductor"
     dynamic = torch.compile(module, dynamic=True, backend=backend)
     static = torch.compile(module, dynamic=False, backend=backend)
-    names = [spec.name for spec in model.inputs]
+    names = [spec.name for spec in model.recording.inputs]
     numbers = np.random.default_rng(0)
 
     def tokens(shape: Shape) -> Feeds:
@@ -100,9 +117,12 @@ def _subject(
         return {"input_ids": ids.to(bench.device), "attention_mask": mask.to(bench.device)}
 
     def states(shape: Shape) -> Feeds:
-        (spec,) = model.inputs
+        (spec,) = model.recording.inputs
         like = TORCH_TYPES[spec.dtype]
         return {names[0]: torch.randn((*shape, int(spec.shape[-1])), device=bench.device).to(like)}
+
+    def ours(model: GpuModel) -> Run:
+        return lambda feeds: model.run({n: feeds[n] for n in names})[output]
 
     def of(function: Callable[..., torch.Tensor]) -> Run:
         return lambda feeds: function(*feeds.values())
@@ -110,7 +130,8 @@ def _subject(
     return Subject(
         dtype,
         {
-            SUBJECT: lambda feeds: model.run({n: feeds[n] for n in names})[output],
+            SUBJECT: ours(model.recording),
+            LAUNCHES: ours(model.launching),
             EAGER: of(module),
             COMPILED: of(dynamic),
         },
@@ -154,7 +175,7 @@ def _minilm(bench: Bench) -> Subject:
         return _written(bench, TF32, MINILM)
     model = loaded(bench, path, TF32)
     module = minilm.torch_encoder(path).to(bench.device)
-    output = [spec.name for spec in model.outputs].index(minilm.EMBEDDING)
+    output = [spec.name for spec in model.recording.outputs].index(minilm.EMBEDDING)
     return _subject(
         bench, TF32, model, module, MINILM.positions, output, minilm.VOCABULARY
     )  # fmt: skip
