@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -19,6 +19,10 @@ from ftuner.runtime.gpu.session import GpuSession
 
 SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
 """Ours, as users get it; and models of which nothing is recorded."""
+VENDOR, ONE_BY_ONE = "torch", "torch, one by one"
+"""PyTorch's libraries; and the same of many, launched one after the other."""
+MAIN = "bfloat16"
+"""What results are wanted of most."""
 KIND, DRY_KIND = "gpu", "gpu-dry"
 """Kinds of document: results of a device, and what only shows that the script works."""
 GRANULE = 128
@@ -156,6 +160,55 @@ def shuffled(cases: Iterable[_Case]) -> list[_Case]:
     found = list(cases)
     random.Random(0).shuffle(found)
     return found
+
+
+class Labelled(Protocol):
+    """A case of operands of one element type."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def multiply(self) -> str: ...
+
+    @property
+    def flops(self) -> int: ...
+
+
+_Labelled = TypeVar("_Labelled", bound=Labelled)
+
+
+def ordered(cases: Iterable[_Labelled]) -> list[_Labelled]:
+    """Without order, but those of the element type that results are wanted of most come first."""
+    return sorted(shuffled(cases), key=lambda case: case.multiply != MAIN)
+
+
+def run_cases(
+    bench: Bench, section: Section, cases: Iterable[_Labelled],
+    run: Callable[[Bench, _Labelled], dict[str, Any]],
+) -> None:  # fmt: skip
+    """Cases one after the other, until the section's time is over; `run` gives a result as JSON."""
+    left = 0
+    for case in cases:
+        if section.known(case.label):
+            continue
+        if bench.left_s <= 0:
+            left += 1
+            continue
+        kernels, began = bench.kernels, time.perf_counter()
+        result = run(bench, case)
+        took_s = time.perf_counter() - began
+        section.add(case.label, **result, compiled=bench.kernels - kernels, took_s=took_s)
+    section.document["left"] = left
+
+
+def with_share(bench: Bench, case: Labelled, result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a case with the share of the chip's peak that ours has, where that is known."""
+    own = result["engines"][SUBJECT]
+    if "min_s" in own:
+        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
+        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
+    return result
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import number, table
@@ -39,7 +39,7 @@ def models(document: Document) -> Iterator[str]:
     yield from _starts(by_model)
     yield from _by_shape(shapes)
     yield from _buckets(buckets)
-    yield from _refused(document["cases"])
+    yield from refused(document["cases"])
 
 
 def _plain(case: Case) -> float | None:
@@ -145,7 +145,7 @@ def _buckets(cases: Iterable[Case]) -> Iterator[str]:
         yield from table(head, rows)
 
 
-def _refused(cases: Iterable[Case]) -> Iterator[str]:
+def refused(cases: Iterable[Case]) -> Iterator[str]:
     """Each reason once, with the shapes that it holds for."""
     found: dict[tuple[str, str], list[str]] = {}
     for case in cases:
@@ -154,6 +154,10 @@ def _refused(cases: Iterable[Case]) -> Iterator[str]:
                 found.setdefault((name, entry["refused"]), []).append(case["label"])
     for (name, why), labels in found.items():
         first = why.splitlines()[0]
-        yield f"- refused: {name} on {len(labels)} shapes ({labels[0]}, ...): {first}"
+        yield f"- refused: {name} on {_listed(labels)}: {first}"
     if found:
         yield ""
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{len(labels)} cases ({labels[0]}, ...)"

@@ -31,6 +31,7 @@ def product(m: int, ours_s: float, theirs_s: float) -> dict:
         "label": f"llama-8b bfloat16 nt {m}x8x8",
         "compiled": int(m == 1),
         "case": {"set": "llama-8b", "multiply": "bfloat16", "m": m},
+        "ratio_median": theirs_s / ours_s,
         "engines": {
             "ftuner": {"median_s": ours_s, "host_s": 1e-5, "fraction_of_peak": 0.5},
             "torch": {"median_s": theirs_s, "host_s": 5e-6},
@@ -46,9 +47,12 @@ def attention_case() -> dict:
         "label": "decode bfloat16 32/8x128 1*1x333",
         "case": {"set": "decode", "multiply": "bfloat16", "rows": [1], "keys": [333]},
         "compiled": 3,
+        "ratio_median": 1.25,
         "engines": {
             "ftuner": {"median_s": 2e-5, "host_s": 1e-5, "fraction_of_peak": 0.25},
             "torch": {"median_s": 3e-5, "host_s": 5e-6},
+            "torch, FlashAttention": {"median_s": 2.5e-5, "host_s": 9e-6},
+            "torch, cuDNN": {"refused": "RuntimeError: No available kernel.\nWhy"},
         },
     }
 
@@ -104,11 +108,16 @@ def test_report_of_a_gpu(tmp_path):
     for expected in (
         "## Some GPU",
         "driver 580.1, CUDA 13.0",
-        "| llama-8b | bfloat16 | 2 | 1.00 | 0.50 (7x8x8) | 1 | 1 | 0.50 |",
+        "### gemm against the best peer of each case",
+        "| llama-8b | bfloat16 | 2 | 1.00 | 0.50 (7x8x8) | 1 | 1 | 1.00 | 0.50 |",
         "| 1 | 2.00 | 0.50 |",
         "| 8x8 | 2 | 2.00 | 1.00 | 30.0 s | 0 |",
         "Kernels were compiled for 1 of 2 cases",
-        "| decode | bfloat16 | 1 | 1.50 | 1.50 (1*1x333) | 0 | 1 | 0.25 |",
+        "### attention against the best peer of each case",
+        "Peers: torch; torch, FlashAttention; torch, cuDNN.",
+        "| decode | bfloat16 | 1 | 1.25 | 1.25 (1*1x333) | 0 | 1 | 1.50 | 0.25 |",
+        "- refused: torch, cuDNN on decode bfloat16 32/8x128 1*1x333: RuntimeError: No available "
+        "kernel.\n",
         "Kernels were compiled for 1 of 1 cases",
         "| multiples of 64 | 2 | 4.00 | 4.00 |",
         "| 1 | 3.0% | 3.0% (7x8x8) | 2.00 s | 10.0 us | 200000 |",
@@ -117,7 +126,7 @@ def test_report_of_a_gpu(tmp_path):
         "| MiniLM 1x8 | 1.00 | 1.50 | 0.50 | 1.25 | 3.00 |",
         "| MiniLM 1x9 | 1.00 | 2.00 | – | – | – |",
         "| MiniLM 1x8 | 16 | 21.0 s | 4.00 | 2.00 |",
-        "- refused: ftuner on 1 shapes (MiniLM 1x9, ...): it waits",
+        "- refused: ftuner on MiniLM 1x9: it waits",
         "- wrong: a check: ValueError: why",
         "| compile, empty cache: 28 kernels | 9.00 s |",
         "- gemm: 3 cases, for lack of time",
