@@ -4,7 +4,6 @@ it the same in PyTorch."""
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,8 +39,6 @@ Run = Callable[[Feeds], torch.Tensor]
 
 EAGER, COMPILED = "torch", "torch.compile"
 TF32, BFLOAT16 = "tf32", "bfloat16"
-HALF = BFLOAT16 if "dtype" in inspect.signature(inference.load).parameters else TF32
-"""What models of many weights are run in."""
 TOLERANCES = {TF32: 2e-2, BFLOAT16: 6e-2}
 """Of outputs against those of PyTorch's modules, over the largest: both round between layers."""
 DRY_TOLERANCE = 1e-3
@@ -158,12 +155,12 @@ def _written(bench: Bench, dtype: str, shape: Encoder | Decoder) -> Subject:
 
 def _bert(bench: Bench) -> Subject:
     shape = TINY_ENCODER if bench.dry else BERT_BASE
-    return _written(bench, TF32 if bench.dry else HALF, shape)
+    return _written(bench, TF32 if bench.dry else BFLOAT16, shape)
 
 
 def _llama(bench: Bench) -> Subject:
     shape = TINY_DECODER if bench.dry else LLAMA_BLOCK
-    return _written(bench, TF32 if bench.dry else HALF, shape)
+    return _written(bench, TF32 if bench.dry else BFLOAT16, shape)
 
 
 def _minilm(bench: Bench) -> Subject:

@@ -103,7 +103,8 @@ def test_regret_compares_plans_of_the_library(dry):
     (case,) = results.load(dry / "gpu-dry-regret.json")["cases"]
     assert case["wrong"] == []
     assert case["candidates"] > 1
-    assert case["regret"] >= 0
+    assert "chosen" in case["timings"]
+    assert len(case["timings"]) == case["candidates"] + 1
 
 
 def test_a_layer_is_compiled_once_for_all_rows(dry):
