@@ -107,22 +107,35 @@ def captured(run: Run, feeds: Feeds, device: torch.device) -> Run:
 
 
 class _Calls:
-    """Calls of all engines on the inputs of one shape; engines that fail or err say why."""
+    """Calls of all engines on the inputs of one shape, each as it takes them; engines that fail or
+    err say why."""
 
     def __init__(self, bench: Bench, subject: Subject, shape: Shape) -> None:
         self._bench, self._subject, self._length = bench, subject, shape[1]
         self.feeds = [subject.feeds(shape) for _ in range(COPIES)]
+        self.given, self.padded = (
+            [subject.given(feeds, is_padded) for feeds in self.feeds] for is_padded in (False, True)
+        )
         self.calls: dict[str, list[Call]] = {}
         self.refused: dict[str, dict[str, str]] = {}
         self._expected: torch.Tensor | None = None
 
-    def add(self, name: str, prepare: Callable[[], Run]) -> None:
-        """An engine, if the run that `prepare` makes gives what eager PyTorch does."""
-        # Not the inputs that a graph was captured on: it must read those that it is given.
-        checked = self.feeds[-1]
+    def of(self, name: str) -> list[Feeds]:
+        """The inputs of an engine that runs without padding."""
+        return self.feeds if name in (SUBJECT, LAUNCHES) else self.given
+
+    def inputs(self, length: int) -> list[Feeds]:
+        """Those of PyTorch's modules, to be padded to a length."""
+        return self.given if length == self._length else self.padded
+
+    def add(self, name: str, prepare: Callable[[], Run], inputs: list[Feeds] | None = None) -> None:
+        """An engine, if the run that `prepare` makes gives what eager PyTorch does. `inputs`: if
+        not those `of` the engine."""
+        own = self.of(name) if inputs is None else inputs
         try:
             run = prepare()
-            y = run(checked)
+            # Not the inputs that a graph was captured on: it must read those that it is given.
+            y = run(own[-1])
         except Exception as error:
             # One that the device does not get over is raised again here, and ends the section.
             self._bench.synchronize()
@@ -131,29 +144,30 @@ class _Calls:
             self.refused[name] = {"refused": f"{type(error).__name__}: {error}"}
             return
         if self._expected is None:
-            self._expected = self._subject.runs[EAGER](checked)
+            self._expected = self._subject.runs[EAGER](self.given[-1])
         difference = _difference(y, self._expected)
         if not difference <= self._subject.tolerance:
             self.refused[name] = {"refused": f"differs by {difference:.2g}"}
             return
-        self.calls[name] = [lambda run=run, f=f: run(f) for f in self.feeds]
+        self.calls[name] = [lambda run=run, f=f: run(f) for f in own]
 
     def add_captured(self, name: str, run: Run) -> None:
         if not self._bench.dry:
-            self.add(name + GRAPH, lambda: captured(run, self.feeds[0], self._bench.device))
+            self.add(name + GRAPH, lambda: captured(run, self.given[0], self._bench.device))
 
     def add_padded(self, name: str, run: Run, length: int, plain: bool = True) -> None:
         """An engine on padded inputs, its outputs cut to the length that was asked for."""
         own, device = self._length, self._bench.device
+        inputs = self.inputs(length)
         if plain:
-            self.add(name, lambda: lambda feeds: trimmed(run(padded(feeds, length)), own))
+            self.add(name, lambda: lambda feeds: trimmed(run(padded(feeds, length)), own), inputs)
 
         def replayed() -> Run:
-            whole = captured(run, padded(self.feeds[0], length), device)
+            whole = captured(run, padded(inputs[0], length), device)
             return lambda feeds: trimmed(whole(feeds), own)
 
         if not self._bench.dry:
-            self.add(name + GRAPH, replayed)
+            self.add(name + GRAPH, replayed, inputs)
 
     def timed(self) -> dict[str, Any]:
         settings = SETTINGS
@@ -196,7 +210,7 @@ def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
 
         def started(name: str = name, run: Run = run) -> Run:
             if name != LAUNCHES:
-                first[name] = first_calls(bench, name, run, calls.feeds)
+                first[name] = first_calls(bench, name, run, calls.of(name))
             return run
 
         calls.add(name, started)
@@ -213,7 +227,7 @@ def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     calls = _Calls(bench, subject, shape)
     with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
         began = time.perf_counter()
-        subject.static(padded(calls.feeds[0], length))
+        subject.static(padded(calls.inputs(length)[0], length))
         bench.synchronize()
         compile_s = time.perf_counter() - began
         for name in (SUBJECT, LAUNCHES):

@@ -1,5 +1,10 @@
 """The models that are measured on a GPU, each loaded from its ONNX file as a user would, and beside
-it the same in PyTorch."""
+it the same in PyTorch.
+
+Each is given what its user would give it, made outside of what is timed: PyTorch's modules hidden
+states of their own element type, ours float32 as its file says, whatever it is held in; and token
+ids come with a mask where something is padded, which ours always takes, as its file says.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +44,7 @@ Run = Callable[[Feeds], torch.Tensor]
 
 EAGER, COMPILED = "torch", "torch.compile"
 TF32, BFLOAT16 = "tf32", "bfloat16"
+TOKENS = "input_ids"
 TOLERANCES = {TF32: 2e-2, BFLOAT16: 6e-2}
 """Of outputs against those of PyTorch's modules, over the largest: both round between layers."""
 DRY_TOLERANCE = 1e-3
@@ -59,13 +65,26 @@ class Subject:
     dtype: str
     """What is multiplied: `tf32` of a model in float32, or what the model is loaded in."""
     runs: Mapping[str, Run]
-    """By engine."""
+    """By engine: ours on `feeds`, all others on what `given` makes of them."""
+    given: Callable[[Feeds, bool], Feeds]
+    """What PyTorch's modules take; and whether they are padded to a bucket."""
     static: Run
     """Compiled by PyTorch anew for each shape."""
     positions: int
     """The longest length."""
     feeds: Callable[[Shape], Feeds]
     tolerance: float
+
+
+def given(feeds: Feeds, dtype: str, is_padded: bool) -> Feeds:
+    """What a module of PyTorch takes of the inputs of a model, of which it holds the weights in an
+    element type."""
+    if TOKENS not in feeds:
+        return {name: x.to(TORCH_TYPES[dtype]) for name, x in feeds.items()}
+    # Shorter sentences are padded in a batch; one alone is as long as it is.
+    if is_padded or len(feeds[TOKENS]) > 1:
+        return feeds
+    return {TOKENS: feeds[TOKENS]}
 
 
 @dataclass(frozen=True)
@@ -111,7 +130,7 @@ def _subject(
         mask = torch.ones(shape, dtype=torch.int64)
         mask[1::2, (shape[1] + 1) // 2 :] = 0
         ids = torch.from_numpy(numbers.integers(0, vocabulary, shape))
-        return {"input_ids": ids.to(bench.device), "attention_mask": mask.to(bench.device)}
+        return {TOKENS: ids.to(bench.device), "attention_mask": mask.to(bench.device)}
 
     def states(shape: Shape) -> Feeds:
         (spec,) = model.recording.inputs
@@ -132,6 +151,7 @@ def _subject(
             EAGER: of(module),
             COMPILED: of(dynamic),
         },
+        lambda feeds, is_padded: given(feeds, dtype, is_padded),
         of(static),
         positions,
         tokens if vocabulary else states,

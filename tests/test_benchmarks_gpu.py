@@ -373,6 +373,27 @@ def test_buckets():
     assert padded_lengths(300, 384) == {two: 384, many: 320}
 
 
+def test_modules_are_given_what_their_users_give():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    pytest.importorskip("onnx")
+    from benchmarks.gpu_subjects import given
+    from benchmarks.onnx_models import TINY_ENCODER
+    from benchmarks.torch_models import made
+
+    (states,) = given({"x": torch.randn(1, 3, 8)}, "bfloat16", False).values()
+    assert states.dtype == torch.bfloat16
+    ids = torch.randint(0, TINY_ENCODER.vocabulary, (2, 5))
+    feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    alone = {name: x[:1] for name, x in feeds.items()}
+    assert set(given(feeds, "tf32", False)) == set(given(alone, "tf32", True)) == set(feeds)
+    assert set(given(alone, "tf32", False)) == {"input_ids"}
+    module = made(TINY_ENCODER, torch.device("cpu"))
+    torch.testing.assert_close(
+        module(*given(alone, "tf32", False).values()), module(*alone.values())
+    )
+
+
 def test_captures_replay_on_the_inputs_given(monkeypatch):
     """With a device of ours in place of CUDA, which runs again what was captured."""
     torch = pytest.importorskip("torch")
