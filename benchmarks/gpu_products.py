@@ -23,6 +23,9 @@ from benchmarks.gpu_bench import (
     with_share,
 )
 from benchmarks.gpu_cases import LLAMA_LAYERS, Product, bmm_cases, dry_cases, gemm_cases
+from benchmarks.gpu_groups import Grouped, grouped_cases
+from benchmarks.gpu_groups import dry_cases as dry_groups
+from benchmarks.gpu_groups import run_case as run_grouped
 from benchmarks.gpu_padding import padded_rows
 from benchmarks.gpu_timing import Call
 
@@ -114,13 +117,17 @@ def gemm(bench: Bench, section: Section) -> None:
 
 
 def bmm(bench: Bench, section: Section) -> None:
-    """Batches of products of two inputs."""
-    if not bench.dry:
-        run_cases(bench, section, shuffled(bmm_cases()), run_case)
-        return
-    plain = next(dry_cases())
-    few = (replace(plain, batch=3, layout=layout) for layout in ("nt", "nn"))
-    run_cases(bench, section, few, run_case)
+    """Batches of products of two inputs: of one size, and grouped."""
+    cases: list[Product | Grouped] = [*bmm_cases(), *grouped_cases()]
+    if bench.dry:
+        plain = next(dry_cases())
+        cases = [replace(plain, batch=3, layout=layout) for layout in ("nt", "nn")]
+        cases += dry_groups()
+    run_cases(bench, section, cases if bench.dry else shuffled(cases), _run_any)
+
+
+def _run_any(bench: Bench, case: Product | Grouped) -> dict[str, Any]:
+    return run_grouped(bench, case) if isinstance(case, Grouped) else run_case(bench, case)
 
 
 def compiled(bench: Bench, section: Section) -> None:

@@ -57,7 +57,8 @@ def test_every_check_and_every_engine_is_right(dry):
     for name in ("gemm", "bmm"):
         for case in results.load(dry / f"gpu-dry-{name}.json")["cases"]:
             padded = PADDED if case["case"]["multiply"] == "float16" and name == "gemm" else set()
-            assert set(case["engines"]) == {"ftuner", "torch"} | padded
+            vendor = "torch, one by one" if "groups" in case["case"] else "torch"
+            assert set(case["engines"]) == {"ftuner", vendor} | padded
             assert all(entry["median_s"] > 0 for entry in case["engines"].values())
 
 
@@ -323,13 +324,37 @@ def test_requests_of_unequal_length_are_given_to_any_varlen_attn():
                 assert operands.error(call(), number, False) < 1.0
 
 
+def test_grouped_products_of_pytorch_are_right():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from benchmarks.gpu_bench import Bench
+    from benchmarks.gpu_groups import GROUPED_MM, Grouped, Operands
+    from benchmarks.gpu_timing import HostMeter
+
+    bench = Bench(SimpleNamespace(device=torch.device("cpu")), HostMeter(), dry=True)
+    experts = Grouped("experts", "bfloat16", ((3, 24, 16), (0, 24, 16), (17, 24, 16)))
+    unequal = Grouped("unequal", "bfloat16", ((3, 24, 16), (5, 8, 0), (17, 7, 33)))
+    peers = [set(Operands(bench, case).vendor()) for case in (experts, unequal)]
+    assert peers == [{"torch, one by one", GROUPED_MM}, {"torch, one by one"}]
+    for case in (experts, unequal):
+        operands = Operands(bench, case)
+        for calls in operands.vendor().values():
+            for number, call in enumerate(calls):
+                assert operands.error(call, number) < 1.0
+        # Of the copies of another number.
+        assert operands.error(operands.vendor()["torch, one by one"][0], 1) > 1.0
+
+
 def test_the_workloads_fit_the_caches_they_should_not():
     pytest.importorskip("torch")
+    pytest.importorskip("triton")
     from benchmarks.gpu_cases import MAX_COPIES, bmm_cases, gemm_cases
+    from benchmarks.gpu_groups import grouped_cases
 
     l2_bytes = 50 << 20
-    cases = [*gemm_cases(), *bmm_cases()]
+    cases = [*gemm_cases(), *bmm_cases(), *grouped_cases()]
     assert len(cases) > 300
+    assert len({case.label for case in cases}) == len(cases)
     for case in cases:
         copies = case.copies(l2_bytes)
         assert copies >= 2
