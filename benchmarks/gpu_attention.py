@@ -1,33 +1,55 @@
 """Attention on a GPU against PyTorch's: over lengths, one position at a time, and requests of
-unequal length, which PyTorch takes padded."""
+unequal length.
+
+Requests of one length are given to `scaled_dot_product_attention` as it chooses its kernels, and
+with cuDNN's and FlashAttention's alone. Those of unequal length are given to it padded, and one by
+one; and as they lie to `varlen_attn`, in versions of PyTorch that have it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from benchmarks.gpu_bench import (
     CONFIDENCE,
     INPUT_ROUNDOFF,
+    ONE_BY_ONE,
     SUBJECT,
+    VENDOR,
     Bench,
     Section,
     finite,
     multiplying,
+    ordered,
+    run_cases,
+    with_share,
 )
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
-from benchmarks.gpu_products import VENDOR
 from benchmarks.gpu_timing import Call
 from ftuner.runtime.gpu.attending import GpuAttending
 
-ONE_BY_ONE = "torch, one by one"
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # Versions before it came.
+    varlen_attn = None
+
+BACKENDS = {
+    "torch, cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "torch, FlashAttention": SDPBackend.FLASH_ATTENTION,
+}
+"""Engines of one kernel, beside what PyTorch chooses."""
+DRY_BACKENDS = ("torch, FlashAttention",)
+"""Those that PyTorch has on a CPU, too."""
+VARLEN = "torch, varlen_attn"
 LLAMA, BERT = (32, 8, 128), (12, 12, 64)
 """Heads, heads of keys and values, and elements of a head: of Llama 3 8B and of BERT-base."""
 LENGTHS = (1, 7, 33, 77, 128, 197, 333, 512, 777, 1024, 1531, 2048, 3000, 4096, 6001, 8192)
@@ -39,8 +61,6 @@ REQUESTS = (
     (5, 1024, 33, 333, 77, 2048, 7, 512), (128,) * 7 + (4096,),
     (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597),
 )  # fmt: skip
-MOST_SCORES = 2**36
-"""Of a case; larger ones tell nothing that smaller ones do not."""
 CHECKED_ROWS = 16
 CHECKED_LONG, CHECKED_THIN = (2, 4, 2, 333, 777, 64), (1, 8, 2, 3, 5000, 128)
 CHECKED_ODD, CHECKED_DRY = (3, 2, 2, 70, 133, 37), (2, 4, 2, 5, 19, 8)
@@ -95,13 +115,12 @@ class Attention:
 
 
 def attention_cases() -> Iterator[Attention]:
-    """The most wanted first."""
+    """bfloat16 of all kinds, and a few of the other element types."""
     for heads, causal in ((LLAMA, True), (BERT, False)):
         for batch in BATCHES:
             for n in LENGTHS:
-                if batch * heads[0] * n * n <= MOST_SCORES:
-                    lengths = (n,) * batch
-                    yield Attention("lengths", "bfloat16", *heads, lengths, lengths, causal)
+                lengths = (n,) * batch
+                yield Attention("lengths", "bfloat16", *heads, lengths, lengths, causal)
     for batch in (1, 8, 32):
         for n in DECODE_LENGTHS:
             yield Attention("decode", "bfloat16", *LLAMA, (1,) * batch, (n,) * batch, False)
@@ -128,7 +147,7 @@ class Operands:
     """Copies of the operands of an attention, and calls of engines on them."""
 
     def __init__(self, bench: Bench, case: Attention) -> None:
-        self.case, self.count = case, 2
+        self.case, self.count, self._dry = case, 2, bench.dry
         if not bench.dry:
             self.count = case.copies(bench.session.hardware.l2_bytes)
         self._attend = GpuAttending(bench.session.attentions)
@@ -154,13 +173,43 @@ class Operands:
         return [lambda x=x: self._attend(*x, **options) for x in operands]
 
     def vendor(self) -> dict[str, list[Call]]:
-        if not self.case.ragged:
-            return {VENDOR: [self._whole(*x) for x in zip(self.q, self.k, self.v, strict=True)]}
+        """By engine. What an engine has no kernel for it refuses when it is called."""
         every = list(zip(self.q, self.k, self.v, strict=True))
-        return {
-            VENDOR: [self._padded(*x) for x in every],
-            ONE_BY_ONE: [self._one_by_one(*x) for x in every],
-        }
+        if self.case.ragged:
+            found = {
+                VENDOR: [self._padded(*x) for x in every],
+                ONE_BY_ONE: [self._one_by_one(*x) for x in every],
+            }
+            # Its kernel is of CUDA alone.
+            if varlen_attn is not None and not self._dry:
+                found[VARLEN] = self.varlen(varlen_attn)
+            return found
+        found = {VENDOR: [self._whole(*x) for x in every]}
+        for name, backend in BACKENDS.items():
+            if not self._dry or name in DRY_BACKENDS:
+                found[name] = [_limited(self._whole(*x), backend) for x in every]
+        return found
+
+    def varlen(self, function: Callable[..., Any]) -> list[Call]:
+        """Requests of unequal length as they lie. `function`: `varlen_attn`, which has been told
+        of causal masks and of heads that share keys in several ways; before it was told of the
+        latter it took them, if its kernel did."""
+        case, known = self.case, inspect.signature(function).parameters
+        options: dict[str, Any] = {}
+        if case.causal:
+            options |= {"is_causal": True} if "is_causal" in known else {"window_size": (-1, 0)}
+        if case.heads != case.kv_heads and "enable_gqa" in known:
+            options["enable_gqa"] = True
+        q_ends, k_ends = (
+            torch.tensor(ends, dtype=torch.int32, device=self.q[0].device) for ends in self.offsets
+        )
+        bounds = q_ends, k_ends, max(case.rows), max(case.keys)
+
+        def bind(*operands: torch.Tensor) -> Call:
+            lying = [x.transpose(0, 1) for x in operands]
+            return lambda: function(*lying, *bounds, **options).transpose(0, 1)
+
+        return [bind(*x) for x in zip(self.q, self.k, self.v, strict=True)]
 
     def _whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
         rows, keys = q.shape[-2], k.shape[-2]
@@ -221,6 +270,16 @@ class Operands:
             error = error_of(own, *part, self.case.multiply, self.case.causal)
             worst = max(worst, error)
         return worst
+
+
+def _limited(call: Call, backend: SDPBackend) -> Call:
+    """A call for which PyTorch may choose one kernel only; raises where that does not take it."""
+
+    def limited() -> object:
+        with sdpa_kernel(backend):
+            return call()
+
+    return limited
 
 
 def error_of(
@@ -304,25 +363,12 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
             calls,
             lambda name, number: operands.error(calls[name][number](), number, name == VENDOR),
         )
-    own = result["engines"][SUBJECT]
-    if "min_s" in own:
-        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
-        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
     return {
         "case": asdict(case), "flops": case.flops, "copies": operands.count,
-        **result,
+        **with_share(bench, case, result),
     }  # fmt: skip
 
 
 def attention(bench: Bench, section: Section) -> None:
-    """Cases one after the other, until the section's time is over."""
-    section.document["left"] = 0
-    for case in dry_cases() if bench.dry else attention_cases():
-        if section.known(case.label):
-            continue
-        if bench.left_s <= 0:
-            section.document["left"] += 1
-            continue
-        began = time.perf_counter()
-        result = run_case(bench, case)
-        section.add(case.label, **result, took_s=time.perf_counter() - began)
+    """Layers' attention, decoding, chunks and requests of unequal length."""
+    run_cases(bench, section, dry_cases() if bench.dry else ordered(attention_cases()), run_case)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,7 +17,12 @@ from benchmarks.gpu_timing import Call, Meter, Settings, measure
 from benchmarks.results import Document, compare, load, save
 from ftuner.runtime.gpu.session import GpuSession
 
-SUBJECT = "ftuner"
+SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
+"""Ours, as users get it; and models of which nothing is recorded."""
+VENDOR, ONE_BY_ONE = "torch", "torch, one by one"
+"""PyTorch's libraries; and the same of many, launched one after the other."""
+MAIN = "bfloat16"
+"""What results are wanted of most."""
 KIND, DRY_KIND = "gpu", "gpu-dry"
 """Kinds of document: results of a device, and what only shows that the script works."""
 GRANULE = 128
@@ -97,7 +102,7 @@ class Bench:
     @property
     def kernels(self) -> int:
         """Kernels that were compiled so far."""
-        return len(self.session.kernels._kernels)
+        return len(self.session.kernels)
 
     def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
         """Random tensors that begin at aligned addresses."""
@@ -113,7 +118,8 @@ class Bench:
         """Timings of engines, and the subject's ratios to the best of the others."""
         timings = measure(engines, self.meter, settings or self.settings, self.rng)
         found = {name: asdict(timing) for name, timing in timings.items()}
-        return {"engines": found, **compare(found, SUBJECT)}
+        ranked = {name: entry for name, entry in found.items() if name != LAUNCHES}
+        return {"engines": found, **compare(ranked, SUBJECT)}
 
     def checked(
         self, engines: Mapping[str, Sequence[Call]], error: Callable[[str, int], float],
@@ -154,6 +160,55 @@ def shuffled(cases: Iterable[_Case]) -> list[_Case]:
     found = list(cases)
     random.Random(0).shuffle(found)
     return found
+
+
+class Labelled(Protocol):
+    """A case of operands of one element type."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def multiply(self) -> str: ...
+
+    @property
+    def flops(self) -> int: ...
+
+
+_Labelled = TypeVar("_Labelled", bound=Labelled)
+
+
+def ordered(cases: Iterable[_Labelled]) -> list[_Labelled]:
+    """Without order, but those of the element type that results are wanted of most come first."""
+    return sorted(shuffled(cases), key=lambda case: case.multiply != MAIN)
+
+
+def run_cases(
+    bench: Bench, section: Section, cases: Iterable[_Labelled],
+    run: Callable[[Bench, _Labelled], dict[str, Any]],
+) -> None:  # fmt: skip
+    """Cases one after the other, until the section's time is over; `run` gives a result as JSON."""
+    left = 0
+    for case in cases:
+        if section.known(case.label):
+            continue
+        if bench.left_s <= 0:
+            left += 1
+            continue
+        kernels, began = bench.kernels, time.perf_counter()
+        result = run(bench, case)
+        took_s = time.perf_counter() - began
+        section.add(case.label, **result, compiled=bench.kernels - kernels, took_s=took_s)
+    section.document["left"] = left
+
+
+def with_share(bench: Bench, case: Labelled, result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a case with the share of the chip's peak that ours has, where that is known."""
+    own = result["engines"][SUBJECT]
+    if "min_s" in own:
+        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
+        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
+    return result
 
 
 @contextmanager

@@ -40,10 +40,11 @@ def _operands(
     return a, [lie(bench.copies(1, (k, n), multiply)[0]) for _, n, k in sizes]
 
 
-def _worst(
+def worst_of(
     found: Sequence[torch.Tensor], a: Sequence[torch.Tensor], b: Sequence[torch.Tensor],
-    multiply: Multiply,
+    multiply: str,
 ) -> float:  # fmt: skip
+    """The largest error of all products, over what rounding explains."""
     return max(
         error_of(y, x, w, multiply) for y, x, w in zip(found, a, b, strict=True) if y.numel()
     )
@@ -53,7 +54,7 @@ def plain(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     """Aligned groups of unequal extents, some of them empty: one launch."""
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
     found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
-    return _worst(found, a, b, multiply)
+    return worst_of(found, a, b, multiply)
 
 
 def _mixed(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
@@ -65,7 +66,7 @@ def _mixed(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     ]
     a, b = [x for xs, _ in made for x in xs], [y for _, ys in made for y in ys]
     found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
-    return _worst(found, a, b, multiply)
+    return worst_of(found, a, b, multiply)
 
 
 def _many(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
@@ -80,7 +81,7 @@ def _many(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
         a, b = _operands(bench, multiply, sizes, torch.clone)
         calls.append((GroupedMatmul(session.grouped)(Groups([*a], [*b], None)), a, b))
     for found, a, b in calls:
-        worst = max(worst, _worst(found, a, b, multiply))
+        worst = max(worst, worst_of(found, a, b, multiply))
     return worst
 
 
@@ -88,21 +89,21 @@ def _results_over_operands(bench: Bench, session: GpuSession, multiply: Multiply
     a, b = _operands(bench, multiply, [(64, 64, 64)] * 3, torch.clone)
     x = [t.clone() for t in a]
     found = GroupedMatmul(session.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
-    return _worst(found, a, b, multiply)
+    return worst_of(found, a, b, multiply)
 
 
 def _every_tile(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     """Each block tile of the library on its own, of which the planner would choose one."""
     whole = bench.session
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
-    worst = _worst(GroupedMatmul(whole.grouped)(Groups([*a], [*b], None)), a, b, multiply)
+    worst = worst_of(GroupedMatmul(whole.grouped)(Groups([*a], [*b], None)), a, b, multiply)
     for tile in whole.library(matrix_dtype(a[0], "a"), multiply).tiles:
         products = GroupedProducts(
             whole.device,
             whole.kernels,
             lambda dtype, how, t=tile: replace(whole.library(dtype, how), tiles=(t,)),
         )
-        error = _worst(GroupedMatmul(products)(Groups([*a], [*b], None)), a, b, multiply)
+        error = worst_of(GroupedMatmul(products)(Groups([*a], [*b], None)), a, b, multiply)
         if not error <= 1.0:
             raise ArithmeticError(f"{tile} errs by {error:.3g} of what rounding explains")
         worst = max(worst, error)

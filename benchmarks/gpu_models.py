@@ -2,8 +2,16 @@
 shape, and padded to buckets; each with and without CUDA graphs.
 
 Times are what the caller waits for, launches included: shapes change from call to call in use, and
-then nothing hides them. With a CUDA graph a shape, or its bucket, is captured first; replays are
-timed with the copy of the inputs to where the graph reads them.
+then nothing hides them. Like is compared with like:
+
+- Launches: of ours a model that records nothing, against PyTorch without CUDA graphs.
+- CUDA graphs: of ours a model as users get it, which by itself records a shape at its third run
+  where that pays, against PyTorch in a CUDA graph captured here for the shape or its bucket. Both
+  copy the inputs to where the graph reads them. Ours alone also copies the outputs, which are the
+  caller's; those of PyTorch's graph are overwritten by its next replay.
+
+Where a model has indices, ours reads after each run whether one was out of range, in both ways; so
+it cannot be captured from outside.
 """
 
 from __future__ import annotations
@@ -17,7 +25,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import SUBJECT, Bench, Section, finite, multiplying, shuffled
+from benchmarks.gpu_bench import (
+    LAUNCHES,
+    SUBJECT,
+    Bench,
+    Section,
+    finite,
+    multiplying,
+    shuffled,
+)
 from benchmarks.gpu_padding import PADDED, padded, padded_lengths, trimmed
 from benchmarks.gpu_subjects import COMPILED, EAGER, Feeds, Run, Shape, Subject, Wanted, wanted
 from benchmarks.gpu_timing import Call, Settings
@@ -25,7 +41,7 @@ from benchmarks.gpu_timing import Call, Settings
 SETTINGS = Settings(ahead=False, rounds=7)
 COPIES = 4
 """Inputs that calls rotate through."""
-FIRST_CALLS = 10
+FIRST_CALLS, DRY_FIRST_CALLS = 10, 3
 GRAPH = ", CUDA graph"
 STATIC = "torch.compile for a bucket"
 """Of a static shape, padded to powers of two."""
@@ -91,53 +107,67 @@ def captured(run: Run, feeds: Feeds, device: torch.device) -> Run:
 
 
 class _Calls:
-    """Calls of all engines on the inputs of one shape; engines that fail or err say why."""
+    """Calls of all engines on the inputs of one shape, each as it takes them; engines that fail or
+    err say why."""
 
     def __init__(self, bench: Bench, subject: Subject, shape: Shape) -> None:
         self._bench, self._subject, self._length = bench, subject, shape[1]
         self.feeds = [subject.feeds(shape) for _ in range(COPIES)]
+        self.given, self.padded = (
+            [subject.given(feeds, is_padded) for feeds in self.feeds] for is_padded in (False, True)
+        )
         self.calls: dict[str, list[Call]] = {}
         self.refused: dict[str, dict[str, str]] = {}
         self._expected: torch.Tensor | None = None
 
-    def add(self, name: str, prepare: Callable[[], Run]) -> None:
-        """An engine, if the run that `prepare` makes gives what eager PyTorch does."""
-        # Not the inputs that a graph was captured on: it must read those that it is given.
-        checked = self.feeds[-1]
+    def of(self, name: str) -> list[Feeds]:
+        """The inputs of an engine that runs without padding."""
+        return self.feeds if name in (SUBJECT, LAUNCHES) else self.given
+
+    def inputs(self, length: int) -> list[Feeds]:
+        """Those of PyTorch's modules, to be padded to a length."""
+        return self.given if length == self._length else self.padded
+
+    def add(self, name: str, prepare: Callable[[], Run], inputs: list[Feeds] | None = None) -> None:
+        """An engine, if the run that `prepare` makes gives what eager PyTorch does. `inputs`: if
+        not those `of` the engine."""
+        own = self.of(name) if inputs is None else inputs
         try:
             run = prepare()
-            y = run(checked)
+            # Not the inputs that a graph was captured on: it must read those that it is given.
+            y = run(own[-1])
         except Exception as error:
             # One that the device does not get over is raised again here, and ends the section.
             self._bench.synchronize()
-            if name == SUBJECT:
+            if name in (SUBJECT, LAUNCHES):
                 traceback.print_exc()
             self.refused[name] = {"refused": f"{type(error).__name__}: {error}"}
             return
         if self._expected is None:
-            self._expected = self._subject.runs[EAGER](checked)
+            self._expected = self._subject.runs[EAGER](self.given[-1])
         difference = _difference(y, self._expected)
         if not difference <= self._subject.tolerance:
             self.refused[name] = {"refused": f"differs by {difference:.2g}"}
             return
-        self.calls[name] = [lambda run=run, f=f: run(f) for f in self.feeds]
+        self.calls[name] = [lambda run=run, f=f: run(f) for f in own]
 
     def add_captured(self, name: str, run: Run) -> None:
         if not self._bench.dry:
-            self.add(name + GRAPH, lambda: captured(run, self.feeds[0], self._bench.device))
+            self.add(name + GRAPH, lambda: captured(run, self.given[0], self._bench.device))
 
     def add_padded(self, name: str, run: Run, length: int, plain: bool = True) -> None:
         """An engine on padded inputs, its outputs cut to the length that was asked for."""
         own, device = self._length, self._bench.device
+        inputs = self.inputs(length)
         if plain:
-            self.add(name, lambda: lambda feeds: trimmed(run(padded(feeds, length)), own))
+            self.add(name, lambda: lambda feeds: trimmed(run(padded(feeds, length)), own), inputs)
 
         def replayed() -> Run:
-            whole = captured(run, padded(self.feeds[0], length), device)
+            whole = captured(run, padded(inputs[0], length), device)
             return lambda feeds: trimmed(whole(feeds), own)
 
         if not self._bench.dry:
-            self.add(name + GRAPH, replayed)
+            self.add(name + GRAPH, replayed, inputs)
 
     def timed(self) -> dict[str, Any]:
         settings = SETTINGS
@@ -154,32 +184,37 @@ def _difference(y: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def first_calls(bench: Bench, name: str, run: Run, feeds: list[Feeds]) -> dict[str, Any]:
-    """Seconds of the first calls of a shape, the first and the last of them, and what they had
-    compiled."""
+    """Seconds of the first calls of a shape, the first three and the last of them, and what they
+    had compiled. Ours binds the shape in the first and records it in the third."""
     before = compiled_by(bench).get(name, 0)
     seconds = []
-    for number in range(2 if bench.dry else FIRST_CALLS):
+    for number in range(DRY_FIRST_CALLS if bench.dry else FIRST_CALLS):
         bench.synchronize()
         began = time.perf_counter()
         run(feeds[number % len(feeds)])
         bench.synchronize()
         seconds.append(time.perf_counter() - began)
     compiled = compiled_by(bench).get(name, 0) - before
-    return {"first_s": seconds[0], "last_s": seconds[-1], "compiled": compiled}
+    return {
+        "first_s": seconds[0], "second_s": seconds[1], "third_s": seconds[2],
+        "last_s": seconds[-1], "compiled": compiled,
+    }  # fmt: skip
 
 
 def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
-    """Check and time one shape; the result as JSON."""
+    """Check and time one shape; the result as JSON. First calls are those of engines for which the
+    shape is new: where nothing is recorded, kernels and plans are already there."""
     calls = _Calls(bench, subject, shape)
     first: dict[str, Any] = {}
     for name, run in subject.runs.items():
 
         def started(name: str = name, run: Run = run) -> Run:
-            first[name] = first_calls(bench, name, run, calls.feeds)
+            if name != LAUNCHES:
+                first[name] = first_calls(bench, name, run, calls.of(name))
             return run
 
         calls.add(name, started)
-        if name in calls.calls:
+        if name in calls.calls and name not in (SUBJECT, LAUNCHES):
             calls.add_captured(name, run)
     for name, length in padded_lengths(shape[1], subject.positions).items():
         calls.add_padded(name, subject.runs[EAGER], length)
@@ -192,11 +227,11 @@ def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     calls = _Calls(bench, subject, shape)
     with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
         began = time.perf_counter()
-        subject.static(padded(calls.feeds[0], length))
+        subject.static(padded(calls.inputs(length)[0], length))
         bench.synchronize()
         compile_s = time.perf_counter() - began
-        calls.add(SUBJECT, lambda: subject.runs[SUBJECT])
-        calls.add_captured(SUBJECT, subject.runs[SUBJECT])
+        for name in (SUBJECT, LAUNCHES):
+            calls.add(name, lambda name=name: subject.runs[name])
         calls.add_padded(STATIC, subject.static, length, plain=bench.dry)
         result = calls.timed()
     return {"compile_s": compile_s, "bucket": length, **result}

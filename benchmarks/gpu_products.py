@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import SUBJECT, Bench, Section, error_of, multiplying, shuffled
+from benchmarks.gpu_bench import (
+    MAIN,
+    SUBJECT,
+    VENDOR,
+    Bench,
+    Section,
+    error_of,
+    multiplying,
+    ordered,
+    run_cases,
+    shuffled,
+    with_share,
+)
 from benchmarks.gpu_cases import LLAMA_LAYERS, Product, bmm_cases, dry_cases, gemm_cases
+from benchmarks.gpu_groups import Grouped, grouped_cases
+from benchmarks.gpu_groups import dry_cases as dry_groups
+from benchmarks.gpu_groups import run_case as run_grouped
 from benchmarks.gpu_padding import padded_rows
 from benchmarks.gpu_timing import Call
 
-MAIN = "bfloat16"
-VENDOR = "torch"
-"""cuBLAS, behind PyTorch."""
 COMPILED = "torch-max-autotune"
 COMPILED_MODE = "max-autotune-no-cudagraphs"
 COMPILED_ROWS = (2048, 17, 77, 333, 1024, 5, 4096, 128)
@@ -83,7 +95,6 @@ class Operands:
 def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) -> dict[str, Any]:
     """Check and time one product; the result as JSON. `more`: functions of x and the stored weight,
     by name."""
-    kernels = bench.kernels
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
         calls = {SUBJECT: operands.ours(), VENDOR: operands.vendor()}
@@ -94,53 +105,29 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
         result = bench.checked(
             calls, lambda name, number: operands.error(calls[name][number], number)
         )
-    own = result["engines"][SUBJECT]
-    if "min_s" in own:
-        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
-        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
     return {
-        "case": asdict(case),
-        "flops": case.flops,
-        "copies": operands.count,
-        "compiled": bench.kernels - kernels,
-        **result,
-    }
-
-
-def run_cases(bench: Bench, section: Section, cases: Iterable[Product]) -> None:
-    """Cases one after the other, until the section's time is over."""
-    left = 0
-    for case in cases:
-        if section.known(case.label):
-            continue
-        if bench.left_s <= 0:
-            left += 1
-            continue
-        began = time.perf_counter()
-        result = run_case(bench, case)
-        section.add(case.label, **result, took_s=time.perf_counter() - began)
-    section.document["left"] = left
-
-
-def ordered(cases: Iterable[Product]) -> list[Product]:
-    """Without order, but those of the element type that results are wanted of most come first."""
-    return sorted(shuffled(cases), key=lambda case: case.multiply != MAIN)
+        "case": asdict(case), "flops": case.flops, "copies": operands.count,
+        **with_share(bench, case, result),
+    }  # fmt: skip
 
 
 def gemm(bench: Bench, section: Section) -> None:
     """Layers without bias, of a constant weight and any number of rows."""
-    run_cases(bench, section, dry_cases() if bench.dry else ordered(gemm_cases()))
+    run_cases(bench, section, dry_cases() if bench.dry else ordered(gemm_cases()), run_case)
 
 
 def bmm(bench: Bench, section: Section) -> None:
-    """Batches of products of two inputs."""
-    if not bench.dry:
-        run_cases(bench, section, shuffled(bmm_cases()))
-        return
-    plain = next(dry_cases())
-    run_cases(
-        bench, section, (replace(plain, batch=3, layout=layout) for layout in ("nt", "nn"))
-    )  # fmt: skip
+    """Batches of products of two inputs: of one size, and grouped."""
+    cases: list[Product | Grouped] = [*bmm_cases(), *grouped_cases()]
+    if bench.dry:
+        plain = next(dry_cases())
+        cases = [replace(plain, batch=3, layout=layout) for layout in ("nt", "nn")]
+        cases += dry_groups()
+    run_cases(bench, section, cases if bench.dry else shuffled(cases), _run_any)
+
+
+def _run_any(bench: Bench, case: Product | Grouped) -> dict[str, Any]:
+    return run_grouped(bench, case) if isinstance(case, Grouped) else run_case(bench, case)
 
 
 def compiled(bench: Bench, section: Section) -> None:

@@ -1,10 +1,14 @@
 """The models that are measured on a GPU, each loaded from its ONNX file as a user would, and beside
-it the same in PyTorch."""
+it the same in PyTorch.
+
+Each is given what its user would give it, made outside of what is timed: PyTorch's modules hidden
+states of their own element type, ours float32 as its file says, whatever it is held in; and token
+ids come with a mask where something is padded, which ours always takes, as its file says.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks import minilm
-from benchmarks.gpu_bench import SUBJECT, TORCH_TYPES, Bench
+from benchmarks.gpu_bench import LAUNCHES, SUBJECT, TORCH_TYPES, Bench
 from benchmarks.onnx_models import (
     BERT_BASE,
     LLAMA_BLOCK,
@@ -40,8 +44,7 @@ Run = Callable[[Feeds], torch.Tensor]
 
 EAGER, COMPILED = "torch", "torch.compile"
 TF32, BFLOAT16 = "tf32", "bfloat16"
-HALF = BFLOAT16 if "dtype" in inspect.signature(inference.load).parameters else TF32
-"""What models of many weights are run in."""
+TOKENS = "input_ids"
 TOLERANCES = {TF32: 2e-2, BFLOAT16: 6e-2}
 """Of outputs against those of PyTorch's modules, over the largest: both round between layers."""
 DRY_TOLERANCE = 1e-3
@@ -62,7 +65,9 @@ class Subject:
     dtype: str
     """What is multiplied: `tf32` of a model in float32, or what the model is loaded in."""
     runs: Mapping[str, Run]
-    """By engine."""
+    """By engine: ours on `feeds`, all others on what `given` makes of them."""
+    given: Callable[[Feeds, bool], Feeds]
+    """What PyTorch's modules take; and whether they are padded to a bucket."""
     static: Run
     """Compiled by PyTorch anew for each shape."""
     positions: int
@@ -71,8 +76,36 @@ class Subject:
     tolerance: float
 
 
-def loaded(bench: Bench, path: Path, dtype: str) -> GpuModel:
-    """A model file on the bench's device, as `ftuner.load` gives it."""
+def given(feeds: Feeds, dtype: str, is_padded: bool) -> Feeds:
+    """What a module of PyTorch takes of the inputs of a model, of which it holds the weights in an
+    element type."""
+    if TOKENS not in feeds:
+        return {name: x.to(TORCH_TYPES[dtype]) for name, x in feeds.items()}
+    # Shorter sentences are padded in a batch; one alone is as long as it is.
+    if is_padded or len(feeds[TOKENS]) > 1:
+        return feeds
+    return {TOKENS: feeds[TOKENS]}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One model file twice, with kernels in common: what is recorded of a model stays so, and each
+    has weights of its own."""
+
+    recording: GpuModel
+    """As `ftuner.load` gives it: shapes that come again are recorded as CUDA graphs."""
+    launching: GpuModel
+    """Of which nothing is recorded."""
+
+
+def loaded(bench: Bench, path: Path, dtype: str) -> Loaded:
+    """A model file on the bench's device."""
+    found = Loaded(_model(bench, path, dtype), _model(bench, path, dtype))
+    found.launching.record(False)
+    return found
+
+
+def _model(bench: Bench, path: Path, dtype: str) -> GpuModel:
     if bench.dry:
         return GpuModel(optimised(import_model(path).graph), bench.session)
     options: dict[str, Any] = {} if dtype == TF32 else {"dtype": dtype}
@@ -82,14 +115,14 @@ def loaded(bench: Bench, path: Path, dtype: str) -> GpuModel:
 
 
 def _subject(
-    bench: Bench, dtype: str, model: GpuModel, module: torch.nn.Module, positions: int,
+    bench: Bench, dtype: str, model: Loaded, module: torch.nn.Module, positions: int,
     output: int = 0, vocabulary: int = 0,
 ) -> Subject:  # fmt: skip
     """`vocabulary`: of token ids, which come with a mask; 0 for a model of hidden states."""
     backend = "eager" if bench.dry else "inductor"
     dynamic = torch.compile(module, dynamic=True, backend=backend)
     static = torch.compile(module, dynamic=False, backend=backend)
-    names = [spec.name for spec in model.inputs]
+    names = [spec.name for spec in model.recording.inputs]
     numbers = np.random.default_rng(0)
 
     def tokens(shape: Shape) -> Feeds:
@@ -97,12 +130,15 @@ def _subject(
         mask = torch.ones(shape, dtype=torch.int64)
         mask[1::2, (shape[1] + 1) // 2 :] = 0
         ids = torch.from_numpy(numbers.integers(0, vocabulary, shape))
-        return {"input_ids": ids.to(bench.device), "attention_mask": mask.to(bench.device)}
+        return {TOKENS: ids.to(bench.device), "attention_mask": mask.to(bench.device)}
 
     def states(shape: Shape) -> Feeds:
-        (spec,) = model.inputs
+        (spec,) = model.recording.inputs
         like = TORCH_TYPES[spec.dtype]
         return {names[0]: torch.randn((*shape, int(spec.shape[-1])), device=bench.device).to(like)}
+
+    def ours(model: GpuModel) -> Run:
+        return lambda feeds: model.run({n: feeds[n] for n in names})[output]
 
     def of(function: Callable[..., torch.Tensor]) -> Run:
         return lambda feeds: function(*feeds.values())
@@ -110,10 +146,12 @@ def _subject(
     return Subject(
         dtype,
         {
-            SUBJECT: lambda feeds: model.run({n: feeds[n] for n in names})[output],
+            SUBJECT: ours(model.recording),
+            LAUNCHES: ours(model.launching),
             EAGER: of(module),
             COMPILED: of(dynamic),
         },
+        lambda feeds, is_padded: given(feeds, dtype, is_padded),
         of(static),
         positions,
         tokens if vocabulary else states,
@@ -137,12 +175,12 @@ def _written(bench: Bench, dtype: str, shape: Encoder | Decoder) -> Subject:
 
 def _bert(bench: Bench) -> Subject:
     shape = TINY_ENCODER if bench.dry else BERT_BASE
-    return _written(bench, TF32 if bench.dry else HALF, shape)
+    return _written(bench, TF32 if bench.dry else BFLOAT16, shape)
 
 
 def _llama(bench: Bench) -> Subject:
     shape = TINY_DECODER if bench.dry else LLAMA_BLOCK
-    return _written(bench, TF32 if bench.dry else HALF, shape)
+    return _written(bench, TF32 if bench.dry else BFLOAT16, shape)
 
 
 def _minilm(bench: Bench) -> Subject:
@@ -154,7 +192,7 @@ def _minilm(bench: Bench) -> Subject:
         return _written(bench, TF32, MINILM)
     model = loaded(bench, path, TF32)
     module = minilm.torch_encoder(path).to(bench.device)
-    output = [spec.name for spec in model.outputs].index(minilm.EMBEDDING)
+    output = [spec.name for spec in model.recording.outputs].index(minilm.EMBEDDING)
     return _subject(
         bench, TF32, model, module, MINILM.positions, output, minilm.VOCABULARY
     )  # fmt: skip

@@ -31,7 +31,7 @@ def flops(batch: int, length: int) -> int:
 
 def torch_encoder(path: Path) -> Any:
     """The encoder as a PyTorch module with the weights of the file: tokens and mask to the pooled
-    embedding."""
+    embedding; without a mask all is seen."""
     onnx, torch = importlib.import_module("onnx"), importlib.import_module("torch")
     graph = onnx.load(path).graph
     tensors = {t.name: torch.tensor(onnx.numpy_helper.to_array(t)) for t in graph.initializer}
@@ -77,15 +77,19 @@ def torch_encoder(path: Path) -> Any:
                                   self.kept[f"{at}_output_dense_bias"])  # fmt: skip
             return self.norm(y + x, f"{at}_output_LayerNorm")
 
-        def forward(self, tokens: Any, mask: Any) -> Any:
-            weight = mask.to(torch.float32)
+        def forward(self, tokens: Any, mask: Any = None) -> Any:
             x = self.kept["embeddings_word_embeddings_weight"][tokens]
             x = x + self.kept["embeddings_position_embeddings_weight"][: tokens.shape[1]]
             x = x + self.kept["embeddings_token_type_embeddings_weight"][0]
             x = self.norm(x, "embeddings_LayerNorm")
-            added = (1.0 - weight)[:, None, None, :] * torch.finfo(torch.float32).min
+            weight = added = None
+            if mask is not None:
+                weight = mask.to(torch.float32)
+                added = (1.0 - weight)[:, None, None, :] * torch.finfo(torch.float32).min
             for number in range(LAYERS):
                 x = self.layer(x, added, number)
+            if weight is None:
+                return x.mean(1)
             total = (x * weight[:, :, None]).sum(1)
             return total / weight.sum(1, keepdim=True).clamp(min=1e-9)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.markdown import number, table
-from benchmarks.report_gpu_models import models
+from benchmarks.report_gpu_models import models, refused
 from benchmarks.results import Document, geomean, load, ratio_of
 
 KIND = "gpu"
@@ -62,25 +62,25 @@ def _correct(document: Document) -> Iterator[str]:
 def _products(document: Document) -> Iterator[str]:
     groups: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
     by_rows: dict[int, list[tuple[float, float]]] = {}
-    refused = []
+    vendor: dict[tuple[str, str], list[float]] = {}
     for result in document["cases"]:
-        engines, case = result["engines"], result["case"]
-        refused += [
-            f"- refused: {name} on {result['label']}: {entry['refused']}"
-            for name, entry in engines.items()
-            if "refused" in entry
-        ]
-        ratio = ratio_of(engines, VENDOR, SUBJECT)
+        engines, case, ratio = result["engines"], result["case"], result["ratio_median"]
         if ratio is None:
             continue
         share = engines[SUBJECT].get("fraction_of_peak")
         key = (case["set"], case["multiply"])
         groups.setdefault(key, []).append((result["label"], ratio, share))
+        default = ratio_of(engines, VENDOR, SUBJECT)
+        vendor.setdefault(key, []).extend([] if default is None else [default])
         if case["set"] == LAYERS and case["multiply"] == "bfloat16" and share:
             by_rows.setdefault(case["m"], []).append((ratio, share))
-    yield f"### {document['set']} against {VENDOR}"
+    yield f"### {document['set']} against the best peer of each case"
     yield ""
-    head = ("set", "elements", "cases", "geomean", "least", f"under {FEW}", "wins", "share of peak")
+    names = {n: None for case in document["cases"] for n in case["engines"] if n != SUBJECT}
+    yield f"Peers: {'; '.join(names)}."
+    yield ""
+    head = ("set", "elements", "cases", "geomean", "least", f"under {FEW}", "wins",
+            f"geomean against {VENDOR}", "share of peak")  # fmt: skip
     rows = []
     for (name, multiply), cases in groups.items():
         label, least, _ = min(cases, key=lambda case: case[1])
@@ -89,7 +89,8 @@ def _products(document: Document) -> Iterator[str]:
             (
                 name, multiply, str(len(cases)), number(geomean(r for _, r, _ in cases)),
                 f"{least:.2f} ({label.rsplit(' ', 1)[-1]})", str(sum(r < FEW for _, r, _ in cases)),
-                str(sum(r >= 1.0 for _, r, _ in cases)), number(geomean(shares)),
+                str(sum(r >= 1.0 for _, r, _ in cases)), number(geomean(vendor[name, multiply])),
+                number(geomean(shares)),
             )
         )  # fmt: skip
     yield from table(head, rows)
@@ -103,14 +104,12 @@ def _products(document: Document) -> Iterator[str]:
         )
     made = [case for case in document["cases"] if case["compiled"]]
     yield (
-        f"Kernels were compiled for {len(made)} of {len(document['cases'])} shapes: the first "
-        "whose operands lie as they do."
+        f"Kernels were compiled for {len(made)} of {len(document['cases'])} cases: the first of "
+        "their kind; how many rows or keys there are is no part of a kind."
     )
     yield ""
     yield from _padding(document["cases"])
-    yield from refused
-    if refused:
-        yield ""
+    yield from refused(document["cases"])
 
 
 def _padding(cases: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -23,7 +23,7 @@ class _EncoderLayer(nn.Module):
         self.mixed_norm, self.norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
         self.up, self.down = nn.Linear(width, shape.inner), nn.Linear(shape.inner, width)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         q, k, v = (_heads(f(x), self.shape.heads) for f in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(q, k, v, mask)
         x = self.mixed_norm(self.out(_merged(mixed)) + x)
@@ -31,7 +31,7 @@ class _EncoderLayer(nn.Module):
 
 
 class EncoderModule(nn.Module):
-    """A BERT: token ids and a mask to the last hidden states."""
+    """A BERT: token ids and a mask to the last hidden states; without a mask all is seen."""
 
     def __init__(self, shape: Encoder) -> None:
         super().__init__()
@@ -41,11 +41,13 @@ class EncoderModule(nn.Module):
         self.norm = nn.LayerNorm(shape.width, EPSILON)
         self.layers = nn.ModuleList([_EncoderLayer(shape) for _ in range(shape.layers)])
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         length = tokens.shape[1]
         x = self.norm(self.words(tokens) + self.kind + self.positions.weight[:length])
-        hidden = 1.0 - mask[:, None, None, :].to(x.dtype)
-        added = (hidden * torch.finfo(x.dtype).min).expand(-1, -1, length, -1)
+        added = None
+        if mask is not None:
+            hidden = 1.0 - mask[:, None, None, :].to(x.dtype)
+            added = (hidden * torch.finfo(x.dtype).min).expand(-1, -1, length, -1)
         for layer in self.layers:
             x = layer(x, added)
         return x
@@ -82,7 +84,7 @@ class _DecoderLayer(nn.Module):
 
 
 class DecoderModule(nn.Module):
-    """Blocks of a Llama: hidden states to those behind them."""
+    """Blocks of a Llama: hidden states, of the weights' element type, to those behind them."""
 
     def __init__(self, shape: Decoder) -> None:
         super().__init__()
@@ -91,7 +93,6 @@ class DecoderModule(nn.Module):
         self.layers = nn.ModuleList([_DecoderLayer(shape) for _ in range(shape.layers)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.to(self.cosines.dtype)
         length = x.shape[1]
         for layer in self.layers:
             x = layer(x, self.cosines[:length], self.sines[:length])
