@@ -18,6 +18,7 @@ from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
 from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.gemm_arguments import gemm_arguments
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import BlockPlanner, block_planner_for
 from ftuner.planner.block_price import Candidate, Priced
@@ -51,7 +52,8 @@ class Forced(Products):
             "parts": plan.parts,
         }
         launched = self._kernels.kernel(gemm_source(kernel))
-        return made._replace(kernel=launched, plan=plan, numbers=numbers)
+        arguments = tuple(argument.name for argument in gemm_arguments(kernel))
+        return made._replace(kernel=launched, plan=plan, arguments=arguments, numbers=numbers)
 
 
 def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:
