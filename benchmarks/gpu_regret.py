@@ -18,10 +18,10 @@ from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
 from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.codegen.triton.gemm_arguments import gemm_arguments
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import BlockPlanner, block_planner_for
 from ftuner.planner.block_price import Candidate, Priced
+from ftuner.runtime.gpu.launching import Kernel
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import matrix_dtype
@@ -38,22 +38,13 @@ class Forced(Products):
         super().__init__(session.device, session.kernels, counters, session.block_library)
         self._plan = plan
 
-    def _make(self, *arguments: Any) -> Any:
-        made = super()._make(*arguments)
+    def _planned(self, like: Any, problem: BlockProblem) -> tuple[BlockPlan, Kernel]:
         given = self._plan.kernel
         kernel = self._library(given.dtype, given.multiply).kernel(
-            given.tiles, given.a_order, given.b_order, given.aligned, given.split, given.epilogue,
-            made.plan.problem.c_aligned,
+            given.tiles, given.a_order, given.b_order, given.aligned, given.split, like.epilogue,
+            like.c_aligned,
         )  # fmt: skip
-        plan = self._plan._replace(kernel=kernel)
-        numbers = dict(made.numbers) | {
-            "rows": plan.rows,
-            "group": plan.group,
-            "parts": plan.parts,
-        }
-        launched = self._kernels.kernel(gemm_source(kernel))
-        arguments = tuple(argument.name for argument in gemm_arguments(kernel))
-        return made._replace(kernel=launched, plan=plan, arguments=arguments, numbers=numbers)
+        return self._plan._replace(kernel=kernel), self._kernels.kernel(gemm_source(kernel))
 
 
 def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:

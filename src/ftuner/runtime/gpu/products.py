@@ -75,6 +75,10 @@ class _Operands(NamedTuple):
         return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
 
 
+_Geometry = tuple[list[int], list[int], list[int]]
+"""Extents, strides and block of a tensor descriptor."""
+
+
 class _Prepared(NamedTuple):
     """Who plans such products, and all kernels that a plan may launch."""
 
@@ -90,10 +94,11 @@ class _Call(NamedTuple):
     arguments: tuple[str, ...]
     """Names, in the kernel's order."""
     numbers: Mapping[str, int]
-    apart: tuple[int, ...]
-    """Elements from one batch element to the next, of A, B, C and the epilogue's matrices."""
+    described: Mapping[str, _Geometry]
+    read: tuple[tuple[str, str], ...]
+    """Operands of the epilogue, and what the kernel calls them."""
     offsets: tuple[tuple[int, ...], ...]
-    """Of the same, in elements, for each launch."""
+    """Of A, B, C and the epilogue's matrices, in elements, for each launch."""
 
 
 class Products:
@@ -228,9 +233,7 @@ class Products:
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned)
-        prepared = self._prepare(like)
-        plan = prepared.planner.plan(problem, epilogue)
-        plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
+        plan, kernel = self._planned(like, problem)
         described = plan.kernel.loads == "descriptors"
         numbers = {
             "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
@@ -245,26 +248,32 @@ class Products:
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
         return _Call(
-            prepared.kernels[plan.kernel],
-            plan,
-            tuple(x.name for x in gemm_arguments(plan.kernel)),
-            numbers,
-            axis.strides,
-            tuple(offsets),
+            kernel=kernel,
+            plan=plan,
+            arguments=tuple(x.name for x in gemm_arguments(plan.kernel)),
+            numbers=numbers,
+            described=_geometries(plan, numbers, axis.strides),
+            read=tuple((x.name, operand_argument(x.name)) for x in operands_of(epilogue)),
+            offsets=tuple(offsets),
         )
+
+    def _planned(self, like: _Like, problem: BlockProblem) -> tuple[BlockPlan, Kernel]:
+        prepared = self._prepare(like)
+        plan = prepared.planner.plan(problem, like.epilogue)
+        plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
+        return plan, prepared.kernels[plan.kernel]
 
     def _values(self, call: _Call, operands: _Operands, offsets: tuple[int, ...]) -> dict[str, Any]:
         """Arguments by name, but for those that are made for each launch."""
-        values: dict[str, Any] = dict(call.numbers)
-        given = operands.given
-        matrices = {name: x for name, x in given.items() if x.dim() > 1}
-        a, b, c, *rest = [
-            moved(x, offset) for x, offset in zip(operands.matrices, offsets, strict=True)
-        ]
-        values |= _matrices(call, a, b, c)
-        placed = {**given, **dict(zip(matrices, rest, strict=True))}
-        for operand in operands_of(call.plan.kernel.epilogue):
-            values[operand_argument(operand.name)] = placed[operand.name]
+        a, b, c, *rest = map(moved, operands.matrices, offsets)
+        values: dict[str, Any] = {**call.numbers, "a": a, "b": b, "c": c}
+        bases = {"a": a, "b": b, "c": c}
+        for name, geometry in call.described.items():
+            values[name] = TensorDescriptor(bases[name[0]], *geometry)
+        matrices = iter(rest)
+        placed = {n: next(matrices) if x.dim() > 1 else x for n, x in operands.given.items()}
+        for name, argument in call.read:
+            values[argument] = placed[name]
         return values
 
     def _launch(self, call: _Call, values: Mapping[str, Any]) -> None:
@@ -328,38 +337,32 @@ def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
     return found
 
 
-def _matrices(call: _Call, a: Tensor, b: Tensor, c: Tensor) -> dict[str, Any]:
-    """A, B and C as the kernel takes them."""
-    kernel, p, numbers = call.plan.kernel, call.plan.problem, call.numbers
-    found: dict[str, Any] = {"a": a, "b": b, "c": c}
+def _geometries(
+    plan: BlockPlan, numbers: Mapping[str, int], apart: tuple[int, ...]
+) -> dict[str, _Geometry]:
+    """What the copy engine is told of A, B and C, by argument; nothing if they come by pointers."""
+    kernel, p = plan.kernel, plan.problem
     if kernel.loads == "pointers":
-        return found
-    a_apart, b_apart, c_apart = call.apart[:3]
+        return {}
+    a, b = stored_block(kernel.a_order, p.m, p.k), stored_block(kernel.b_order, p.n, p.k)
+    main = kernel.main
+    found = {
+        "b": _geometry(p.batch, apart[1], b, numbers["b_stride"],
+                       stored_block(kernel.b_order, main.bn, main.bk))
+    }  # fmt: skip
     for suffix, tile in zip(("", "_rest"), kernel.tiles, strict=False):
-        found[f"a{suffix}"] = _descriptor(
-            a, p.batch, a_apart, stored_block(kernel.a_order, p.m, p.k), numbers["a_stride"],
-            stored_block(kernel.a_order, tile.bm, tile.bk),
-        )  # fmt: skip
+        block = stored_block(kernel.a_order, tile.bm, tile.bk)
+        found[f"a{suffix}"] = _geometry(p.batch, apart[0], a, numbers["a_stride"], block)
         if kernel.stores_by_descriptor:
-            found[f"c{suffix}"] = _descriptor(
-                c,
-                p.batch,
-                c_apart,
-                (p.m, p.n),
-                numbers["c_row"],
-                (tile.bm, tile.bn // kernel.slices),
-            )
-    found["b"] = _descriptor(
-        b, p.batch, b_apart, stored_block(kernel.b_order, p.n, p.k), numbers["b_stride"],
-        stored_block(kernel.b_order, kernel.main.bn, kernel.main.bk),
-    )  # fmt: skip
+            block = tile.bm, tile.bn // kernel.slices
+            c_row = numbers["c_row"]
+            found[f"c{suffix}"] = _geometry(p.batch, apart[2], (p.m, p.n), c_row, block)
     return found
 
 
-def _descriptor(
-    x: Tensor, batch: int, apart: int, extents: tuple[int, int], stride: int,
-    block: tuple[int, int],
-) -> TensorDescriptor:  # fmt: skip
-    """What the copy engine is told of a batch of matrices, or of the one that all of it shares."""
+def _geometry(
+    batch: int, apart: int, extents: tuple[int, int], stride: int, block: tuple[int, int]
+) -> _Geometry:
+    """Extents, strides and block of a batch of matrices, or of the one that all of it shares."""
     elements, between_elements = (batch, apart) if apart else (1, extents[0] * stride)
-    return TensorDescriptor(x, [elements, *extents], [between_elements, stride, 1], [1, *block])
+    return [elements, *extents], [between_elements, stride, 1], [1, *block]
