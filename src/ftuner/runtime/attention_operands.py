@@ -12,9 +12,6 @@ import numpy as np
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
 from ftuner.runtime.arrays import as_array, on_gpu
 
-MAX_TOGETHER = 2**31 - 1
-"""Rows, or keys, of all requests that lie one after the other: offsets have 32 bits."""
-
 
 class Extents(NamedTuple):
     """Of one attention."""
@@ -150,6 +147,4 @@ def _offsets(value: object, name: str, total: int) -> tuple[int, ...]:
         raise ShapeError(f"{name} are {ends}; expected from 0 to {total}, the length they divide")
     if any(last < first for first, last in pairwise(found)):
         raise ShapeError(f"{name} descend: a request of less than nothing")
-    if total > MAX_TOGETHER:
-        raise ShapeError(f"{name} end at {total}; requests together have at most {MAX_TOGETHER}")
     return found

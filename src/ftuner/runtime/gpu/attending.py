@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.bounded import forget_oldest
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
@@ -20,7 +21,6 @@ from ftuner.runtime.attention_operands import (
 from ftuner.runtime.gpu.attention import MAX_CALLS, Attentions, Direct
 from ftuner.runtime.gpu.session import session_of
 from ftuner.runtime.gpu.tensors import (
-    ALIGNMENT_BYTES,
     Tensor,
     as_tensor,
     matrix_dtype,

@@ -12,6 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
+from ftuner.core.block import ALIGNMENT_BYTES, MOST_COUNTED
 from ftuner.core.block_attention import (
     MAX_EXTENT,
     AttentionCall,
@@ -46,13 +47,11 @@ from ftuner.runtime.gpu.attention_layout import (
 from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.recording import is_capturing
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.tensors import Tensor, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.workspace import Counters
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""
-MAX_ROWS = 2**31 - 1
-"""Extents are 32-bit integers in kernels; strides and offsets have 64."""
 MAX_UPLOADS = 64
 """Offsets of requests that stay on the device: the layers of a model share them."""
 
@@ -116,7 +115,8 @@ class Attentions:
             What `again` takes for tensors that lie alike, unless some of these were copied.
 
         Raises:
-            ShapeError: queries longer than a kernel takes, or 2^31 rows or keys and more.
+            ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
+                tiles, or parts of these.
         """
         causal: Causal = "none" if past is None else "first"
         return self._cut(q, k.mT, v, out, mask, weighting, (causal, past or 0, None))
@@ -213,8 +213,13 @@ class Attentions:
         q, k, v, out, *masks = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
-        if max(rows, keys) > MAX_ROWS:
-            raise ShapeError(f"attention of {rows} rows and {keys} keys: both end at 2^31 - 1")
+        # Rows see no more than all keys, and no less than none.
+        past = max(min(past, keys), -rows)
+        if max(rows, keys, rows + past) > MOST_COUNTED:
+            raise ShapeError(
+                f"attention of {rows} rows and {keys} keys, {past} of them before the rows: each "
+                f"ends at {MOST_COUNTED}, and so do rows behind others"
+            )
         count = batch.requests.extent if requests is None else len(requests.rows) - 1
         problem = BlockAttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
@@ -225,8 +230,12 @@ class Attentions:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
         prepared = self._prepare(form, problem.sharing > 1)
         plan = prepared.planner.plan(problem, lengths)
-        if plan.programs > MAX_ROWS:
-            raise ShapeError(f"attention in {plan.programs} tiles: at most 2^31 - 1 are launched")
+        counted = max(plan.programs, plan.blocks * plan.parts, plan.packed_rows)
+        if counted > MOST_COUNTED:
+            raise ShapeError(
+                f"attention in {counted} parts of tiles, parts of blocks of keys, or rows of heads "
+                f"that share keys: at most {MOST_COUNTED} are possible"
+            )
         described = described_keys(plan.kernel, k, v, batch)
         strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
         strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5

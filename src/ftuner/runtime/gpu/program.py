@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.runtime.gpu.recording import Recorder, Work
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
+from ftuner.runtime.gpu.tensors import Tensor
 
 log = logging.getLogger(__name__)
 RECORDED_RUN = 3
