@@ -8,6 +8,7 @@ import torch
 
 from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.bounded import forget_oldest
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.arrays import on_gpu
@@ -29,8 +30,10 @@ from ftuner.runtime.gpu.tensors import (
     writable,
 )
 
-_SIMPLE = (bool, int, float, tuple)
+_SIMPLE = frozenset((type(None), bool, int, float))
 """Types of options that are kept in recipes: they do not change."""
+_INTEGERS = frozenset((int,))
+"""Of the members of offsets likewise. Others may be equal to these and refused, or have no hash."""
 _ATTENDING: dict[torch.device, GpuAttending] = {}
 
 
@@ -86,7 +89,7 @@ class GpuAttending:
             matrix_dtype(x, name)
             same_dtype(tensors[0], x, name)
         extents = extents_of(*(x.shape for x in tensors))
-        number = checked_scale(scale, extents.depth)
+        number = checked_scale(scale, extents.depth, FLOAT32)
         shown = None
         if mask is not None:
             shown = as_tensor(mask, "mask", device)
@@ -128,8 +131,10 @@ class GpuAttending:
         say, or something may be wrong."""
         device = self._attentions.device
         found: list[object] = [torch.get_float32_matmul_precision(), *options]
-        if any(option is not None and type(option) not in _SIMPLE for option in options):
-            return None
+        for option in options:
+            kinds = {type(option)} if type(option) is not tuple else set(map(type, option))
+            if not kinds <= (_INTEGERS if type(option) is tuple else _SIMPLE):
+                return None
         for x in given:
             if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
                 return None

@@ -24,7 +24,7 @@ from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import INT32
 from ftuner.core.weighting import Weighting
 from ftuner.cost.blocks import loads_of
-from ftuner.errors import OperandError, ShapeError
+from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
     BlockAttentionPlan,
@@ -40,6 +40,7 @@ from ftuner.runtime.gpu.attention_layout import (
     attention_batch,
     call_strides,
     described_keys,
+    in_rows,
     mask_form,
     readable_mask,
     whole_loads,
@@ -149,7 +150,7 @@ class Attentions:
 
         Raises:
             ShapeError: as in `run`.
-            OperandError: the stream is captured in a CUDA graph.
+            UnsupportedKernelError: the stream is captured in a CUDA graph.
         """
         limit: Causal = "last" if causal else "none"
         return self._cut(q, k.mT, v, out, None, weighting, (limit, 0, requests))
@@ -288,13 +289,13 @@ class Attentions:
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
         """Offsets on the device, kept by stream: there they are complete when a launch reads them.
 
-        Raises OperandError while the stream is captured.
+        Raises UnsupportedKernelError while the stream is captured.
         """
         stream = 0
         if is_capturing(self.device):
-            raise OperandError(
+            raise UnsupportedKernelError(
                 "requests of unequal length cannot be captured in a CUDA graph: their offsets are "
-                "copied from the host"
+                "copied from the host; attend them one by one, or as a batch with a mask"
             )
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device).cuda_stream
@@ -314,7 +315,7 @@ def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
 
 def _readable(given: list[Tensor]) -> list[Tensor]:
     """The same, or copies, and memory for a result, that kernels read and write."""
-    arrays = [x if x.stride(-1) == 1 else x.contiguous() for x in given[:3]]
+    arrays = list(map(in_rows, given[:3]))
     out = given[3]
     if out.stride(-1) != 1:
         out = torch.empty(out.shape, dtype=out.dtype, device=out.device)
