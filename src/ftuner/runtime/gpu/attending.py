@@ -30,10 +30,8 @@ from ftuner.runtime.gpu.tensors import (
     writable,
 )
 
-_SIMPLE = frozenset((type(None), bool, int, float))
+_SIMPLE = (type(None), bool, int, float)
 """Types of options that are kept in recipes: they do not change."""
-_INTEGERS = frozenset((int,))
-"""Of the members of offsets likewise. Others may be equal to these and refused, or have no hash."""
 _ATTENDING: dict[torch.device, GpuAttending] = {}
 
 
@@ -131,10 +129,8 @@ class GpuAttending:
         say, or something may be wrong."""
         device = self._attentions.device
         found: list[object] = [torch.get_float32_matmul_precision(), *options]
-        for option in options:
-            kinds = {type(option)} if type(option) is not tuple else set(map(type, option))
-            if not kinds <= (_INTEGERS if type(option) is tuple else _SIMPLE):
-                return None
+        if not all(map(_is_simple, options)):
+            return None
         for x in given:
             if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
                 return None
@@ -142,6 +138,14 @@ class GpuAttending:
                 return None
             found += (x.shape, x.stride(), x.dtype, x.data_ptr() % ALIGNMENT_BYTES)
         return tuple(found)
+
+
+def _is_simple(option: object) -> bool:
+    """Whether all that is equal to an option is meant alike. Of offsets only integers are: floats
+    equal to them are refused, and lists among them have no hash."""
+    if type(option) is tuple:
+        return all(type(n) is int for n in option)
+    return type(option) in _SIMPLE
 
 
 def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
