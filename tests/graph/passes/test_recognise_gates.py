@@ -228,6 +228,12 @@ NO_HARD_SWISH: tuple[Body, ...] = (
 )
 
 
+@pytest.mark.parametrize("apply", [recognise_gelu_tanh, recognise_silu, recognise_hard_swish])
+def test_nodes_of_several_results(apply: Pass) -> None:
+    graph = graph_of(lambda g: g.add_many("top_k", g.given("x", B, 9), axis=1, k=4, largest=True))
+    assert ops(applied(apply, graph)) == ["top_k"]
+
+
 @pytest.mark.parametrize("number", range(len(NO_HARD_SWISH)))
 def test_what_is_no_hard_swish(number: int) -> None:
     assert_left_alone(recognise_hard_swish, NO_HARD_SWISH[number])
