@@ -182,8 +182,11 @@ def attention(
         DTypeError: another dtype, or two of them.
         OperandError: an object that is no array, or an `out` that is read-only; operands on
             several devices; offsets on a GPU, or beside a mask.
-        ConfigurationError: a scale that is no finite number.
+        ConfigurationError: a scale that is no finite number, or none of those that it is multiplied
+            as: of float64 where the operands are, else of float32.
         HardwareError: a GPU that kernels cannot run on.
+        UnsupportedKernelError: `q_offsets` while a CUDA graph is being captured: they are copied
+            from the host.
     """
     if any(on_gpu(x) for x in (q, k, v)):
         room = gpu_module("ftuner.runtime.gpu.attending")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -83,14 +84,14 @@ def test_what_was_reported(number: int) -> None:
         assert resident_tiles(hardware, form, tile) > 0
 
 
-tiles = st.builds(
-    AttentionTile, st.sampled_from((16, 32, 64)), st.sampled_from((16, 32, 64)), st.just(4),
-    st.integers(2, 3),
-)  # fmt: skip
+TILES = [
+    AttentionTile(bq, bk, 4, stages)
+    for bq, bk, stages in product((16, 32, 64), (16, 32, 64), (2, 3))
+]
 
 
 @settings(max_examples=100, deadline=None)
-@given(name=st.sampled_from(GPUS), tile=tiles, depth=st.sampled_from((16, 32, 64)))
+@given(name=st.sampled_from(GPUS), tile=st.sampled_from(TILES), depth=st.sampled_from((16, 32, 64)))
 def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
     hardware = hardware_of(name)
     form = AttentionForm.over(FLOAT16, "float16", depth, depth)
@@ -118,19 +119,20 @@ def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
     assert taken(replace(form, mask=AttentionMask(BOOL, "keys")), tile) == (registers, shared)
 
 
-@settings(max_examples=100, deadline=None)
-@given(name=st.sampled_from(GPUS), tile=tiles, depth=st.sampled_from((16, 64, 128)))
-def test_seconds(name: str, tile: AttentionTile, depth: int) -> None:
+@pytest.mark.parametrize("depth", [16, 64, 128])
+@pytest.mark.parametrize("name", GPUS)
+def test_seconds(name: str, depth: int) -> None:
     hardware = hardware_of(name)
-    cost = attention_tile_cost(
-        hardware, AttentionForm.over(FLOAT16, "float16", depth, depth), tile, spilling=True
-    )
-    if cost is None:
-        return
-    assert len(cost.step_s) == cost.blocks + 1
-    busy_s = max(cost.matrix_s, cost.power_s, cost.shared_s)
-    assert all(s >= busy_s for s in cost.step_s[1:])
-    # More tiles of a multiprocessor hide more of what each waits for.
-    assert all(s >= t for s, t in zip(cost.step_s[1:], cost.step_s[2:], strict=False))
+    form = AttentionForm.over(FLOAT16, "float16", depth, depth)
     peak = hardware.matrix_flops_per_s["float16"] / hardware.multiprocessors
-    assert 4.0 * tile.bq * tile.bk * depth / cost.matrix_s <= peak
+    costs = [attention_tile_cost(hardware, form, tile, spilling=True) for tile in TILES]
+    kept = [cost for cost in costs if cost is not None]
+    # Shared memory of some chips is too little for the largest tiles of long vectors.
+    assert len(kept) >= (len(TILES) // 2 if depth == 128 else len(TILES))
+    for cost in kept:
+        assert len(cost.step_s) == cost.blocks + 1
+        busy_s = max(cost.matrix_s, cost.power_s, cost.shared_s)
+        assert all(s >= busy_s for s in cost.step_s[1:])
+        # More tiles of a multiprocessor hide more of what each waits for.
+        assert all(s >= t for s, t in zip(cost.step_s[1:], cost.step_s[2:], strict=False))
+        assert 4.0 * cost.tile.bq * cost.tile.bk * depth / cost.matrix_s <= peak

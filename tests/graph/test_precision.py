@@ -180,6 +180,21 @@ def test_weights_of_integers_are_what_multiplies_them() -> None:
     assert held_types(graph, FLOAT16)[weight] == FLOAT16
 
 
+@pytest.mark.parametrize("read", [0, 1])
+def test_one_result_of_two_is_read(read: int) -> None:
+    """The other one lies in memory all the same, in half the bits."""
+    maker = Maker()
+    both = maker.add_many("top_k", maker.linear(maker.given("x", B, 8), 9), axis=1, k=4,
+                          largest=True)  # fmt: skip
+    graph = maker.made(both[read])
+    lowered = lower(graph, held_types(graph, BFLOAT16))
+    (step,) = [step for step in lowered.steps if step.title == "top_k"]
+    values, positions = (buffer.dtype for buffer in step.writes)
+    # An output is as the caller has it.
+    assert values == (FLOAT32 if read == 0 else BFLOAT16)
+    assert positions == INT64
+
+
 def test_an_output_that_nobody_else_reads_is_not_rounded() -> None:
     graph = graph_of(lambda g: g.add("exp", g.given("x", B)))
     assert [step.title for step in lower(graph, held_types(graph, BFLOAT16)).steps] == ["exp"]

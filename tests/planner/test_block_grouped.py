@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import ceil
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.dtype import FLOAT16
+from ftuner.core.block import MOST_COUNTED
+from ftuner.core.dtype import FLOAT16, FLOAT32, DType
 from ftuner.cost.block_estimate import Walk, chip_of, estimate_product, work_of
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
@@ -21,10 +23,10 @@ GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), Gpu
 Sizes = tuple[tuple[int, int, int], ...]
 
 
-def planner_of(name: str) -> GroupedPlanner:
+def planner_of(name: str, dtype: DType = FLOAT16) -> GroupedPlanner:
     hardware = load_recorded(name)
     assert isinstance(hardware, GpuHardware)
-    return block_grouped.grouped_planner_for(build_block_library(hardware, FLOAT16))
+    return block_grouped.grouped_planner_for(build_block_library(hardware, dtype))
 
 
 def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
@@ -122,6 +124,17 @@ def test_groups_together_take_less_than_one_by_one() -> None:
     together = planner.plan(GroupedProblem(sizes)).seconds
     one_by_one = sum(planner.plan(GroupedProblem((size,))).seconds for size in sizes)
     assert together < one_by_one / 4
+
+
+def test_tiles_walked_together_can_be_counted() -> None:
+    """Kernels count the tiles of the rows of tiles that programs take at once; of the narrowest
+    tile these are more rows than it has columns."""
+    library = planner_of("l40s", FLOAT32).library
+    narrow = min(library.tiles, key=lambda tile: (tile.bn, tile.bm))
+    planner = GroupedPlanner(replace(library, tiles=(narrow,), pairs=()))
+    plan = planner.plan(GroupedProblem(((8, MOST_COUNTED, 8),)))
+    assert plan.tiles * narrow.bn == MOST_COUNTED
+    assert plan.group * plan.tiles <= MOST_COUNTED
 
 
 def test_plans_are_kept_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,23 @@ def test_models_are_kept_for_kinds_not_for_extents(widest: Session) -> None:
     assert len(attend._models) == MAX_MODELS
 
 
+def test_results_are_not_copied(widest: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless there is an `out`."""
+    attend, made = Attending(widest), []
+    run = attend._run
+    monkeypatch.setattr(attend, "_run", lambda *given: made.append(run(*given)) or made[-1])
+    q, k, v = operands_of(*EXTENTS[1])
+    assert attend(q, k, v) is made[-1]
+    out = np.empty_like(made[-1])
+    assert attend(q, k, v, out=out) is out
+    assert np.array_equal(out, made[-1])
+
+
+def test_scales_of_float64(attend: Attending) -> None:
+    q, k, v = operands_of(*EXTENTS[1], dtype="float64")
+    assert np.isfinite(attend(q * 1e-300, k, v, scale=1e300)).all()
+
+
 def test_the_public_function() -> None:
     q, k, v = operands_of(*EXTENTS[1])
     assert_right(ftuner.attention(q, k, v, causal=True), q, k, v, causal=True)
@@ -181,6 +198,9 @@ BAD: tuple[tuple[type[Exception], str, tuple[object, ...], dict[str, object]], .
     (DTypeError, "mask", (Q, K, V), {"mask": np.ones((5, 9))}),
     (ConfigurationError, "scale", (Q, K, V), {"scale": np.nan}),
     (ConfigurationError, "scale", (Q, K, V), {"scale": "large"}),
+    (ConfigurationError, "number of float32", (Q, K, V), {"scale": 1e300}),
+    (ConfigurationError, "number of float32", (Q, K, V), {"scale": 10**400}),
+    (DTypeError, "integers", ONE, {"q_offsets": (0, [2], 5), "k_offsets": (0, 2, 9)}),
     (ShapeError, "out", (Q, K, V), {"out": np.empty((2, 4, 5, 8), np.float32)}),
     (DTypeError, "out", (Q, K, V), {"out": np.empty((2, 4, 5, 3))}),
     (ShapeError, "before its heads", (Q, K, V), {"q_offsets": [0, 5], "k_offsets": [0, 9]}),

@@ -25,6 +25,15 @@ Loads = Literal["pointers", "descriptors"]
 """How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
 the whole operand that the chip's copy engine (TMA) walks."""
 
+ALIGNMENT_BYTES = 16
+"""Of the widest load of one thread, and of the addresses and strides that a tensor descriptor (CUDA
+C++ Programming Guide, `cuTensorMapEncodeTiled`) takes."""
+MOST_COUNTED = 2**31 - 2**20
+"""Rows, columns, elements of a sum, tiles and parts of these that a launch may have. Kernels count
+with 32 bits, and further than there is something: to the end of the tile that begins at the last
+row, and to the tile that a program would do next. What is left for that is more than tiles have
+rows, and more than any chip has programs. Addresses, strides and offsets have 64 bits."""
+
 _ASYNCHRONOUS = ("sm_90", "sm_100")
 """Chips whose matrix instruction (wgmma, tcgen05) reads shared memory on its own, so that a stage
 is in use while the next one is waited for."""

@@ -51,14 +51,24 @@ class BlockAttentionPlan(NamedTuple):
         return heads if kernel.form.ragged is not None else heads * problem.batch
 
     @property
+    def packed_rows(self) -> int:
+        """Of one element, those of all heads that share keys where they are rows of one tile."""
+        return self.problem.rows * (self.problem.sharing if self.kernel.packed else 1)
+
+    @property
     def tiles(self) -> int:
         """Of one element. Requests that lie one after the other have at most one tile each more
         than their rows together, wherever they begin."""
-        problem, kernel = self.problem, self.kernel
-        rows = problem.rows * (problem.sharing if kernel.packed else 1)
+        problem, kernel, rows = self.problem, self.kernel, self.packed_rows
         if kernel.form.ragged is not None:
             return rows // kernel.tile.bq + problem.batch
         return -(-rows // kernel.tile.bq)
+
+    @property
+    def blocks(self) -> int:
+        """Of keys, that a tile which sees all of them takes one after the other, its parts
+        together."""
+        return -(-self.problem.keys // self.kernel.tile.bk)
 
     @property
     def programs(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.block import BlockKernel, BlockTile, Order
+from ftuner.core.block import MOST_COUNTED, BlockKernel, BlockTile, Order
 from ftuner.core.bounded import forget_oldest
 from ftuner.cost.block_estimate import chip_of
 from ftuner.ukernels.blocks import BlockLibrary
@@ -120,13 +120,15 @@ class GroupedPlanner:
         best = int(seconds.argmin())
         tile, cost = self.library.tiles[best], self._costs[best]
         programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)
+        # Waves are square, as those of one product; the tiles of a group of rows are counted.
+        square = isqrt(programs * tile.bn // tile.bm) or 1
+        counted = max(MOST_COUNTED // int(columns[best].max()), 1)
         return GroupedPlan(
             problem,
             self.kernel(tile, problem.a_order, problem.b_order, problem.aligned),
             tuple(order.tolist()),
             tuple(ends[best].tolist()),
-            # Waves are square, as those of one product.
-            isqrt(programs * tile.bn // tile.bm) or 1,
+            min(square, counted),
             programs,
             float(seconds[best]),
         )

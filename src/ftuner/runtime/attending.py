@@ -59,12 +59,12 @@ class Attending:
     ) -> Array:  # fmt: skip
         """As `ftuner.attention`, of arrays."""
         arrays = as_array(q, "q"), as_array(k, "k"), as_array(v, "v")
+        dtype, *_ = (dtype_of(x, name) for x, name in zip(arrays, "qkv", strict=True))
         for x, name in zip(arrays, "qkv", strict=True):
-            dtype_of(x, name)
             same_dtype(arrays[0], x, name)
         extents = extents_of(*(x.shape for x in arrays))
-        number = checked_scale(scale, extents.depth)
-        result = _result(out, extents, arrays[0].dtype)
+        number = checked_scale(scale, extents.depth, dtype)
+        target = None if out is None else _checked_out(out, extents, arrays[0].dtype)
         given = None
         if mask is not None:
             given = as_array(mask, "mask")
@@ -72,22 +72,24 @@ class Attending:
                 same_dtype(arrays[0], given, "mask")
             check_mask(given.shape, extents)
         if q_offsets is None and k_offsets is None:
-            result[...] = self._run(arrays, given, causal, number, extents)
-            return result
-        requests = requests_of(q_offsets, k_offsets, mask is not None, extents)
-        # What requests read may lie where an earlier one writes.
-        whole = result
-        if any(np.may_share_memory(result, x) for x in arrays):
-            whole = np.empty(result.shape, result.dtype)
-        for (first, last), (begin, end) in zip(
-            pairwise(requests.rows), pairwise(requests.keys), strict=True
-        ):
-            own = arrays[0][:, first:last], arrays[1][:, begin:end], arrays[2][:, begin:end]
-            part = extents._replace(rows=last - first, keys=end - begin)
-            whole[:, first:last] = self._run(own, None, causal, number, part)
-        if whole is not result:
-            result[...] = whole
-        return result
+            found = self._run(arrays, given, bool(causal), number, extents)
+        else:
+            requests = requests_of(q_offsets, k_offsets, mask is not None, extents)
+            # What requests read may lie where an earlier one writes.
+            if target is None or any(np.may_share_memory(target, x) for x in arrays):
+                found = np.empty(extents.result, arrays[0].dtype)
+            else:
+                found = target
+            for (first, last), (begin, end) in zip(
+                pairwise(requests.rows), pairwise(requests.keys), strict=True
+            ):
+                own = arrays[0][:, first:last], arrays[1][:, begin:end], arrays[2][:, begin:end]
+                part = extents._replace(rows=last - first, keys=end - begin)
+                found[:, first:last] = self._run(own, None, bool(causal), number, part)
+        if target is None or found is target:
+            return found
+        target[...] = found
+        return target
 
     def _run(
         self, arrays: tuple[Array, ...], mask: Array | None, causal: bool, scale: float,
@@ -133,10 +135,8 @@ def attention(q: object, k: object, v: object, **options: Any) -> Array:
     return _ATTENDING[0](q, k, v, **options)
 
 
-def _result(out: object | None, extents: Extents, dtype: np.dtype[Any]) -> Array:
-    """What is written to: `out`, if it fits."""
-    if out is None:
-        return np.empty(extents.result, dtype)
+def _checked_out(out: object, extents: Extents, dtype: np.dtype[Any]) -> Array:
+    """What is written to, if it fits."""
     found = writable(out)
     if found.shape != extents.result:
         raise ShapeError(f"out is {found.shape}; the result is {extents.result}")

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
+from ftuner.graph.arrays import largest_finite
 from ftuner.runtime.arrays import as_array, on_gpu
-
-MAX_TOGETHER = 2**31 - 1
-"""Rows, or keys, of all requests that lie one after the other: offsets have 32 bits."""
 
 
 class Extents(NamedTuple):
@@ -74,20 +73,21 @@ def extents_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Extents:
     return Extents(q[:-3], heads, kv_heads, q[-2], k[-2], q[-1], v[-1])
 
 
-def checked_scale(scale: float | None, depth: int) -> float:
-    """What products are multiplied by: `1 / sqrt(depth)` unless it is given.
+def checked_scale(scale: float | None, depth: int, dtype: DType) -> float:
+    """What products are multiplied by, as a number of a type: `1 / sqrt(depth)` unless it is given.
 
     Raises:
-        ConfigurationError: it is no finite number.
+        ConfigurationError: it is no finite number of the type.
     """
     if scale is None:
         return 1.0 / math.sqrt(max(depth, 1))
     try:
         found = float(scale)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if not math.isfinite(found):
-        raise ConfigurationError(f"scale is {scale!r}; expected a finite number")
+    # NaN is not less than anything.
+    if not abs(found) <= largest_finite(dtype):
+        raise ConfigurationError(f"scale is {scale!r}; expected a finite number of {dtype}")
     return found
 
 
@@ -150,6 +150,4 @@ def _offsets(value: object, name: str, total: int) -> tuple[int, ...]:
         raise ShapeError(f"{name} are {ends}; expected from 0 to {total}, the length they divide")
     if any(last < first for first, last in pairwise(found)):
         raise ShapeError(f"{name} descend: a request of less than nothing")
-    if total > MAX_TOGETHER:
-        raise ShapeError(f"{name} end at {total}; requests together have at most {MAX_TOGETHER}")
     return found

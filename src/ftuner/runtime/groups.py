@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 from ftuner.errors import OperandError, ShapeError
@@ -82,19 +82,16 @@ def crossing(written: Sequence[Range], read: Sequence[Range]) -> list[bool]:
     another one that is written."""
     firsts, ends = _ascending(read)
     found = [_reaches(firsts, ends, w) for w in written]
-    before = -1
-    order = sorted(range(len(written)), key=lambda i: written[i])
-    for place, i in enumerate(order):
+    filled = (i for i, (first, end) in enumerate(written) if first < end)
+    order = sorted(filled, key=lambda i: written[i])
+    reached = -1
+    for i, following in zip_longest(order, order[1:]):
         first, end = written[i]
-        if first == end:
-            continue
-        if before > first:
+        # Those before it reach no further than one of them, and those behind it begin no sooner
+        # than the next one.
+        if reached > first or (following is not None and written[following][0] < end):
             found[i] = True
-        before = max(before, end)
-        # Those behind it begin no sooner than the next one that is not empty.
-        following = (written[j] for j in order[place + 1 :] if written[j][0] < written[j][1])
-        if next(following, (end, end))[0] < end:
-            found[i] = True
+        reached = max(reached, end)
     return found
 
 

@@ -9,28 +9,40 @@ from tests.graph.graphs import (
     S,
     T,
     applied,
+    assert_close,
     assert_left_alone,
     assert_runs,
     graph_of,
+    inputs_of,
     ops,
+    reference,
     titles,
 )
 
 from ftuner.core.dim import Shape
-from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.outer import write_outer_products
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session
 
 
+@pytest.mark.parametrize("dtype", [FLOAT32, INT64], ids=str)
 @pytest.mark.parametrize(
     ("x", "y"),
     [((S, 1), (1, T)), ((B, S, 1), (1, T)), ((S, 1), (B, 1, T)), ((B, 3, S, 1), (B, 1, 1, T))],
 )
-def test_multiplied(x: Shape, y: Shape) -> None:
-    graph = graph_of(lambda g: g.add("matmul", g.given("x", *x), g.given("y", *y)))
-    assert ops(applied(write_outer_products, graph)) == ["multiply"]
+def test_multiplied(x: Shape, y: Shape, dtype: DType, session: Session) -> None:
+    graph = graph_of(
+        lambda g: g.add("matmul", g.given("x", *x, dtype=dtype), g.given("y", *y, dtype=dtype))
+    )
+    found = applied(write_outer_products, graph)
+    assert ops(found) == ["multiply"]
+    model = Model(found, session)
+    for bindings in ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 17}, {"B": 3, "S": 0, "T": 4}):
+        inputs = inputs_of(graph, bindings)
+        assert_close(model.run(inputs), reference(graph, inputs))
 
 
 def angles(g: Maker) -> Value:

@@ -20,6 +20,7 @@ from tests.graph.graphs import (
     titles,
 )
 
+from ftuner.core.dtype import INT64
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.gelu import recognise_gelu_tanh
@@ -206,6 +207,13 @@ def test_hard_swish(number: int) -> None:
     np.testing.assert_allclose(run_reference(found, [x]), run_reference(graph, [x]), 1e-5, 1e-6)
 
 
+def of_integers(g: Maker, x: Value) -> Value:
+    """What the bounds and the factor of a hard swish would be, were these no integers."""
+    seven, low, high = (g.constant(np.int64(n)) for n in (7, 0, 6))
+    limited = g.add("minimum", g.add("maximum", g.add("add", x, seven), low), high)
+    return g.add("multiply", x, limited)
+
+
 NO_HARD_SWISH: tuple[Body, ...] = (
     # Other bounds, another number, another slope (ONNX's own default), another x, no division.
     of_x(lambda g, x: g.add("divide", times(g, x, clipped(g, plus(g, x, 3), 5)), g.number(6))),
@@ -215,7 +223,15 @@ NO_HARD_SWISH: tuple[Body, ...] = (
     lambda g: times(g, g.given("y", B, S), hard_sigmoid(g, g.given("x", B, S))),
     of_x(lambda g, x: times(g, x, relu6(g, x))),
     of_x(lambda g, x: times(g, x, g.add("maximum", plus(g, times(g, x, 1 / 6), 0.5), g.number(0)))),
+    # Integers.
+    lambda g: of_integers(g, g.given("x", B, S, dtype=INT64)),
 )
+
+
+@pytest.mark.parametrize("apply", [recognise_gelu_tanh, recognise_silu, recognise_hard_swish])
+def test_nodes_of_several_results(apply: Pass) -> None:
+    graph = graph_of(lambda g: g.add_many("top_k", g.given("x", B, 9), axis=1, k=4, largest=True))
+    assert ops(applied(apply, graph)) == ["top_k"]
 
 
 @pytest.mark.parametrize("number", range(len(NO_HARD_SWISH)))

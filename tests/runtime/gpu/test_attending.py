@@ -15,8 +15,16 @@ from tests.runtime.attention_cases import expected_of
 
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.core.weighting import Weighting
-from ftuner.errors import DTypeError, HardwareError, OperandError, ShapeError
+from ftuner.errors import (
+    ConfigurationError,
+    DTypeError,
+    HardwareError,
+    OperandError,
+    ShapeError,
+    UnsupportedKernelError,
+)
 from ftuner.planner.block_attention import BlockAttentionPlan
+from ftuner.runtime.gpu import attention as attentions_room
 from ftuner.runtime.gpu.attending import GpuAttending, attention
 from ftuner.runtime.gpu.attention import MAX_CALLS, MAX_UPLOADS
 from ftuner.runtime.gpu.session import GpuSession
@@ -113,6 +121,20 @@ def test_masks(attend: GpuAttending, boolean: bool) -> None:
         assert form.mask.spread == "keys" or form.mask.layout == "aligned"
 
 
+def test_padding_masks_of_any_length_have_one_kernel(h200: GpuSession) -> None:
+    """The number of keys decides where rows of a mask lie, and nothing about its kernel."""
+    attend, forms = GpuAttending(h200.attentions), set()
+    for keys in (128, 130, 131, 136):
+        q, k, v = operands_of((2,), 2, 2, 5, keys, 8, 8, dtype=torch.float16)
+        for mask in (random(2, 1, 1, keys, seed=3) > 0, random(2, 1, 1, keys, seed=3).half()):
+            assert_right(attend(q, k, v, mask), q, k, v, mask)
+            form = last_plan(attend).kernel.form
+            assert form.mask is not None
+            assert form.mask.spread == "keys"
+            forms.add(form)
+    assert len(forms) == 2
+
+
 def test_aligned_masks_are_read_in_place(h200: GpuSession) -> None:
     attend = GpuAttending(h200.attentions)
     q, k, v = operands_of((2,), 2, 2, 5, 32, 8, 8, dtype=torch.float16)
@@ -154,6 +176,17 @@ def test_strides_and_results_anywhere(attend: GpuAttending) -> None:
         before = q.clone()
         attend(q, k, v, out=q)
         assert_right(q, before, k, v)
+
+
+def test_heads_share_copies_too(attend: GpuAttending) -> None:
+    """Keys and values that lie apart are copied once, and not once for each head that reads
+    them."""
+    q, k, v = operands_of((2,), 4, 2, 5, 19, 8, 8, dtype=torch.float16)
+    apart = [random(2, 2, 8, 19, dtype=torch.float16, seed=seed).mT for seed in (7, 8)]
+    one = random(2, 1, 8, 19, dtype=torch.float16, seed=9).mT.expand(2, 2, 19, 8)
+    for keys, values in ((apart[0], v), (k, apart[1]), apart, (one, one)):
+        assert_right(attend(q, keys, values), q, keys, values)
+        assert last_plan(attend).problem.sharing == (4 if keys is one else 2)
 
 
 def test_keys_come_by_descriptors_where_they_can(h200: GpuSession) -> None:
@@ -232,6 +265,32 @@ def test_offsets_of_any_kind(h200: GpuSession) -> None:
     assert torch.equal(k, found)
 
 
+def test_offsets_that_are_no_integers(h200: GpuSession) -> None:
+    """Also where they are equal to some that a call was made with before."""
+    attend = GpuAttending(h200.attentions)
+    q, k, v = operands_of((), 2, 2, 4, 4, 8, 8, dtype=torch.float16)
+    for _ in range(2):
+        attend(q, k, v, q_offsets=(0, 4))
+    assert len(attend._recipes) == 1
+    for wrong in ((0.0, 4.0), (0, 4.0), (0, [2], 4), ([], 4)):
+        with pytest.raises(DTypeError, match="integers"):
+            attend(q, k, v, q_offsets=wrong)
+    found = attend(q, k, v, q_offsets=(np.int64(0), np.int32(4)))
+    assert torch.equal(found, attend(q, k, v, q_offsets=(0, 4)))
+
+
+def test_requests_are_not_captured(h200: GpuSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their offsets come from the host, where nothing is when a graph is replayed."""
+    q, k, v = operands_of((), 2, 2, 4, 4, 8, 8, dtype=torch.float16)
+    attend = GpuAttending(h200.attentions)
+    attend(q, k, v, q_offsets=(0, 1, 4))
+    monkeypatch.setattr(attentions_room, "is_capturing", lambda device: True)
+    # As the first time, and by what is kept of it.
+    for offsets in ((0, 2, 4), (0, 1, 4)):
+        with pytest.raises(UnsupportedKernelError, match="captured"):
+            attend(q, k, v, q_offsets=offsets)
+
+
 def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
     attend, attentions = GpuAttending(h200.attentions), h200.attentions
     q, k, v = operands_of((), 1, 1, 2, 80, 8, 8, dtype=torch.float16)
@@ -308,6 +367,9 @@ def test_bad_input(h200: GpuSession) -> None:
         attend(random(1, 2, 300), random(1, 3, 300), random(1, 3, 4))
     with pytest.raises(ShapeError, match="from 0 to 5"):
         attend(q[0], k[0], v[0], q_offsets=[0, 5])
+    for scale in (1e300, -1e39, 10**400, (), ([],)):
+        with pytest.raises(ConfigurationError, match="scale"):
+            attend(q, k, v, scale=scale)
     # Keys at one address.
     many = torch.zeros(8).expand(1, 2**31, 8)
     with pytest.raises(ShapeError, match="2147483648 keys"):

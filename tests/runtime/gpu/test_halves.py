@@ -92,6 +92,18 @@ def test_an_encoder_layer(dtype: DType, session: GpuSession) -> None:
     assert all(y.dtype == torch.float32 for y in again)
 
 
+def test_weights_that_no_half_reaches(session: GpuSession) -> None:
+    """Their product is of float32, and the one before it is not."""
+    maker = Maker()
+    x = maker.linear(maker.given("x", B, S, 24), 40)
+    weight = maker.constant((1e5 * NORMAL((40, 16))).astype(np.float32))
+    graph = maker.made(maker.add("matmul", x, weight))
+    inputs = {"x": NORMAL((2, 5, 24)).astype(np.float32)}
+    model = assert_within(graph, session, FLOAT16, inputs, 4)
+    products = [step for step in model.steps if isinstance(step, ProductStep)]
+    assert [step.views[1].layout.dtype for step in products] == [FLOAT16, FLOAT32]
+
+
 def rotary() -> Graph:
     """Queries at positions of their own, turned by cosines that are computed from these."""
     maker = Maker()

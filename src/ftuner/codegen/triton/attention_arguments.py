@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import get_type_hints
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.block_attention import AttentionCall, AttentionKernel
 from ftuner.core.dtype import FLOAT32, INT32
-
-ALIGNED_BYTES = 16
-"""What the widest load of a thread takes; alignment is told in it."""
 
 
 def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     """What a call passes: `kernel.pointers`, then the numbers of an `AttentionCall`."""
     form = kernel.form
     element = f"*{TRITON_TYPES[form.dtype.name]}"
-    whole = ALIGNED_BYTES if form.aligned else 1
+    whole = ALIGNMENT_BYTES if form.aligned else 1
     pointers = {name: Argument(name, element, whole) for name in ("q", "k", "v", "out")}
     described = form.loads == "descriptors"
     if described:
@@ -31,14 +29,14 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     if form.mask is not None:
         # Booleans are bytes.
         kind = "u8" if form.mask.boolean else TRITON_TYPES[form.mask.dtype.name]
-        whole = ALIGNED_BYTES if form.mask.layout == "aligned" else 1
+        whole = ALIGNMENT_BYTES if form.mask.layout == "aligned" else 1
         pointers["mask"] = Argument("mask", f"*{kind}", whole)
         divisors["mask"] = max(whole // form.mask.dtype.itemsize, 1)
     if form.ragged is not None:
         kind = f"*{TRITON_TYPES[form.ragged.name]}"
         pointers |= {name: Argument(name, kind) for name in ("q_offsets", "k_offsets")}
     floats, counts = TRITON_TYPES[FLOAT32.name], TRITON_TYPES[INT32.name]
-    pointers["workspace"] = Argument("workspace", f"*{floats}", ALIGNED_BYTES)
+    pointers["workspace"] = Argument("workspace", f"*{floats}", ALIGNMENT_BYTES)
     pointers["arrivals"] = Argument("arrivals", f"*{counts}")
     numbers = []
     for name, kind in get_type_hints(AttentionCall).items():

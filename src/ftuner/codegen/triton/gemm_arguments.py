@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument
-from ftuner.core.block import BlockKernel, Order
+from ftuner.core.block import ALIGNMENT_BYTES, BlockKernel, Order
 from ftuner.core.expr import operands
 
-ALIGNMENT_BYTES = 16
-"""Of the widest load of a thread, and of what the copy engine takes."""
 _STRIDE = "i64"
 
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from textwrap import indent
 
 from ftuner.codegen.triton.gemm import place_lines
-from ftuner.codegen.triton.gemm_arguments import ALIGNMENT_BYTES, c_granule, granule
+from ftuner.codegen.triton.gemm_arguments import c_granule, granule
 from ftuner.codegen.triton.gemm_results import result_lines
 from ftuner.codegen.triton.gemm_tiles import sum_lines
 from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, Argument, Source
-from ftuner.core.block import BlockKernel
+from ftuner.core.block import ALIGNMENT_BYTES, BlockKernel
 from ftuner.core.expr import ACCUMULATOR
 
 COLUMNS = ("a", "b", "c", "m", "n", "k", "a_stride", "b_stride", "c_row", "begin")

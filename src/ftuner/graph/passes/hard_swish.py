@@ -15,7 +15,7 @@ def recognise_hard_swish(graph: Graph) -> Graph:
     same: dict[Value, Value] = {}
     for node in graph.nodes:
         clipped = _clipped(around, node)
-        if clipped is None or node.output.dtype.kind != "float":
+        if clipped is None:
             continue
         value, high = clipped
         line = (high / 2, high / 6)
@@ -30,9 +30,9 @@ def recognise_hard_swish(graph: Graph) -> Graph:
 
 
 def _clipped(around: Surroundings, node: Node) -> tuple[Value, float] | None:
-    """What a node limits to the numbers from zero to a positive one, and that one."""
+    """What a node limits to the numbers from zero to a positive one, and that one; no integers."""
     other = {"minimum": "maximum", "maximum": "minimum"}.get(node.op)
-    if other is None:
+    if other is None or node.output.dtype.kind != "float":
         return None
     within, outer_bound = _limited(node)
     inner = around.producer(within, other)

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.bounded import forget_oldest
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.arrays import on_gpu
@@ -20,7 +22,6 @@ from ftuner.runtime.attention_operands import (
 from ftuner.runtime.gpu.attention import MAX_CALLS, Attentions, Direct
 from ftuner.runtime.gpu.session import session_of
 from ftuner.runtime.gpu.tensors import (
-    ALIGNMENT_BYTES,
     Tensor,
     allows_tf32,
     as_tensor,
@@ -30,7 +31,7 @@ from ftuner.runtime.gpu.tensors import (
     writable,
 )
 
-_SIMPLE = (bool, int, float, tuple)
+_SIMPLE = (type(None), bool, int, float)
 """Types of options that are kept in recipes: they do not change."""
 _ATTENDING: dict[torch.device, GpuAttending] = {}
 
@@ -87,7 +88,7 @@ class GpuAttending:
             matrix_dtype(x, name)
             same_dtype(tensors[0], x, name)
         extents = extents_of(*(x.shape for x in tensors))
-        number = checked_scale(scale, extents.depth)
+        number = checked_scale(scale, extents.depth, FLOAT32)
         shown = None
         if mask is not None:
             shown = as_tensor(mask, "mask", device)
@@ -129,7 +130,7 @@ class GpuAttending:
         say, or something may be wrong."""
         device = self._attentions.device
         found: list[object] = [allows_tf32(), *options]
-        if any(option is not None and type(option) not in _SIMPLE for option in options):
+        if not all(map(_is_simple, options)):
             return None
         for x in given:
             if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
@@ -138,6 +139,14 @@ class GpuAttending:
                 return None
             found += (x.shape, x.stride(), x.dtype, x.data_ptr() % ALIGNMENT_BYTES)
         return tuple(found)
+
+
+def _is_simple(option: object) -> bool:
+    """Whether all that is equal to an option is meant alike. Of offsets only integers are: floats
+    equal to them are refused, and lists among them have no hash."""
+    if type(option) is tuple:
+        return all(type(n) is int for n in option)
+    return type(option) in _SIMPLE
 
 
 def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:

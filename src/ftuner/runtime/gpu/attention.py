@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
+from ftuner.core.block import ALIGNMENT_BYTES, MOST_COUNTED
 from ftuner.core.block_attention import (
     MAX_EXTENT,
     AttentionCall,
@@ -24,7 +25,7 @@ from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import INT32
 from ftuner.core.weighting import Weighting
 from ftuner.cost.blocks import loads_of, multiplied_on
-from ftuner.errors import OperandError, ShapeError
+from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
     BlockAttentionPlan,
@@ -40,6 +41,7 @@ from ftuner.runtime.gpu.attention_layout import (
     attention_batch,
     call_strides,
     described_keys,
+    in_rows,
     mask_form,
     readable_mask,
     whole_loads,
@@ -48,7 +50,6 @@ from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.recording import Work, is_capturing
 from ftuner.runtime.gpu.tensors import (
-    ALIGNMENT_BYTES,
     Tensor,
     allows_tf32,
     matrix_dtype,
@@ -58,8 +59,6 @@ from ftuner.runtime.gpu.workspace import Counters
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""
-MAX_ROWS = 2**31 - 1
-"""Extents are 32-bit integers in kernels; strides and offsets have 64."""
 MAX_UPLOADS = 64
 """Offsets of requests that stay on the device: the layers of a model share them."""
 
@@ -130,7 +129,8 @@ class Attentions:
             What `again` takes for tensors that lie alike, unless some of these were copied.
 
         Raises:
-            ShapeError: queries longer than a kernel takes, or 2^31 rows or keys and more.
+            ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
+                tiles, or parts of these.
         """
         causal: Causal = "none" if past is None else "first"
         tf32 = allows_tf32() if tf32 is None else tf32
@@ -165,7 +165,7 @@ class Attentions:
 
         Raises:
             ShapeError: as in `run`.
-            OperandError: the stream is captured in a CUDA graph.
+            UnsupportedKernelError: the stream is captured in a CUDA graph.
         """
         limit: Causal = "last" if causal else "none"
         seen = _Seen(limit, 0, requests, allows_tf32())
@@ -236,8 +236,13 @@ class Attentions:
         q, k, v, out, *masks = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
-        if max(rows, keys) > MAX_ROWS:
-            raise ShapeError(f"attention of {rows} rows and {keys} keys: both end at 2^31 - 1")
+        # Rows see no more than all keys, and no less than none.
+        past = max(min(past, keys), -rows)
+        if max(rows, keys, rows + past) > MOST_COUNTED:
+            raise ShapeError(
+                f"attention of {rows} rows and {keys} keys, {past} of them before the rows: each "
+                f"ends at {MOST_COUNTED}, and so do rows behind others"
+            )
         count = batch.requests.extent if requests is None else len(requests.rows) - 1
         problem = BlockAttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
@@ -248,8 +253,12 @@ class Attentions:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
         prepared = self._prepare(form, problem.sharing > 1)
         plan = prepared.planner.plan(problem, lengths)
-        if plan.programs > MAX_ROWS:
-            raise ShapeError(f"attention in {plan.programs} tiles: at most 2^31 - 1 are launched")
+        counted = max(plan.programs, plan.blocks * plan.parts, plan.packed_rows)
+        if counted > MOST_COUNTED:
+            raise ShapeError(
+                f"attention in {counted} parts of tiles, parts of blocks of keys, or rows of heads "
+                f"that share keys: at most {MOST_COUNTED} are possible"
+            )
         described = described_keys(plan.kernel, k, v, batch)
         strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
         strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
@@ -308,13 +317,13 @@ class Attentions:
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
         """Offsets on the device, kept by stream: there they are complete when a launch reads them.
 
-        Raises OperandError while the stream is captured.
+        Raises UnsupportedKernelError while the stream is captured.
         """
         stream = 0
         if is_capturing(self.device):
-            raise OperandError(
+            raise UnsupportedKernelError(
                 "requests of unequal length cannot be captured in a CUDA graph: their offsets are "
-                "copied from the host"
+                "copied from the host; attend them one by one, or as a batch with a mask"
             )
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device).cuda_stream
@@ -334,7 +343,7 @@ def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) ->
 
 def _readable(given: list[Tensor]) -> list[Tensor]:
     """The same, or copies, and memory for a result, that kernels read and write."""
-    arrays = [x if x.stride(-1) == 1 else x.contiguous() for x in given[:3]]
+    arrays = list(map(in_rows, given[:3]))
     out = given[3]
     if out.stride(-1) != 1:
         out = torch.empty(out.shape, dtype=out.dtype, device=out.device)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 
 from ftuner.codegen.triton.attention_arguments import array_argument
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.block_attention import AttentionKernel, AttentionMask, MaskLayout
 from ftuner.core.dtype import BOOL
 from ftuner.runtime.gpu.operands import Axis, batch_axes
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor, matrix_dtype
+from ftuner.runtime.gpu.tensors import Tensor, matrix_dtype
 
 
 class AttentionBatch(NamedTuple):
@@ -64,6 +65,14 @@ def call_strides(
     return found
 
 
+def in_rows(x: Tensor) -> Tensor:
+    """The tensor, or a copy, whose last axis is contiguous. Where heads or requests share elements,
+    they share those of the copy."""
+    if x.stride(-1) == 1:
+        return x
+    return _unshared(x).contiguous().expand(x.shape)
+
+
 def readable_mask(mask: Tensor) -> Tensor:
     """The mask, or a copy in rows that whole loads may be taken of, unless it has one number for a
     key: by an address of its own for each score, a tile would have no registers left."""
@@ -73,14 +82,21 @@ def readable_mask(mask: Tensor) -> Tensor:
     lies = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
     if lies and all(whole_loads(mask, step) for step in mask.stride()[:-1]):
         return mask
-    shown = mask[tuple(slice(0, 1 if step == 0 else None) for step in mask.stride()[:-1])]
+    shown = _unshared(mask)
     keys, load = mask.shape[-1], ALIGNMENT_BYTES // mask.element_size()
     rows = mask.new_empty((*shown.shape[:-1], -(-keys // load) * load))[..., :keys]
     return rows.copy_(shown).expand(mask.shape)
 
 
+def _unshared(x: Tensor) -> Tensor:
+    """One of all elements at one address, along each axis but the last."""
+    return x[tuple(slice(0, 1 if step == 0 else None) for step in x.stride()[:-1])]
+
+
 def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
-    """What a kernel is told of the fifth array."""
+    """What a kernel is told of the fifth array. How many keys there are does not matter: a padding
+    mask, whose rows are as long, would ask for another kernel with each length. A number for each
+    key is so little that whole loads of them save nothing."""
     axes = batch.requests, batch.heads, batch.members
     steps = [mask.stride(-2), *(axis.strides[4] for axis in axes)]
     steps += [offsets[4] for offsets in batch.offsets]
@@ -88,7 +104,7 @@ def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
     layout: MaskLayout = "strided"
     if mask.stride(-1) == 1:
         fits = not mask.data_ptr() % ALIGNMENT_BYTES and all(whole_loads(mask, n) for n in steps)
-        layout = "aligned" if fits else "contiguous"
+        layout = "aligned" if fits and not per_key else "contiguous"
     return AttentionMask(
         BOOL if mask.dtype == torch.bool else matrix_dtype(mask, "mask"),
         "keys" if per_key else "scores",

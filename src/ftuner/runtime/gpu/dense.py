@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.expr import operands
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.runtime.dense import BIAS, RESIDUAL, Activation, layer_epilogue
 from ftuner.runtime.gpu.session import GpuSession, session_of
 from ftuner.runtime.gpu.tensors import (
-    ALIGNMENT_BYTES,
     Tensor,
     as_tensor,
     matrix_dtype,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ftuner.codegen.triton.grouped import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
-from ftuner.core.block import BlockTile, Multiply, Order
+from ftuner.core.block import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.planner.block_grouped import (
@@ -24,18 +24,12 @@ from ftuner.runtime.gpu.launching import Kernel, Kernels
 from ftuner.runtime.gpu.operands import lying
 from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.tensors import (
-    ALIGNMENT_BYTES,
     Tensor,
     allows_tf32,
     matrix_dtype,
     multiply_of,
 )
 from ftuner.ukernels.blocks import BlockLibrary
-
-MAX_EXTENT = 2**31 - 1
-"""Extents are 32-bit integers in kernels; addresses, strides and offsets have 64."""
-MAX_TILES = 2**31 - 2**20
-"""Of a launch: the number of a tile and of what a program does next have 32 bits."""
 
 
 class _Alike(NamedTuple):
@@ -96,7 +90,7 @@ class GroupedProducts:
                 of each c is contiguous, and c apart from all others.
 
         Raises:
-            ShapeError: an extent of 2^31 or more, or so many tiles.
+            ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, or tiles.
             UnsupportedKernelError: a CUDA graph is being captured; the table is made on the host,
                 anew for each call.
         """
@@ -120,8 +114,8 @@ class GroupedProducts:
     def _launch(self, like: _Like, groups: Sequence[_Group]) -> None:
         planner, kernels = self._ready.get(like) or self._prepare(like)
         plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *like.alike))
-        if plan.tiles > MAX_TILES:
-            raise ShapeError(f"{plan.tiles} tiles in one call: at most {MAX_TILES} are possible")
+        if plan.tiles > MOST_COUNTED:
+            raise ShapeError(f"{plan.tiles} tiles in one call: at most {MOST_COUNTED} are possible")
         ends, table = self._uploaded(*_numbers(plan, groups))
         kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.group)
 
@@ -154,8 +148,8 @@ class GroupedProducts:
 def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
     """How a group lies, and what the kernel is told of it."""
     (m, k), n = a.shape, b.shape[1]
-    if max(m, n, k) > MAX_EXTENT:
-        raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
+    if max(m, n, k) > MOST_COUNTED:
+        raise ShapeError(f"a product of {m} x {n} x {k}: each extent ends at {MOST_COUNTED}")
     a_lies = lying(m, k, *a.stride())
     if a_lies is None:
         a = a.contiguous()

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ftuner.core.block import Order
+from ftuner.core.block import ALIGNMENT_BYTES, Order
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.tensors import ALIGNMENT_BYTES, Tensor
+from ftuner.runtime.gpu.tensors import Tensor
 
 
 @dataclass(frozen=True)

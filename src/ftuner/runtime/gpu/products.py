@@ -19,7 +19,13 @@ from ftuner.codegen.triton.gemm_arguments import (
     workspace_elements,
 )
 from ftuner.codegen.triton.source import Source
-from ftuner.core.block import BlockKernel, Multiply, Order
+from ftuner.core.block import (
+    ALIGNMENT_BYTES,
+    MOST_COUNTED,
+    BlockKernel,
+    Multiply,
+    Order,
+)
 from ftuner.core.bounded import forget_oldest
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -37,8 +43,6 @@ from ftuner.ukernels.blocks import BlockLibrary
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""
-MAX_EXTENT = 2**31 - 1
-"""Extents are 32-bit integers in kernels; strides and offsets have 64."""
 
 
 class _Like(NamedTuple):
@@ -139,8 +143,8 @@ class Products:
         dtype = matrix_dtype(b, "b")
         order = order_of(b, -2)
         assert order is not None
-        c_aligned = b.shape[-1] * b.element_size() % 16 == 0
-        a_aligned = b.shape[-2] * b.element_size() % 16 == 0 and aligned([b])
+        c_aligned = b.shape[-1] * b.element_size() % ALIGNMENT_BYTES == 0
+        a_aligned = b.shape[-2] * b.element_size() % ALIGNMENT_BYTES == 0 and aligned([b])
         multiply = multiply_of(dtype, allows_tf32())
         self._prepare(_Like(dtype, multiply, "k", order, a_aligned, c_aligned, epilogue))
 
@@ -165,7 +169,8 @@ class Products:
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Raises:
-            ShapeError: an extent of 2^31 or more.
+            ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
+                batch, tiles, or parts of these.
         """
         found = _arranged(a, b, c, operands or {}, tf32)
         call = self._call(found, epilogue)
@@ -228,12 +233,20 @@ class Products:
         axis, offsets = launches(
             batch_axes(c.shape[:-2], a, b, c, *matrices.values()), 3 + len(matrices)
         )
-        if max(m, n, k, axis.extent) > MAX_EXTENT:
-            raise ShapeError(f"a product of {m} x {n} x {k}: extents end at {MAX_EXTENT}")
+        if max(m, n, k, axis.extent) > MOST_COUNTED:
+            raise ShapeError(
+                f"{axis.extent} products of {m} x {n} x {k}: each extent ends at {MOST_COUNTED}"
+            )
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
         problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned)
         plan, kernel = self._planned(like, problem)
+        # Steps of k by parts of it are less: no plan has more parts than a tile has steps.
+        if plan.tiles * plan.parts > MOST_COUNTED:
+            raise ShapeError(
+                f"{axis.extent} products of {m} x {n} x {k} have {plan.tiles * plan.parts} tiles "
+                f"and parts of tiles: at most {MOST_COUNTED} are possible; cut the longest extent"
+            )
         described = plan.kernel.loads == "descriptors"
         numbers = {
             "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
@@ -315,7 +328,7 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
     assert a_order is not None
     assert b_order is not None
     # Pointers walk along a contiguous k in whole granules.
-    whole_k = a.shape[-1] * a.element_size() % 16 == 0
+    whole_k = a.shape[-1] * a.element_size() % ALIGNMENT_BYTES == 0
     return _Like(
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
         operands.rest, epilogue, operands.vectors,

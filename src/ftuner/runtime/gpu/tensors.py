@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ftuner.core.block import Multiply
+from ftuner.core.block import ALIGNMENT_BYTES, Multiply
 from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.errors import DTypeError, OperandError
 
@@ -22,8 +22,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 """torch's element type by the name of ours."""
 _MATRIX_DTYPES = {TORCH_DTYPES[name]: dtype for name, dtype in GPU_DTYPES.items()}
-ALIGNMENT_BYTES = 16
-"""The widest load of one thread, and what a tensor descriptor asks of addresses and strides."""
 
 
 def as_tensor(value: object, name: str, device: torch.device | None = None) -> Tensor:

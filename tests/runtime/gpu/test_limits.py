@@ -1,0 +1,184 @@
+"""What kernels, which count with 32 bits, are not given: more than they can count.
+
+Operands are tensors without data, as large as one likes; nothing is launched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ftuner.core.block import MOST_COUNTED
+from ftuner.core.weighting import Weighting
+from ftuner.errors import ShapeError
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.runtime.attention_operands import Requests
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.tensors import Tensor
+
+OVERFLOWING = 2**31
+GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
+
+
+def given(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Of no data."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.fixture
+def launched(session: GpuSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a session launches; nothing is."""
+    found: list[Any] = []
+    for part in (session.products, session.grouped, session.attentions):
+        monkeypatch.setattr(part, "_launch", lambda call, *_: found.append(call))
+    return found
+
+
+def test_what_is_left_is_enough() -> None:
+    """For the last tile, and for the one that the last program would do next."""
+    for name in GPUS:
+        hardware = load_recorded(name)
+        assert isinstance(hardware, GpuHardware)
+        threads = hardware.multiprocessors * hardware.threads_per_multiprocessor
+        assert MOST_COUNTED + threads // hardware.warp_threads < OVERFLOWING
+
+
+PRODUCTS = (
+    # Batch, m, n, k: as many as can be counted.
+    (1, MOST_COUNTED, 8, 8), (1, 8, MOST_COUNTED, 8), (1, 8, 8, MOST_COUNTED),
+    (MOST_COUNTED, 8, 8, 8),
+    (1, MOST_COUNTED, 4000, 8), (1, 3000, MOST_COUNTED, 8), (2**13, 2**15, 2**15, 8),
+)  # fmt: skip
+LARGER_PRODUCTS = (
+    (1, MOST_COUNTED + 1, 8, 8), (1, 8, MOST_COUNTED + 1, 8), (1, 8, 8, MOST_COUNTED + 1),
+    (MOST_COUNTED + 1, 8, 8, 8), (MOST_COUNTED, 8, 1000, 8), (MOST_COUNTED, 1000, 8, 8),
+    (2**20, 2**15, 2**15, 8),
+)  # fmt: skip
+
+
+def multiply(
+    session: GpuSession, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
+) -> None:
+    shapes = (batch, m, k), (batch, k, n), (batch, m, n)
+    session.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("extents", PRODUCTS, ids=str)
+def test_products(
+    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    multiply(session, *extents, dtype=dtype)
+    plan = launched[-1].plan
+    batch, _, n, k = extents
+    for tile, first, last in plan.bands:
+        rows = -(-(last - first) // tile.bm)
+        assert first + rows * tile.bm < OVERFLOWING
+        assert batch * rows * plan.columns * plan.parts + plan.programs < OVERFLOWING
+    assert plan.columns * plan.kernel.main.bn < OVERFLOWING
+    assert plan.group * plan.columns < OVERFLOWING
+    assert -(-k // plan.kernel.main.bk) * plan.parts < OVERFLOWING
+    assert n + plan.kernel.main.bn < OVERFLOWING
+
+
+@pytest.mark.parametrize("extents", LARGER_PRODUCTS, ids=str)
+def test_larger_products(
+    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int]
+) -> None:
+    with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
+        multiply(session, *extents)
+    assert not launched
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[(MOST_COUNTED + 1, 8, 8)], [(8, MOST_COUNTED + 1, 8)], [(8, 8, MOST_COUNTED + 1)],
+     [(2**30, 2**20, 8)], [(MOST_COUNTED, 8, 8)] * 300],
+    ids=lambda sizes: f"{len(sizes)} times {sizes[0]}",
+)  # fmt: skip
+def test_larger_groups(
+    session: GpuSession, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
+) -> None:
+    uploaded: list[object] = []
+    monkeypatch.setattr(session.grouped, "_uploaded", lambda *numbers: uploaded.append(numbers))
+    with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
+        session.grouped.run([(given(m, k), given(k, n), given(m, n)) for m, n, k in sizes])
+    assert not uploaded
+
+
+ATTENTIONS = (
+    # Batch, heads, heads that share keys, rows, keys, whether rows see what lies before them.
+    (1, 1, 1, MOST_COUNTED, 8, False), (1, 1, 1, 8, MOST_COUNTED, True),
+    (1, 1, 1, MOST_COUNTED, MOST_COUNTED, True), (MOST_COUNTED, 1, 1, 1, 8, False),
+    (1, MOST_COUNTED, 1, 1, 8, True), (1, 1, MOST_COUNTED, 1, 8, True),
+)  # fmt: skip
+LARGER_ATTENTIONS = (
+    (1, 1, 1, MOST_COUNTED + 1, 8, False), (1, 1, 1, 8, MOST_COUNTED + 1, False),
+    (MOST_COUNTED + 1, 1, 1, 1, 8, False), (1, 1, MOST_COUNTED + 1, 1, 8, False),
+    (MOST_COUNTED, 8, 1, 1, 8, True), (2**16, 2**16, 1, 1, 8, True),
+)  # fmt: skip
+
+
+def attend(
+    session: GpuSession, batch: int, heads: int, sharing: int, rows: int, keys: int, causal: bool,
+    depth: int = 16, dtype: torch.dtype = torch.float16,
+) -> None:  # fmt: skip
+    q, out = (given(batch, heads, sharing, rows, depth, dtype=dtype) for _ in range(2))
+    k, v = (
+        given(batch, heads, 1, keys, depth, dtype=dtype).expand(-1, -1, sharing, -1, -1)
+        for _ in range(2)
+    )
+    past = keys - rows if causal else None
+    session.attentions.run(q, k.mT, v, out, None, Weighting(0.25, past), past)
+
+
+@pytest.mark.parametrize("extents", ATTENTIONS, ids=str)
+def test_attention(
+    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+) -> None:
+    attend(session, *extents)
+    plan, numbers = launched[-1].plan, launched[-1].numbers
+    tile = plan.kernel.tile
+    assert plan.tiles * tile.bq < OVERFLOWING
+    assert plan.group * plan.tiles < OVERFLOWING
+    assert numbers.keys + tile.bk < OVERFLOWING
+    assert numbers.rows + tile.bq + numbers.past < OVERFLOWING
+    assert -(-numbers.keys // tile.bk) * plan.parts < OVERFLOWING
+
+
+@pytest.mark.parametrize("extents", LARGER_ATTENTIONS, ids=str)
+def test_larger_attention(
+    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+) -> None:
+    with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
+        attend(session, *extents)
+    assert not launched
+
+
+def test_parts_of_keys(session: GpuSession, launched: list[Any]) -> None:
+    """Blocks of long vectors are short, and a kernel counts them as often as there are parts."""
+    with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
+        attend(session, 1, 1, 1, 8, 2**30, False, 256, torch.float32)
+    assert not launched
+
+
+def test_limits_far_from_all_keys(session: GpuSession, launched: list[Any]) -> None:
+    """Whatever a model counts, rows see all keys or none."""
+    for past, counted in ((2**40, 9), (-(2**40), -5), (3, 3), (-2, -2)):
+        q, k = given(1, 5, 16), given(1, 9, 16)
+        session.attentions.run(q, k.mT, k, q, None, Weighting(0.25, past), past)
+        assert launched[-1].numbers.past == counted
+
+
+def test_requests_together(session: GpuSession, launched: list[Any]) -> None:
+    for rows, keys in ((MOST_COUNTED + 1, 8), (8, MOST_COUNTED + 1)):
+        q, k = given(1, 1, rows, 16), given(1, 1, keys, 16)
+        with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
+            session.attentions.run_requests(
+                q, k.mT, k, q, Requests((0, rows), (0, keys)), Weighting(0.25), True
+            )
+    assert not launched
