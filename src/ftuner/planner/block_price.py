@@ -116,7 +116,9 @@ class Candidate:
                 talls, near_s = self._height(tiles)
                 if near_s >= limit_s:
                     return ENDLESS
-                found = self._paired(tiles, talls) if talls else ENDLESS
+                found = self._paired(tiles, talls, limit_s) if talls else ENDLESS
+                if found is ENDLESS and talls:
+                    return found
             if len(self.entries) >= MAX_ENTRIES:
                 self.entries.clear()
             self.entries[tiles] = found
@@ -137,9 +139,9 @@ class Candidate:
         cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
         return tuple(sorted((cut | {1}) - {0}))
 
-    def _paired(self, lows: int, talls: int) -> Priced:
+    def _paired(self, lows: int, talls: int, limit_s: float) -> Priced:
         ratio = self.tiles[0].bm // self.tiles[1].bm
-        return self.price(talls, lows - talls * ratio, 1)
+        return self.price(talls, lows - talls * ratio, 1, limit_s)
 
     def _height(self, lows: int) -> tuple[int, float]:
         """The best height of the first band, 0 if there is none, and seconds of its steps: heights
@@ -175,8 +177,8 @@ class Candidate:
         near_s += (share - share_tall) * self._low_step_s[resident]
         return units_tall, units, near_s * -(-self._steps // parts)
 
-    def price(self, talls: int, lows: int, parts: int) -> Priced:
-        """Of row tiles of both bands, or of one with k in parts."""
+    def price(self, talls: int, lows: int, parts: int, limit_s: float = inf) -> Priced:
+        """Of row tiles of both bands, or of one with k in parts; endless beyond a limit."""
         chip = self._chip
         units_tall, units, near_s = self._near_s(talls, lows, parts)
         resident = min(self._blocks, -(-units // self._sms))
@@ -196,6 +198,8 @@ class Candidate:
         else:
             fills_s = rounds_tall * tall.fill_s + rounds_low * low.fill_s
             around_s += fills_s / resident + hidden * tall.fill_s
+        if near_s + around_s >= limit_s:
+            return ENDLESS
         l2_per_row_s = self._l2_per_row_s
         if parts > 1:
             partial_s = rounds_tall * tall.partial_s + rounds_low * low.partial_s
