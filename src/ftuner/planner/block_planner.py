@@ -37,6 +37,7 @@ class Option(NamedTuple):
 
     first_row: int
     last_row: int
+    least_s: float
     least_s_per_row: float
     granule: int
     entries: dict[int, Priced]
@@ -60,8 +61,8 @@ class BlockPlanner:
         if known is None:
             known = self._known(problem)
         least, best, chosen = inf, ENDLESS, None
-        for first_row, last_row, least_per_row_s, granule, entries, candidate in known:
-            if first_row <= m <= last_row and m * least_per_row_s < least:
+        for first_row, last_row, least_s, least_s_per_row, granule, entries, candidate in known:
+            if first_row <= m <= last_row and least_s + m * least_s_per_row < least:
                 priced = entries.get(-(-m // granule))
                 if priced is None:
                     priced = candidate.at(m, least)
@@ -106,7 +107,7 @@ class BlockPlanner:
     def _known(self, problem: BlockProblem) -> tuple[Option, ...]:
         # What may be the fastest comes first: it spares others their price.
         found = tuple(
-            Option(c.first_row, c.last_row, c.least_s_per_row, c.granule, c.entries, c)
+            Option(c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c)
             for c in sorted(self._make_candidates(problem), key=_promise)
         )
         forget_oldest(self._options, MAX_PRICED)

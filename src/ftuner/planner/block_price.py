@@ -78,12 +78,6 @@ class Candidate:
         self._tall, self._low = work.first, work.second or work.first
         self._tall_step_s = self._step_table(self._tall)
         self._low_step_s = self._step_table(self._low)
-        tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
-        self.least_s_per_row = min(
-            self._steps * self._per_row_tile * min(table[1:]) / (self._sms * cost.tile.bm)
-            for cost, table in tables
-        )
-        """Seconds of steps that no cover by these tiles is below."""
         # Transfers.
         size = chip.itemsize
         self._batch_k = work.batch * work.k * size
@@ -99,6 +93,17 @@ class Candidate:
         self._b_is_kept = work.n <= kept
         self._all_kept = int(chip.held_bytes) // row_bytes - work.n
         self._wave_aspect = tiles[0].bn / tiles[0].bm
+        # What no cover by these tiles is below: the chip full of blocks, A and C moved once.
+        tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
+        near_s = min(
+            self._steps * self._per_row_tile * min(table[1:]) / (self._sms * cost.tile.bm)
+            for cost, table in tables
+        )
+        l2_s = row_s + self._l2_per_tile_s / tiles[0].bm
+        dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
+        self.least_s_per_row = together(near_s, l2_s, dram_s)
+        self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
+        """Seconds besides those for each row."""
 
     def _step_table(self, tile: TileCost) -> tuple[float, ...]:
         """Seconds of all steps of a tile, by resident blocks."""
