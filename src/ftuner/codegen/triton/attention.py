@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 from ftuner.codegen.triton.attention_arguments import attention_arguments
 from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
-from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, Source
+from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
 from ftuner.core.block_attention import AttentionForm, AttentionKernel
 
 SEARCH = 128
@@ -38,8 +38,7 @@ BQ = tl.constexpr({bq})
 BK = tl.constexpr({bk})
 SEARCH = tl.constexpr({search})
 LOG2_E = tl.constexpr(1.4426950408889634)
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""
+LOWEST = tl.constexpr(-3.4028234663852886e38)"""
 _PRECISION = {
     "float32": ', input_precision="ieee"',
     "tf32": ', input_precision="tf32"',
@@ -51,12 +50,9 @@ _PRECISION = {
 def attention_source(kernel: AttentionKernel) -> Source:
     """A kernel's text; its arguments are `attention_arguments`."""
     arguments, tile = attention_arguments(kernel), kernel.tile
-    names = ", ".join(argument.name for argument in arguments)
     constants = _CONSTANTS.format(bq=tile.bq, bk=tile.bk, search=SEARCH)
     body = [*_place(kernel), *_range(kernel), *_rows(kernel), *_loops(kernel), *_result(kernel)]
-    lines = ["", "@triton.jit", f"def {kernel.symbol}({names}):", *_indented(body), ""]
-    text = HEADER + constants + "\n".join(lines)
-    return Source(kernel.symbol, text, arguments, tile.warps, tile.stages)
+    return function_source(kernel.symbol, constants, arguments, body, tile.warps, tile.stages)
 
 
 def _place(kernel: AttentionKernel) -> list[str]:

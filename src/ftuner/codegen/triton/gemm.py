@@ -11,13 +11,11 @@ tile is on its way while this one is stored. It can if each tile takes as many s
 
 from __future__ import annotations
 
-from textwrap import indent
-
 from ftuner.codegen.triton.epilogue import epilogue_prelude
 from ftuner.codegen.triton.gemm_arguments import gemm_arguments
 from ftuner.codegen.triton.gemm_results import result_lines
 from ftuner.codegen.triton.gemm_tiles import sum_lines
-from ftuner.codegen.triton.source import HEADER, Source
+from ftuner.codegen.triton.source import Source, function_source
 from ftuner.core.block import BlockKernel, BlockTile
 
 
@@ -42,13 +40,8 @@ def gemm_source(kernel: BlockKernel) -> Source:
                 f"used = tiles.to(tl.int64) * {main.bm * main.bn}",
             ]
         lines += _band_lines(kernel, kernel.tiles[1], "m - rows")
-    text = (
-        f"{HEADER}{epilogue_prelude(kernel.epilogue)}\n\n@triton.jit\n"
-        f"def {kernel.symbol}({', '.join(a.name for a in arguments)}):\n"
-        + indent("\n".join(lines), "    ")
-        + "\n"
-    )
-    return Source(kernel.symbol, text, arguments, main.warps, main.stages)
+    prelude = epilogue_prelude(kernel.epilogue)
+    return function_source(kernel.symbol, prelude, arguments, lines, main.warps, main.stages)
 
 
 def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:

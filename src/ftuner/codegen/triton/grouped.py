@@ -13,13 +13,11 @@ the copy engine finds them, so tiles come by pointers.
 
 from __future__ import annotations
 
-from textwrap import indent
-
 from ftuner.codegen.triton.gemm import place_lines
 from ftuner.codegen.triton.gemm_arguments import c_granule, granule
 from ftuner.codegen.triton.gemm_results import result_lines
 from ftuner.codegen.triton.gemm_tiles import sum_lines
-from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, Argument, Source
+from ftuner.codegen.triton.source import LANGUAGE_TYPES, Argument, Source, function_source
 from ftuner.core.block import ALIGNMENT_BYTES, BlockKernel
 from ftuner.core.expr import ACCUMULATOR
 
@@ -70,13 +68,7 @@ def grouped_source(kernel: BlockKernel) -> Source:
         "for index in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):",
         *(f"    {line}" for line in inside),
     ]
-    text = (
-        f"{HEADER}\n\n@triton.jit\n"
-        f"def {kernel.symbol}({', '.join(a.name for a in ARGUMENTS)}):\n"
-        + indent("\n".join(lines), "    ")
-        + "\n"
-    )
-    return Source(kernel.symbol, text, ARGUMENTS, tile.warps, tile.stages)
+    return function_source(kernel.symbol, "", ARGUMENTS, lines, tile.warps, tile.stages)
 
 
 def _table_lines(kernel: BlockKernel) -> list[str]:

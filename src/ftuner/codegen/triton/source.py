@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from textwrap import indent
 from typing import Any
 
 TRITON_TYPES = {
@@ -66,6 +68,17 @@ class Source:
     def key(self) -> str:
         """A hash of all that decides the machine code, but for the target and Triton itself."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:32]
+
+
+def function_source(
+    name: str, prelude: str, arguments: Sequence[Argument], body: Sequence[str], warps: int,
+    stages: int,
+) -> Source:  # fmt: skip
+    """A kernel from the lines of its body, with what stands before it in its module."""
+    head = f"def {name}({', '.join(argument.name for argument in arguments)}):"
+    lines = indent("\n".join(body), "    ")
+    text = f"{HEADER}{prelude}\n\n@triton.jit\n{head}\n{lines}\n"
+    return Source(name, text, tuple(arguments), warps, stages)
 
 
 @lru_cache(maxsize=4096)

@@ -42,8 +42,8 @@ KINDS_OF_EXTENTS = (5, 64, 1)
 """Of symbols, where kernels are found that products may launch: at odd extents, at those whose
 strides are aligned, and of one row, which may lie any way."""
 MAX_REHEARSALS = 162
-"""Sets of extents that are tried: all of up to four symbols, and of five those in which three lie
-otherwise than the rest."""
+"""Sets of extents that are tried: all of up to four symbols, and of five those in which no more
+than two differ from the rest."""
 RECORDED_PART = 1 / 64
 """Of a device's memory, for inputs and outputs of programs of a graph that are recorded."""
 log = logging.getLogger(__name__)
@@ -160,16 +160,17 @@ class GpuGraph:
     def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
         """Record a program, in place of the oldest ones if need be."""
         room = int(RECORDED_PART * self._session.hardware.dram_bytes)
-        needed = program.bytes_to_keep(arrays)
-        kept = {p: p.kept_bytes for p in self._programs.values() if p.memory}
-        for oldest in list(kept):
-            if needed > room or needed + sum(kept.values()) <= room:
+        room -= program.bytes_to_keep(arrays)
+        if room < 0:
+            return
+        recorded = [other for other in self._programs.values() if other.memory]
+        kept = sum(other.kept_bytes for other in recorded)
+        for oldest in recorded:
+            if kept <= room:
                 break
+            kept -= oldest.kept_bytes
             self._retire(oldest.memory)
             oldest.forget()
-            del kept[oldest]
-        if needed > room:
-            return
         try:
             program.record(arrays, self._recorder)
         except Exception as error:
