@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.block_attention import AttentionForm, AttentionMask, AttentionTile
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32
@@ -19,10 +20,7 @@ from ftuner.cost.block_attention import (
     resident_tiles,
     shared_bytes,
 )
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 REPORTED = (
     # Chip, what is multiplied, elements, tile (rows, keys, warps, stages); registers and spilled
     # bytes of a thread, shared memory. Causal kernels, compiled by Triton 3.9.
@@ -54,15 +52,9 @@ REPORTED = (
 )  # fmt: skip
 
 
-def hardware_of(name: str) -> GpuHardware:
-    found = load_recorded(name)
-    assert isinstance(found, GpuHardware)
-    return found
-
-
 def form_of(name: str, multiply: Any, depth: int) -> AttentionForm:
     dtype = BFLOAT16 if multiply == "bfloat16" else FLOAT32
-    described = hardware_of(name).bulk_copy and multiply != "float32"
+    described = gpu(name).bulk_copy and multiply != "float32"
     loads = "descriptors" if described else "pointers"
     return AttentionForm.over(dtype, multiply, depth, depth, causal="first", loads=loads)
 
@@ -70,7 +62,7 @@ def form_of(name: str, multiply: Any, depth: int) -> AttentionForm:
 @pytest.mark.parametrize("number", range(len(REPORTED)))
 def test_what_was_reported(number: int) -> None:
     name, multiply, depth, sizes, registers, spilled, shared = REPORTED[number]
-    hardware, form, tile = hardware_of(name), form_of(name, multiply, depth), AttentionTile(*sizes)
+    hardware, form, tile = gpu(name), form_of(name, multiply, depth), AttentionTile(*sizes)
     instruction = instruction_of(hardware, form, tile)
     assert instruction is not None
     assert 0 <= shared_bytes(form, tile, instruction) - shared <= 1536
@@ -93,7 +85,7 @@ TILES = [
 @settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(GPUS), tile=st.sampled_from(TILES), depth=st.sampled_from((16, 32, 64)))
 def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
-    hardware = hardware_of(name)
+    hardware = gpu(name)
     form = AttentionForm.over(FLOAT16, "float16", depth, depth)
     instruction = instruction_of(hardware, form, tile)
     assert instruction is not None
@@ -122,7 +114,7 @@ def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
 @pytest.mark.parametrize("depth", [16, 64, 128])
 @pytest.mark.parametrize("name", GPUS)
 def test_seconds(name: str, depth: int) -> None:
-    hardware = hardware_of(name)
+    hardware = gpu(name)
     form = AttentionForm.over(FLOAT16, "float16", depth, depth)
     peak = hardware.matrix_flops_per_s["float16"] / hardware.multiprocessors
     costs = [attention_tile_cost(hardware, form, tile, spilling=True) for tile in TILES]

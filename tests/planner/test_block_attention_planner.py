@@ -8,13 +8,12 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.block_attention import AttentionForm, AttentionMask
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
 from ftuner.cost.blocks import loads_of
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.planner.block_attention import (
     BlockAttentionPlan,
     BlockAttentionProblem,
@@ -26,7 +25,6 @@ from ftuner.planner.block_attention_planner import (
     kept_tiles,
 )
 
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.
     (1, 32, 1, 1, 1, 128, False), (1, 8, 4, 1, 1000, 128, True), (1, 8, 4, 1, 8192, 128, True),
@@ -41,17 +39,11 @@ CASES = (
 
 
 @cache
-def hardware_of(name: str) -> GpuHardware:
-    found = load_recorded(name)
-    assert isinstance(found, GpuHardware)
-    return found
-
-
 def planner_of(
     name: str, depth: int, causal: bool = False, shared: bool = False, dtype: DType = FLOAT16,
     ragged: bool = False, mask: AttentionMask | None = None,
 ) -> AttentionPlanner:  # fmt: skip
-    hardware = hardware_of(name)
+    hardware = gpu(name)
     multiply = dtype.name
     limit = ("last" if ragged else "first") if causal else "none"
     form = AttentionForm.over(
@@ -173,7 +165,7 @@ def test_few_rows_and_many_keys_are_spread() -> None:
 def test_what_a_chip_cannot_multiply() -> None:
     form = AttentionForm.over(BFLOAT16, "bfloat16", 64, 64)
     with pytest.raises(HardwareError, match="v100"):
-        kept_tiles(hardware_of("v100"), form)
+        kept_tiles(gpu("v100"), form)
 
 
 def test_every_form_has_a_tile() -> None:
@@ -185,7 +177,7 @@ def test_every_form_has_a_tile() -> None:
                         dtype, dtype.name, depth, columns, aligned=aligned,  # type: ignore[arg-type]
                         mask=AttentionMask(dtype),
                     )  # fmt: skip
-                    assert kept_tiles(hardware_of(name), form), (name, form)
+                    assert kept_tiles(gpu(name), form), (name, form)
 
 
 @pytest.mark.parametrize("name", ["h200", "a100-sxm-80gb", "rtx4090", "v100"])
@@ -194,7 +186,7 @@ def test_selection(name: str, golden: Callable[[str, str], None]) -> None:
     lines = [f"# {name}, float16", "", "# tiles, and how many of them a multiprocessor holds"]
     for depth in (32, 64, 80, 128, 256):
         planner = planner_of(name, depth, True)
-        tiles = kept_tiles(hardware_of(name), planner.kernels[0].form)
+        tiles = kept_tiles(gpu(name), planner.kernels[0].form)
         lines.append(f"{depth:4}  " + " ".join(f"{c.tile}:{c.blocks}" for c in tiles))
     lines += ["", "# plans"]
     for case in CASES:

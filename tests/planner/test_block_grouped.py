@@ -9,23 +9,20 @@ from math import ceil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.block import MOST_COUNTED
 from ftuner.core.dtype import FLOAT16, FLOAT32, DType
 from ftuner.cost.block_estimate import Walk, chip_of, estimate_product, work_of
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.planner import block_grouped
 from ftuner.planner.block_grouped import GroupedPlan, GroupedPlanner, GroupedProblem
 from ftuner.ukernels.blocks import build_block_library
 
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 Sizes = tuple[tuple[int, int, int], ...]
 
 
 def planner_of(name: str, dtype: DType = FLOAT16) -> GroupedPlanner:
-    hardware = load_recorded(name)
-    assert isinstance(hardware, GpuHardware)
+    hardware = gpu(name)
     return block_grouped.grouped_planner_for(build_block_library(hardware, dtype))
 
 

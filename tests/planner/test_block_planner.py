@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.planner.block_plan import BlockPlan, BlockProblem
 from ftuner.planner.block_planner import BlockPlanner, block_planner_for
 from ftuner.ukernels.blocks import build_block_library
 
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 SHAPES = (
     (1, 4096, 4096, 1), (5, 4096, 4096, 1), (16, 6144, 4096, 1), (33, 28672, 4096, 1),
     (77, 768, 768, 1), (128, 3072, 768, 1), (200, 4096, 14336, 1), (992, 768, 3072, 1),
@@ -23,8 +21,7 @@ SHAPES = (
 
 
 def planner_of(name: str) -> BlockPlanner:
-    hardware = load_recorded(name)
-    assert isinstance(hardware, GpuHardware)
+    hardware = gpu(name)
     return block_planner_for(build_block_library(hardware, FLOAT16))
 
 

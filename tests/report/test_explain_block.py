@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tests.recorded_gpus import GPUS
 
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.hardware.recorded import load_recorded
 from ftuner.report.explain import explain
 from ftuner.report.explain_block import BlockExplanation
 from ftuner.report.picture_block import wave_picture
 from ftuner.report.plots import save_picture
-
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 
 
 def explained(

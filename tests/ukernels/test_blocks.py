@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from ftuner.cost.blocks import MULTIPLIES, supports
 from ftuner.errors import DTypeError, HardwareError
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.ukernels.blocks import build_block_library
 
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 CASES = [(name, d, m) for name in GPUS for d, known in MULTIPLIES.items() for m in known]
-
-
-def gpu(name: str) -> GpuHardware:
-    hardware = load_recorded(name)
-    assert isinstance(hardware, GpuHardware)
-    return hardware
 
 
 @pytest.mark.parametrize(("name", "dtype", "multiply"), CASES, ids=str)

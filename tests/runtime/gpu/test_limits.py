@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.block import MOST_COUNTED
 from ftuner.core.weighting import Weighting
 from ftuner.errors import ShapeError
-from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.runtime.attention_operands import Requests
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.tensors import Tensor
 
 OVERFLOWING = 2**31
-GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]
 
 
 def given(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -40,8 +38,7 @@ def launched(session: GpuSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_what_is_left_is_enough() -> None:
     """For the last tile, and for the one that the last program would do next."""
     for name in GPUS:
-        hardware = load_recorded(name)
-        assert isinstance(hardware, GpuHardware)
+        hardware = gpu(name)
         threads = hardware.multiprocessors * hardware.threads_per_multiprocessor
         assert MOST_COUNTED + threads // hardware.warp_threads < OVERFLOWING
 
