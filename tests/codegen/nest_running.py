@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -236,3 +236,25 @@ def before_a_wall(x: Array) -> Array:
     found: Array = whole[size - x.nbytes : size].view(x.dtype).reshape(x.shape)
     found[...] = x
     return found
+
+
+def one_nan_a_line(dtype: str, axis: int, kind: str) -> tuple[Case, Array]:
+    """An extremum of zeros with one NaN, in each place of a line."""
+    x = np.zeros((37, 37), dtype)
+    np.fill_diagonal(x, np.nan)
+    return Case("reduce", ((dtype, x.shape),), {"kind": kind, "axes": (axis,)}), x
+
+
+def nan_among_infinities(axis: int, kind: str) -> Iterator[tuple[Case, Array, list[int]]]:
+    """Lines of infinities with a NaN, in each place; of nothing but NaN; and of what no element is
+    better than: what finds the first of equals and what finds the last, and where."""
+    infinity = np.inf if kind == "argmax" else -np.inf
+    x = np.full((39, 37), infinity, np.float32)
+    np.fill_diagonal(x, np.nan)
+    x[37] = np.nan
+    x[38] = -infinity
+    operand = np.ascontiguousarray(x if axis == 1 else x.T)
+    for last, position in ((False, 0), (True, 36)):
+        attributes = {"kind": kind, "axis": axis, "last": last}
+        case = Case("arg_reduce", (("float32", operand.shape),), attributes)
+        yield case, operand, [*range(37), position, position]

@@ -25,6 +25,8 @@ from tests.codegen.nest_running import (
     assert_equal,
     before_a_wall,
     below,
+    nan_among_infinities,
+    one_nan_a_line,
     values,
     values_of,
 )
@@ -215,9 +217,7 @@ def test_any_byte_but_zero_is_true(isa: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, isa: str) -> None:
-    case = Case("reduce", ((dtype, (37, 37)),), {"kind": kind, "axes": (axis,)})
-    x = np.zeros((37, 37), dtype)
-    np.fill_diagonal(x, np.nan)
+    case, x = one_nan_a_line(dtype, axis, kind)
     assert np.isnan(run_one(case, isa, [x])).all()
 
 
@@ -225,16 +225,8 @@ def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, isa: str) -> 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_is_found_before_infinities(axis: int, kind: str, isa: str) -> None:
-    """Rows of a NaN among infinities, in each place; and of nothing but NaN."""
-    infinity = np.inf if kind == "argmax" else -np.inf
-    x = np.full((38, 37), infinity, np.float32)
-    np.fill_diagonal(x, np.nan)
-    x[37] = np.nan
-    for last, of_nan in ((False, 0), (True, 36)):
-        attributes = {"kind": kind, "axis": axis, "last": last}
-        operand = np.ascontiguousarray(x if axis == 1 else x.T)
-        case = Case("arg_reduce", (("float32", operand.shape),), attributes)
-        assert run_one(case, isa, [operand]).tolist() == [*range(37), of_nan]
+    for case, operand, places in nan_among_infinities(axis, kind):
+        assert run_one(case, isa, [operand]).tolist() == places
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -18,6 +18,8 @@ from tests.codegen.nest_running import (
     assert_equal,
     before_a_wall,
     below,
+    nan_among_infinities,
+    one_nan_a_line,
     values_of,
 )
 
@@ -105,9 +107,7 @@ def test_any_byte_but_zero_is_true() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, schedule: Any) -> None:
-    case = Case("reduce", ((dtype, (37, 37)),), {"kind": kind, "axes": (axis,)})
-    x = np.zeros((37, 37), dtype)
-    np.fill_diagonal(x, np.nan)
+    case, x = one_nan_a_line(dtype, axis, kind)
     assert np.isnan(run_one(case, [x], schedule)).all()
 
 
@@ -115,19 +115,8 @@ def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, schedule: Any
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_is_found_before_infinities(axis: int, kind: str, schedule: Any) -> None:
-    """Rows of a NaN among infinities, in each place; of nothing but NaN; and of what no element is
-    better than."""
-    infinity = np.inf if kind == "argmax" else -np.inf
-    x = np.full((39, 37), infinity, np.float32)
-    np.fill_diagonal(x, np.nan)
-    x[37] = np.nan
-    x[38] = -infinity
-    for last, position in ((False, 0), (True, 36)):
-        attributes = {"kind": kind, "axis": axis, "last": last}
-        operand = np.ascontiguousarray(x if axis == 1 else x.T)
-        case = Case("arg_reduce", (("float32", operand.shape),), attributes)
-        found = run_one(case, [operand], schedule)
-        assert found.tolist() == [*range(37), position, position]
+    for case, operand, places in nan_among_infinities(axis, kind):
+        assert run_one(case, [operand], schedule).tolist() == places
 
 
 def test_exclusive_sums_do_not_see_their_own_element() -> None:
