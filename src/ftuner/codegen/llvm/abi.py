@@ -272,7 +272,9 @@ class Context:
     """Bytes of it fetched for each k step of a tile; 0 where nothing follows."""
     NEXT_A_DISTANCE = 9
     """Bytes from a tile's A to that of the next batch element; 0 where it is not fetched."""
-    OPERANDS = 10
+    ASKS_FOR_B = 10
+    """How many of the tiles ask for their own B ahead: 1 where nothing fetched it, otherwise 0."""
+    OPERANDS = 11
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 

@@ -248,6 +248,7 @@ def _block(
     # In the workspace the chunk's first panel comes first.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
     widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
+    just_written = builder.or_(b_in_workspace, widens)
     with counted_loop(builder, panels.begin, panels.end) as panel:
         place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
         b_panel = at(builder, b_first, place_of_panel)
@@ -260,6 +261,9 @@ def _block(
         step = builder.select(in_batch, part_of_row, step)
         set_slot(builder, context, Context.NEXT_B_STEP, step)
         is_first = builder.icmp_signed("==", panel, panels.begin)
+        unasked = builder.or_(is_first, builder.icmp_signed("==", of_panel, const(0)))
+        unasked = builder.and_(unasked, builder.not_(just_written))
+        set_slot(builder, context, Context.ASKS_FOR_B, builder.zext(unasked, I64))
         distance = builder.select(is_first, operands.next_a, const(0))
         set_slot(builder, context, Context.NEXT_A_DISTANCE, distance)
 
@@ -298,5 +302,7 @@ def _block(
             part = builder.mul(builder.mul(share.tiles, steps.length), step)
             next_b = pointer_slot(builder, context, Context.NEXT_B)
             set_slot(builder, context, Context.NEXT_B, at(builder, next_b, part))
+            # From here on the panel is near.
+            set_slot(builder, context, Context.ASKS_FOR_B, const(0))
 
         _segments(builder, dtype, band, rows, steps, run_segment)

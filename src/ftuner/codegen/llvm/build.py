@@ -99,6 +99,24 @@ def multiply_add(
     return builder.call(fma, [x, y, z])
 
 
+def opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The same integer, of which the compiler knows nothing: it stays in a register as it is."""
+    same = ir.FunctionType(value.type, [value.type])
+    return builder.asm(same, "", "=r,0", [value], False)
+
+
+def in_order(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> list[ir.Value]:
+    """The same vectors, in registers of x86. What they follow from comes before here, what follows
+    from them behind it; loads and stores stay on their side. No instruction."""
+    kinds = [vector.type for vector in vectors]
+    result = kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
+    constraints = ["=v"] * len(kinds) + [str(i) for i in range(len(kinds))] + ["~{memory}"]
+    same = builder.asm(ir.FunctionType(result, kinds), "", ",".join(constraints), vectors, True)
+    if len(kinds) == 1:
+        return [same]
+    return [builder.extract_value(same, i) for i in range(len(kinds))]
+
+
 def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> list[ir.Value]:
     """The sums of all chains together; `sums` holds `tile` values for each chain."""
     total = list(sums[:tile])

@@ -11,25 +11,20 @@ values from the first multiply-add to the last store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import SLOT_BYTES, Context
 from ftuner.codegen.llvm.build import (
-    I32,
     I64,
     PTR,
     VOID,
-    add_chains,
     at,
     const,
-    intrinsic,
     lanes_below,
     masked_load,
     masked_store,
-    multiply_add,
     pointer_slot,
     reserve,
     scalar_type,
@@ -37,23 +32,11 @@ from ftuner.codegen.llvm.build import (
     splat,
 )
 from ftuner.codegen.llvm.emit import emit
-from ftuner.codegen.llvm.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.k_loop import L1, LINE_BYTES, emit_k_loop, prefetch
+from ftuner.codegen.llvm.loops import counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
-from ftuner.codegen.llvm.widen import widened
 from ftuner.core.expr import ACCUMULATOR, operands
-from ftuner.core.ukernel import COLUMN, PACKED_INT8, STRIDED, UKernel
-
-PREFETCH_BYTES = 2048
-"""How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
-times bandwidth). Fitted on AMD Zen 3, where 1024 to 2048 bytes take 15 to 40% off products of up to
-24 rows, and less hides less; not checked on other cores."""
-LOW_TILE_ROWS = 3
-"""Tiles this low use up B faster than it comes, and want twice the distance. Fitted likewise."""
-PREFETCH_STEPS = 16
-"""The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
-LINE_BYTES = 64
-L1, L2 = 3, 2
-"""Where a prefetch puts its line, as LLVM's locality."""
+from ftuner.core.ukernel import UKernel
 
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
@@ -74,22 +57,17 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     size = kernel.dtype.itemsize
-    a_stride = slot(builder, context, Context.A_STRIDE)
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
     scratch = None
     if kernel.tail and not masked:
         scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
-    a_row_stride = const(size) if kernel.a_layout == COLUMN else a_stride
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
     with counted_loop(builder, const(0), tiles) as tile:
         a_tile = at(builder, a, builder.mul(tile, tile_step))
         c_tile = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
         first_row = builder.add(row, builder.mul(tile, const(kernel.mr)))
         _prefetch_rows(builder, kernel, c_tile, c_stride)
-        streams = _streams(builder, kernel, context, tile, k, a_tile)
-        accumulators = _reduction(
-            builder, kernel, fused, context, a_tile, a_row_stride, b, k, streams
-        )
+        accumulators = emit_k_loop(builder, kernel, fused, context, tile, a_tile, b, k)
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
             finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
@@ -120,157 +98,8 @@ def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride
     for i in range(kernel.mr):
         row = at(builder, c, builder.mul(c_stride, const(i)))
         for offset in range(0, last, LINE_BYTES):
-            _prefetch(builder, at(builder, row, offset), L1, write=True)
-        _prefetch(builder, at(builder, row, last), L1, write=True)
-
-
-def _prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
-    """Ask for the cache line at an address, which need not exist."""
-    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
-    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """What a tile fetches for later: `step` bytes from `first` on for each k step."""
-
-    first: ir.Value
-    step: ir.Value
-    most_bytes: int
-    """No step is longer."""
-
-
-def _streams(
-    builder: ir.IRBuilder,
-    kernel: UKernel,
-    context: ir.Value,
-    tile: ir.Value,
-    k: ir.Value,
-    a_tile: ir.Value,
-) -> list[_Stream]:
-    """B and A that a tile fetches for later; none for low tiles, which wait for their own B, and
-    for tails, which nothing follows but in batches."""
-    if kernel.mr <= LOW_TILE_ROWS or kernel.tail:
-        return []
-    size = kernel.dtype.itemsize
-    step = slot(builder, context, Context.NEXT_B_STEP)
-    first = pointer_slot(builder, context, Context.NEXT_B)
-    first = at(builder, first, builder.mul(builder.mul(tile, k), step))
-    # At least two tiles share a panel; a batch element of a single tile fetches half of the next.
-    found = [_Stream(first, step, kernel.nr * kernel.b_itemsize // 2)]
-    if kernel.a_layout != COLUMN:
-        distance = slot(builder, context, Context.NEXT_A_DISTANCE)
-        wanted = builder.icmp_signed("!=", distance, const(0))
-        row_of_tile = kernel.mr * size
-        step = builder.select(wanted, const(row_of_tile), const(0))
-        found.append(_Stream(at(builder, a_tile, distance), step, row_of_tile))
-    return found
-
-
-def _fetch(builder: ir.IRBuilder, place: ir.Value, stream: _Stream) -> None:
-    """Ask for the lines that a step of `stream` from `place` on meets first."""
-    within = builder.and_(builder.ptrtoint(place, I64), const(LINE_BYTES - 1))
-    for line in range(0, stream.most_bytes, LINE_BYTES):
-        due = builder.icmp_signed("<", within if line == 0 else const(line), stream.step)
-        with builder.if_then(due):
-            _prefetch(builder, at(builder, place, line), L2)
-
-
-def _reduction(
-    builder: ir.IRBuilder,
-    kernel: UKernel,
-    fused: bool,
-    context: ir.Value,
-    a: ir.Value,
-    a_row_stride: ir.Value,
-    b: ir.Value,
-    k: ir.Value,
-    streams: Sequence[_Stream],
-) -> list[list[ir.Value]]:
-    """The k loop: `accumulators[i][v]`, vectors of the tile's sums.
-
-    The main loop takes `chains` steps of k at once, each into accumulators of its own; a last
-    loop takes the steps left over. Where there is something to fetch for later, a loop that does
-    so runs in place of the main one.
-    """
-    size, chains, vectors = kernel.dtype.itemsize, kernel.tile.chains, kernel.tile.vectors
-    row_of_b_bytes = kernel.nr * kernel.b_itemsize
-    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
-    zero = ir.Constant(vector, [0.0] * kernel.lanes)
-    in_columns = kernel.a_layout == COLUMN
-    a_step = slot(builder, context, Context.A_STRIDE) if in_columns else const(size)
-    if kernel.b_layout == STRIDED:
-        b_step = slot(builder, context, Context.B_K_STRIDE)
-        ahead = builder.mul(b_step, const(PREFETCH_STEPS))
-    else:
-        b_step = const(row_of_b_bytes)
-        ahead = const(PREFETCH_BYTES * (2 if kernel.mr <= LOW_TILE_ROWS else 1))
-
-    def step(a_k: ir.Value, b_k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        for line in range(0, row_of_b_bytes, LINE_BYTES):
-            _prefetch(builder, at(builder, at(builder, b_k, ahead), line), L1)
-        row_of_b = [_vector_of_b(builder, kernel, b_k, v) for v in range(vectors)]
-        column_of_a = []
-        for i in range(kernel.mr):
-            address = at(builder, a_k, builder.mul(a_row_stride, const(i)))
-            element = _load(builder, address, vector.element, size)
-            column_of_a.append(splat(builder, element, kernel.lanes))
-        done = list(sums)
-        for i, v in kernel.tile.registers().tasks(0):
-            at_v = i * vectors + v
-            done[at_v] = multiply_add(builder, column_of_a[i], row_of_b[v], sums[at_v], fused)
-        return done
-
-    def loop(
-        begin: list[ir.Value],
-        count: ir.Value,
-        sums: list[ir.Value],
-        streams: Sequence[_Stream] = (),
-    ) -> tuple[list[ir.Value], list[ir.Value]]:
-        """`count` rounds of one step for each set of sums, from `begin`, places in A and in B;
-        returns where it ended and the sums."""
-
-        def body(values: list[ir.Value]) -> list[ir.Value]:
-            places, carried = values[: 2 + len(streams)], values[2 + len(streams) :]
-            steps = [a_step, b_step, *(stream.step for stream in streams)]
-            done: list[ir.Value] = []
-            for chain in range(0, len(sums), tile):
-                for place, stream in zip(places[2:], streams, strict=True):
-                    _fetch(builder, place, stream)
-                done += step(places[0], places[1], carried[chain : chain + tile])
-                places = [at(builder, p, s) for p, s in zip(places, steps, strict=True)]
-            return [*places, *done]
-
-        first = [*begin, *(stream.first for stream in streams)]
-        last = carried_loop(builder, count, [*first, *sums], body)
-        return last[:2], last[len(first) :]
-
-    tile = kernel.mr * vectors
-    sums = [zero] * (tile * chains)
-    place = [a, b]
-    rounds = k if chains == 1 else builder.sdiv(k, const(chains))
-    if streams:
-        wanted = builder.icmp_signed(">", streams[0].step, const(0))
-        fetching = builder.select(wanted, rounds, const(0))
-        place, sums = loop(place, fetching, sums, streams)
-        rounds = builder.sub(rounds, fetching)
-    place, sums = loop(place, rounds, sums)
-    if chains > 1:
-        left = builder.srem(k, const(chains))
-        _, first = loop(place, left, sums[:tile])
-        sums = first + sums[tile:]
-    total = add_chains(builder, sums, tile)
-    return [total[i * vectors : (i + 1) * vectors] for i in range(kernel.mr)]
-
-
-def _vector_of_b(builder: ir.IRBuilder, kernel: UKernel, row: ir.Value, v: int) -> ir.Value:
-    """The `v`-th vector of a row of B, as the tile multiplies it."""
-    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
-    place = at(builder, row, v * kernel.lanes * kernel.b_itemsize)
-    if kernel.b_layout != PACKED_INT8:
-        return _load(builder, place, vector, kernel.dtype.itemsize)
-    return widened(builder, place, vector)
+            prefetch(builder, at(builder, row, offset), L1, write=True)
+        prefetch(builder, at(builder, row, last), L1, write=True)
 
 
 def finish_tile(

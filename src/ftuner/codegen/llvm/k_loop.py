@@ -1,0 +1,279 @@
+"""The k loop of a uKernel, in LLVM IR: a tile's sums over run-time k.
+
+All that it executes besides multiply-adds and loads costs time, most where a neighbour on the
+core's other hyperthread takes half of the instruction slots. So it takes several steps of k a
+round; finds rows of A at few multiples of their distance, by what addressing adds up for nothing;
+and asks for what comes later between chunks of steps, a cache line at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.abi import Context
+from ftuner.codegen.llvm.build import (
+    I32,
+    PTR,
+    VOID,
+    add_chains,
+    at,
+    const,
+    in_order,
+    intrinsic,
+    multiply_add,
+    opaque,
+    pointer_slot,
+    scalar_type,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.widen import widened
+from ftuner.core.ukernel import COLUMN, PACKED_INT8, STRIDED, UKernel
+
+STEPS_OF_ROUND = 4
+"""Steps of k a round, at least. Measured on Intel Emerald Rapids beside a busy hyperthread, tiles
+of 6x64, 8x48 and 14x32: 4 steps take 3 to 8% less time than 2, and 10 to 20% less than one that
+looks at what to fetch at each step; 8 steps take no less than 4."""
+STEPS_OF_SHORT_ROUND = 2
+"""Of smaller tiles, which are used less and wait for B: compiling is half of tuning."""
+LARGE_TILES: Mapping[str, int] = {"avx2": 8, "avx512": 16}
+"""Vectors of C that make a tile large, half of the registers. On ISAs without an entry a round is
+one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance their addresses anyway."""
+STEPS_OF_CHUNK = 16
+"""Between two looks at what to fetch for later: a line of each row of A, in float32."""
+PREFETCH_BYTES = 2048
+"""How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
+times bandwidth). Fitted on AMD Zen 3, where 1024 to 2048 bytes take 15 to 40% off products of up to
+24 rows, and less hides less; not checked on other cores."""
+LOW_TILE_ROWS = 3
+"""Tiles this low use up B faster than it comes, and want twice the distance. Fitted likewise."""
+PREFETCH_STEPS = 16
+"""The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
+LINE_BYTES = 64
+L1, L2 = 3, 2
+"""Where a prefetch puts its line, as LLVM's locality."""
+
+
+def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
+    """Ask for the cache line at an address, which need not exist."""
+    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
+    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
+
+
+def steps_of_round(kernel: UKernel) -> int:
+    """Steps of k that the k loop takes at once: as many for each of the chains."""
+    tile, steps = kernel.tile, 1
+    if kernel.isa in LARGE_TILES:
+        large = tile.mr * tile.vectors >= LARGE_TILES[kernel.isa]
+        steps = STEPS_OF_ROUND if large else STEPS_OF_SHORT_ROUND
+    return tile.chains * ceil(steps / tile.chains)
+
+
+def emit_k_loop(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    context: ir.Value,
+    tile: ir.Value,
+    a: ir.Value,
+    b: ir.Value,
+    k: ir.Value,
+) -> list[list[ir.Value]]:
+    """The sums of a tile, `[row][vector]`. `tile` is its number, `a` its first row, `b` its
+    panel."""
+    return _Loop(builder, kernel, fused, context, tile, a, k).sums(a, b, k)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What a tile fetches for later: `step` bytes from `first` on for each k step."""
+
+    first: ir.Value
+    step: ir.Value
+
+
+class _Multiples:
+    """Multiples of a run-time distance. The odd ones are computed once; an address adds one of
+    them, times a power of two."""
+
+    def __init__(self, builder: ir.IRBuilder, distance: ir.Value, count: int) -> None:
+        self._builder = builder
+        self._fixed = distance.constant if isinstance(distance, ir.Constant) else None
+        self._odd = {1: distance}
+        if self._fixed is None:
+            for number in range(1, count):
+                self._of_odd(number // _power_of_two(number))
+
+    def _of_odd(self, odd: int) -> ir.Value:
+        if odd not in self._odd:
+            # LLVM would rather add the distance again for each multiple, in every round.
+            product = self._builder.mul(self._odd[1], const(odd))
+            self._odd[odd] = opaque(self._builder, product)
+        return self._odd[odd]
+
+    def __getitem__(self, number: int) -> ir.Value:
+        if number == 0 or self._fixed is not None:
+            return const(number * (self._fixed or 0))
+        power = _power_of_two(number)
+        return self._builder.mul(self._of_odd(number // power), const(power))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest of those that addresses scale by which divides a number."""
+    return next(p for p in (8, 4, 2, 1) if number % p == 0)
+
+
+class _Loop:
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        kernel: UKernel,
+        fused: bool,
+        context: ir.Value,
+        tile: ir.Value,
+        a: ir.Value,
+        k: ir.Value,
+    ) -> None:
+        self._builder, self._kernel, self._fused = builder, kernel, fused
+        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+        self._size = size = kernel.dtype.itemsize
+        self._steps = steps_of_round(kernel)
+        a_stride = slot(builder, context, Context.A_STRIDE)
+        in_columns = kernel.a_layout == COLUMN
+        a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
+        self._a_rows = _Multiples(builder, a_row, kernel.mr)
+        self._a_steps = _Multiples(builder, a_k, self._steps + 1)
+        self._row_of_b_bytes = kernel.nr * kernel.b_itemsize
+        in_place = kernel.b_layout == STRIDED
+        b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
+        self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
+        low = kernel.mr <= LOW_TILE_ROWS
+        if b_k is not None:
+            self._ahead = builder.mul(b_k, const(PREFETCH_STEPS))
+        else:
+            self._ahead = const(PREFETCH_BYTES * (2 if low else 1))
+        self._asks_for_b: ir.Value | None = None
+        """Whether the tile asks for its own B ahead; None if it does in any case."""
+        self._streams: list[_Stream] = []
+        if not low and not kernel.tail:
+            self._streams = self._later(context, tile, a, k)
+            if not in_place:
+                asks = slot(builder, context, Context.ASKS_FOR_B)
+                self._asks_for_b = builder.icmp_signed("<", tile, asks)
+
+    def _later(self, context: ir.Value, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
+        """B and A that the tile fetches for later: not low tiles, which wait for their own B, nor
+        tails, which nothing follows but in batches."""
+        builder, kernel = self._builder, self._kernel
+        step = slot(builder, context, Context.NEXT_B_STEP)
+        first = pointer_slot(builder, context, Context.NEXT_B)
+        found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
+        if kernel.a_layout != COLUMN:
+            distance = slot(builder, context, Context.NEXT_A_DISTANCE)
+            wanted = builder.icmp_signed("!=", distance, const(0))
+            step = builder.select(wanted, const(kernel.mr * self._size), const(0))
+            found.append(_Stream(at(builder, a, distance), step))
+        return found
+
+    def sums(self, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
+        """`chains` sets of sums take the steps of a round in turns, and are added at the end; steps
+        that are left over go to the first."""
+        builder, tile = self._builder, self._kernel.tile
+        steps, count = self._steps, tile.mr * tile.vectors
+        zero = ir.Constant(self._vector, [0.0] * self._kernel.lanes)
+        values = [a, b, *([zero] * (count * tile.chains))]
+        rounds = builder.sdiv(k, const(steps))
+        if self._streams:
+            values = self._in_chunks(rounds, values)
+        else:
+            values = self._rounds(rounds, values, steps)
+        if steps > 1:
+            left = builder.srem(k, const(steps))
+            values[: 2 + count] = self._rounds(left, values[: 2 + count], 1)
+        total = add_chains(builder, values[2:], count)
+        return [total[i * tile.vectors : (i + 1) * tile.vectors] for i in range(tile.mr)]
+
+    def _in_chunks(self, rounds: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
+        builder, streams = self._builder, self._streams
+        rounds_of_chunk = const(ceil(STEPS_OF_CHUNK / self._steps))
+        chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
+        chunks = builder.sdiv(chunks, rounds_of_chunk)
+
+        def chunk(given: list[ir.Value]) -> list[ir.Value]:
+            left, places, values = given[0], given[1 : 1 + len(streams)], given[1 + len(streams) :]
+            whole = builder.icmp_signed(">", left, rounds_of_chunk)
+            now = builder.select(whole, rounds_of_chunk, left)
+            ends = []
+            for place, stream in zip(places, streams, strict=True):
+                size = builder.mul(builder.mul(now, const(self._steps)), stream.step)
+                with counted_loop(builder, 0, size, LINE_BYTES) as offset:
+                    prefetch(builder, at(builder, place, offset), L2)
+                ends.append(at(builder, place, size))
+            done = self._rounds(now, values, self._steps)
+            return [builder.sub(left, now), *ends, *done]
+
+        first = [rounds, *(stream.first for stream in streams), *values]
+        return carried_loop(builder, chunks, first, chunk)[1 + len(streams) :]
+
+    def _rounds(self, count: ir.Value, values: Sequence[ir.Value], steps: int) -> list[ir.Value]:
+        """`count` rounds of so many steps, from places in A and in B and sums to the next ones."""
+        builder, tile = self._builder, self._kernel.tile
+        size = tile.mr * tile.vectors
+
+        def body(given: list[ir.Value]) -> list[ir.Value]:
+            a, b, *sums = given
+            if self._asks_for_b is None:
+                self._ask(b, steps)
+            else:
+                with builder.if_then(self._asks_for_b, likely=False):
+                    self._ask(b, steps)
+            for number in range(steps):
+                first = number * size % len(sums)
+                sums[first : first + size] = self._step(a, b, number, sums[first : first + size])
+            ends = at(builder, a, self._a_steps[steps]), at(builder, b, self._b_steps[steps])
+            return [*ends, *sums]
+
+        return carried_loop(builder, count, values, body)
+
+    def _ask(self, b: ir.Value, steps: int) -> None:
+        """Ask for the rows of B that are used some rounds later."""
+        builder = self._builder
+        for number in range(steps):
+            row = at(builder, at(builder, b, self._ahead), self._b_steps[number])
+            for line in range(0, self._row_of_b_bytes, LINE_BYTES):
+                prefetch(builder, at(builder, row, line), L1)
+
+    def _step(
+        self, a: ir.Value, b: ir.Value, number: int, sums: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """One step of k, `number` steps behind `a` and `b`."""
+        builder, kernel = self._builder, self._kernel
+        row = at(builder, b, self._b_steps[number])
+        row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]
+        column = at(builder, a, self._a_steps[number])
+        vectors, done = kernel.tile.vectors, []
+        for i in range(kernel.mr):
+            address = at(builder, column, self._a_rows[i])
+            element = builder.load(address, typ=self._vector.element, align=self._size)
+            value = splat(builder, element, kernel.lanes)
+            row_of_sums = sums[i * vectors : (i + 1) * vectors]
+            added = [
+                multiply_add(builder, value, of_b, total, self._fused)
+                for of_b, total in zip(row_of_b, row_of_sums, strict=True)
+            ]
+            done += in_order(builder, added) if kernel.isa in LARGE_TILES else added
+        return done
+
+    def _vector_of_b(self, row: ir.Value, v: int) -> ir.Value:
+        """The `v`-th vector of a row of B, as the tile multiplies it."""
+        kernel = self._kernel
+        place = at(self._builder, row, v * kernel.lanes * kernel.b_itemsize)
+        if kernel.b_layout == PACKED_INT8:
+            return widened(self._builder, place, self._vector)
+        return self._builder.load(place, typ=self._vector, align=self._size)
