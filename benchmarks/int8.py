@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -103,7 +102,7 @@ def main(
                 raise ValueError(f"{name} is wrong at {rows} rows")
         calls = {n: [lambda r=run, x=x: r(x) for x in inputs] for n, run in engines.items()}
         timings = measure(calls, Settings(budget_s_per_engine=budget), random.Random(rows))
-        cases.append({"rows": rows, "engines": {n: asdict(t) for n, t in timings.items()}})
+        cases.append({"rows": rows, "engines": {n: t.to_json() for n, t in timings.items()}})
         own = timings[INT8_SUBJECT].min_s
         ratios = ", ".join(f"{name} {t.min_s / own:.2f}" for name, t in timings.items())
         console.print(f"{rows:>4} rows: {ratios}")

@@ -73,14 +73,17 @@ def _random(rng: np.random.Generator, *shape: int) -> Array:
 
 
 class GemmGroup:
-    """Cases that share n and k: the weights' copies, and every engine's layers for them."""
+    """Cases that share n and k: the weights' copies, and every engine's layers for them.
+
+    An engine reads weights of its own. Those that several engines read would be nearer to each of
+    them: up to 1.4 times as fast at one row, measured of PyTorch beside NumPy."""
 
     def __init__(self, case: Gemm, engines: Sequence[Engine], threads: int, copies: int, seed: int):
         self._rng = np.random.default_rng([seed, case.n, case.k])
         self._weights = [_random(self._rng, case.n, case.k) for _ in range(copies)]
         self._bias = _random(self._rng, case.n)
         self._layers = {
-            engine.name: [engine.prepare_gemm(w, self._bias, threads) for w in self._weights]
+            engine.name: [engine.prepare_gemm(w.copy(), self._bias, threads) for w in self._weights]
             for engine in engines
         }
 
@@ -155,8 +158,9 @@ def run_case(
         else:
             right[name] = engine_calls
     rng = random.Random(f"{seed} {case.label}")
-    for name, timing in measure(right, settings, rng).items():
-        engines[name] = asdict(timing)
+    timings = measure(right, settings, rng)
+    for name, timing in timings.items():
+        engines[name] = timing.to_json(timings.get(SUBJECT))
         engines[name]["fraction_of_peak"] = peak and case.flops / timing.min_s / peak
     result = {"case": asdict(case), "label": case.label, "flops": case.flops, "engines": engines}
     return result | compare(engines, SUBJECT)

@@ -172,8 +172,9 @@ def run_shape(
         else:
             engines[name] = {"refused": f"differs by {difference.max():.2g}"}
     operations = flops(shape.batch, shape.length)
-    for name, timing in measure(right, settings, random.Random(shape.label)).items():
-        engines[name] = asdict(timing)
+    timings = measure(right, settings, random.Random(shape.label))
+    for name, timing in timings.items():
+        engines[name] = timing.to_json(timings.get(SUBJECT))
         engines[name]["fraction_of_peak"] = peak and operations / timing.min_s / peak
     result = {"case": asdict(shape), "label": shape.label, "flops": operations, "engines": engines}
     result |= {"first_s": firsts[0], "tenth_s": firsts[-1]}

@@ -46,8 +46,8 @@ def _taken_on(document: Document) -> str:
 
 
 def _overview(documents: Sequence[Document]) -> Iterator[str]:
-    head = ("cases", "threads", "number", "geomean", "by medians", "least", "wins", "losses",
-            "share of peak")  # fmt: skip
+    head = ("cases", "threads", "number", "geomean", "by medians", "paired", "least",
+            "least paired", "wins", "losses", "share of peak")  # fmt: skip
     rows = []
     for document in documents:
         s = summarise(document)
@@ -59,7 +59,9 @@ def _overview(documents: Sequence[Document]) -> Iterator[str]:
                 str(s.cases),
                 number(s.geomean),
                 number(s.geomean_median),
+                number(s.geomean_paired),
                 least,
+                f"{s.least_paired[1]:.2f} ({s.least_paired[0]})" if s.least_paired else "–",
                 str(s.wins),
                 str(len(s.losses)),
                 number(s.fraction_of_peak),

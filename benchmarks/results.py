@@ -26,17 +26,24 @@ def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str,
 
     A ratio is the peer's seconds over the subject's: above one, the subject is faster. None where
     the subject or every peer is missing or refused. The best peer is the one with the least
-    minimum; for the ratio of medians, the one with the least median.
+    minimum; for the ratio of medians, the one with the least median; for that of paired rounds
+    (`Timing.to_json`), the one with the least.
     """
     timed = {name: entry for name, entry in engines.items() if "min_s" in entry}
     own = timed.get(subject)
     peers = {name: entry for name, entry in timed.items() if name != subject}
     best = min(peers, key=lambda name: peers[name]["min_s"], default=None)
-    ratio = ratio_median = None
+    ratio = ratio_median = ratio_paired = None
     if own is not None and best is not None:
         ratio = peers[best]["min_s"] / own["min_s"]
         ratio_median = min(entry["median_s"] for entry in peers.values()) / own["median_s"]
-    return {"best_peer": best, "ratio": ratio, "ratio_median": ratio_median}
+        ratio_paired = min((e["paired"] for e in peers.values() if "paired" in e), default=None)
+    return {
+        "best_peer": best,
+        "ratio": ratio,
+        "ratio_median": ratio_median,
+        "ratio_paired": ratio_paired,
+    }
 
 
 def ratio_of(engines: Mapping[str, Mapping[str, Any]], peer: str, subject: str) -> float | None:
@@ -53,6 +60,10 @@ class Summary:
     """Cases that have a ratio."""
     geomean: float
     geomean_median: float
+    geomean_paired: float
+    """NaN where rounds were not paired."""
+    least_paired: tuple[str, float] | None
+    """Label and ratio."""
     wins: int
     """Cases where the subject beats every peer."""
     losses: tuple[tuple[str, str, float], ...]
@@ -69,6 +80,7 @@ class Summary:
 def summarise(document: Document, subject: str = "ftuner") -> Summary:
     """The summary of one gemm or bmm document."""
     ratios, medians, fractions = [], [], []
+    paired: list[tuple[str, float]] = []
     per_peer: dict[str, list[float]] = {}
     refused = []
     for result in document["cases"]:
@@ -80,6 +92,8 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
             continue
         ratios.append((result["label"], result["best_peer"], result["ratio"]))
         medians.append(result["ratio_median"])
+        if result.get("ratio_paired"):
+            paired.append((result["label"], result["ratio_paired"]))
         own = engines[subject]
         if own["fraction_of_peak"]:
             fractions.append(own["fraction_of_peak"])
@@ -92,6 +106,8 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
         cases=len(ratios),
         geomean=geomean(row[2] for row in ratios),
         geomean_median=geomean(medians),
+        geomean_paired=geomean(ratio for _, ratio in paired),
+        least_paired=min(paired, key=lambda row: row[1], default=None),
         wins=len(ratios) - len(losses),
         losses=losses,
         worst=ratios[0] if ratios else None,

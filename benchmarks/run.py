@@ -68,6 +68,7 @@ def table(document: Document) -> Table:
     lost = len(summary.losses)
     shown.caption = (
         f"wins {summary.wins}, losses {lost}; by medians {summary.geomean_median:.3f}; "
+        f"paired {summary.geomean_paired:.3f}; "
         f"share of peak {summary.fraction_of_peak:.3f}"
     )
     return shown

@@ -13,8 +13,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
+from typing import Any
 
 Call = Callable[[], object]
 
@@ -45,6 +46,19 @@ class Timing:
     median_s: float
     rounds: int
     calls_per_burst: int
+    samples_s: tuple[float, ...] = field(default=(), repr=False)
+    """Of each round."""
+
+    def to_json(self, subject: Timing | None = None) -> dict[str, Any]:
+        """What results keep. With a subject that was timed in the same rounds, `paired` is the
+        median over the rounds of this engine's seconds over the subject's: both met the same state
+        of the machine, which may change from round to round."""
+        kept = asdict(self)
+        del kept["samples_s"]
+        if subject is not None:
+            pairs = zip(self.samples_s, subject.samples_s, strict=True)
+            kept["paired"] = statistics.median(own / other for own, other in pairs)
+        return kept
 
 
 SETTLE_WINDOW_S = 1e-3
@@ -142,6 +156,7 @@ def measure(
             statistics.median(runner.samples_s),
             rounds,
             runner.calls_per_burst,
+            tuple(runner.samples_s),
         )
         for name, runner in runners.items()
     }

@@ -18,7 +18,7 @@ from benchmarks.machine import Machine
 from benchmarks.measure import Request
 from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.run import environment, table
-from benchmarks.timing import Settings
+from benchmarks.timing import Settings, Timing
 from benchmarks.timing import measure as measure_calls
 
 
@@ -98,7 +98,7 @@ def document(ratios, *, kind="gemm", threads=1):
         case = Gemm("made-up", m, 8, 8)
         engines = {
             name: {"min_s": s, "median_s": 2 * s, "rounds": 5, "calls_per_burst": 3}
-            | {"fraction_of_peak": 0.5}
+            | {"fraction_of_peak": 0.5, "paired": s / 1e-6}
             for name, s in (("ftuner", 1e-6), ("a", ratio * 1e-6), ("b", 2 * ratio * 1e-6))
         }
         entry = {"case": asdict(case), "label": case.label, "flops": case.flops}
@@ -311,6 +311,15 @@ def test_a_measuring_process_has_thread_pools_of_one_size():
         assert variables[name] == "3"
 
 
+def test_paired_rounds_leave_out_what_slows_both():
+    subject = Timing(1.0, 2.0, 3, 1, (1.0, 2.0, 8.0))
+    peer = Timing(0.5, 2.0, 3, 1, (2.0, 4.0, 0.5))
+    assert peer.to_json(subject) == {
+        "min_s": 0.5, "median_s": 2.0, "rounds": 3, "calls_per_burst": 1, "paired": 2.0
+    }  # fmt: skip
+    assert "paired" not in subject.to_json()
+
+
 # results and report
 
 
@@ -321,12 +330,12 @@ def test_geomean():
 
 def test_ratio_is_to_the_best_peer():
     engines = {
-        "ftuner": {"min_s": 2.0, "median_s": 4.0},
-        "a": {"min_s": 3.0, "median_s": 9.0},
-        "b": {"min_s": 5.0, "median_s": 6.0},
+        "ftuner": {"min_s": 2.0, "median_s": 4.0, "paired": 1.0},
+        "a": {"min_s": 3.0, "median_s": 9.0, "paired": 1.4},
+        "b": {"min_s": 5.0, "median_s": 6.0, "paired": 1.25},
         "c": {"refused": "wrong"},
     }
-    expected = {"best_peer": "a", "ratio": 1.5, "ratio_median": 1.5}
+    expected = {"best_peer": "a", "ratio": 1.5, "ratio_median": 1.5, "ratio_paired": 1.25}
     assert results.compare(engines, "ftuner") == expected
     assert results.compare({"a": engines["a"]}, "ftuner")["ratio"] is None
     assert results.compare({"ftuner": engines["ftuner"]}, "ftuner")["best_peer"] is None
@@ -338,6 +347,8 @@ def test_summary_counts_and_sorts():
     assert [label for label, _, _ in summary.losses] == ["2x8x8", "3x8x8"]
     assert summary.worst == summary.losses[0]
     assert summary.geomean == pytest.approx(0.8 ** (1 / 3))
+    assert summary.geomean_paired == pytest.approx(0.8 ** (1 / 3))
+    assert summary.least_paired == ("2x8x8", pytest.approx(0.5))
     assert summary.per_peer["b"] == pytest.approx(2 * summary.per_peer["a"])
     assert summary.fraction_of_peak == pytest.approx(0.5)
 

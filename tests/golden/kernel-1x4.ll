@@ -11,9 +11,9 @@ entry:
   %".13" = load i64, ptr %".12"
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".72", %"carried.done.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".133", %"carried.done.endif"]
   %".15" = icmp slt i64 %"index", %"tiles"
-  br i1 %".15", label %"loop.body", label %"loop.done"
+  br i1 %".15", label %"loop.body", label %"loop.done.2"
 loop.body:
   %".16" = mul i64 %"index", %".13"
   %".17" = getelementptr i8, ptr %"a", i64 %".16"
@@ -30,55 +30,130 @@ loop.body:
   call void @"llvm.prefetch.p0"(ptr %".27", i32 1, i32 3, i32 1)
   %".29" = getelementptr i8, ptr %"context", i64 0
   %".30" = load i64, ptr %".29"
-  %".31" = sdiv i64 %"k", 1
-  %".32" = icmp sgt i64 %".31", 0
-  br i1 %".32", label %"carried.body", label %"carried.done"
+  %".31" = getelementptr i8, ptr %"context", i64 64
+  %".32" = load i64, ptr %".31"
+  %".33" = getelementptr i8, ptr %"context", i64 56
+  %".34" = load ptr, ptr %".33"
+  %".35" = mul i64 %"index", %"k"
+  %".36" = mul i64 %".35", %".32"
+  %".37" = getelementptr i8, ptr %".34", i64 %".36"
+  %".38" = getelementptr i8, ptr %"context", i64 72
+  %".39" = load i64, ptr %".38"
+  %".40" = icmp ne i64 %".39", 0
+  %".41" = select  i1 %".40", i64 4, i64 0
+  %".42" = getelementptr i8, ptr %".17", i64 %".39"
+  %".43" = getelementptr i8, ptr %"context", i64 80
+  %".44" = load i64, ptr %".43"
+  %".45" = icmp slt i64 %"index", %".44"
+  %".46" = sdiv i64 %"k", 1
+  %".47" = add i64 %".46", 16
+  %".48" = sub i64 %".47", 1
+  %".49" = sdiv i64 %".48", 16
+  %".50" = icmp sgt i64 %".49", 0
+  br i1 %".50", label %"carried.body", label %"carried.done"
 carried.body:
-  %".34" = phi  i64 [0, %"loop.body"], [%".54", %"carried.body"]
-  %".35" = phi  ptr [%".17", %"loop.body"], [%".52", %"carried.body"]
-  %".36" = phi  ptr [%"b", %"loop.body"], [%".53", %"carried.body"]
-  %".37" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".51", %"carried.body"]
-  %".38" = getelementptr i8, ptr %".36", i64 4096
-  %".39" = getelementptr i8, ptr %".38", i64 0
-  %".40" = getelementptr i8, ptr %".39", i64 0
-  call void @"llvm.prefetch.p0"(ptr %".40", i32 0, i32 3, i32 1)
-  %".42" = getelementptr i8, ptr %".36", i64 0
-  %".43" = getelementptr i8, ptr %".42", i64 0
-  %".44" = load <4 x float>, ptr %".43", align 4
-  %".45" = getelementptr i8, ptr %".35", i64 0
-  %".46" = getelementptr i8, ptr %".45", i64 0
-  %".47" = load float, ptr %".46", align 4
-  %".48" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".47", i32 0
-  %".49" = shufflevector <4 x float> %".48", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".50" = fmul <4 x float> %".49", %".44"
-  %".51" = fadd <4 x float> %".50", %".37"
-  %".52" = getelementptr i8, ptr %".35", i64 4
-  %".53" = getelementptr i8, ptr %".36", i64 16
-  %".54" = add i64 %".34", 1
-  %".55" = icmp slt i64 %".54", %".31"
-  br i1 %".55", label %"carried.body", label %"carried.done"
+  %".52" = phi  i64 [0, %"loop.body"], [%".112", %"carried.done.1"]
+  %".53" = phi  i64 [%".46", %"loop.body"], [%".111", %"carried.done.1"]
+  %".54" = phi  ptr [%".37", %"loop.body"], [%".70", %"carried.done.1"]
+  %".55" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
+  %".56" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
+  %".57" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
+  %".58" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".110", %"carried.done.1"]
+  %".59" = icmp sgt i64 %".53", 16
+  %".60" = select  i1 %".59", i64 16, i64 %".53"
+  %".61" = mul i64 %".60", 1
+  %".62" = mul i64 %".61", %".32"
+  br label %"loop.head.1"
 carried.done:
-  %".57" = phi  ptr [%".17", %"loop.body"], [%".52", %"carried.body"]
-  %".58" = phi  ptr [%"b", %"loop.body"], [%".53", %"carried.body"]
-  %".59" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".51", %"carried.body"]
-  %".60" = mul i64 %".11", 0
-  %".61" = getelementptr i8, ptr %".20", i64 %".60"
-  %".62" = getelementptr i8, ptr %".61", i64 0
-  %".63" = getelementptr i8, ptr %"context", i64 40
-  %".64" = load i64, ptr %".63"
-  %".65" = icmp ne i64 %".64", 0
-  br i1 %".65", label %"carried.done.if", label %"carried.done.endif"
+  %".115" = phi  i64 [%".46", %"loop.body"], [%".111", %"carried.done.1"]
+  %".116" = phi  ptr [%".37", %"loop.body"], [%".70", %"carried.done.1"]
+  %".117" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
+  %".118" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
+  %".119" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
+  %".120" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".110", %"carried.done.1"]
+  %".121" = mul i64 %".11", 0
+  %".122" = getelementptr i8, ptr %".20", i64 %".121"
+  %".123" = getelementptr i8, ptr %".122", i64 0
+  %".124" = getelementptr i8, ptr %"context", i64 40
+  %".125" = load i64, ptr %".124"
+  %".126" = icmp ne i64 %".125", 0
+  br i1 %".126", label %"carried.done.if", label %"carried.done.endif"
+loop.head.1:
+  %"index.1" = phi  i64 [0, %"carried.body"], [%".67", %"loop.body.1"]
+  %".64" = icmp slt i64 %"index.1", %".62"
+  br i1 %".64", label %"loop.body.1", label %"loop.done"
+loop.body.1:
+  %".65" = getelementptr i8, ptr %".54", i64 %"index.1"
+  call void @"llvm.prefetch.p0"(ptr %".65", i32 0, i32 2, i32 1)
+  %".67" = add nsw i64 %"index.1", 64
+  br label %"loop.head.1"
+loop.done:
+  %".70" = getelementptr i8, ptr %".54", i64 %".62"
+  %".71" = mul i64 %".60", 1
+  %".72" = mul i64 %".71", %".41"
+  br label %"loop.head.2"
+loop.head.2:
+  %"index.2" = phi  i64 [0, %"loop.done"], [%".77", %"loop.body.2"]
+  %".74" = icmp slt i64 %"index.2", %".72"
+  br i1 %".74", label %"loop.body.2", label %"loop.done.1"
+loop.body.2:
+  %".75" = getelementptr i8, ptr %".55", i64 %"index.2"
+  call void @"llvm.prefetch.p0"(ptr %".75", i32 0, i32 2, i32 1)
+  %".77" = add nsw i64 %"index.2", 64
+  br label %"loop.head.2"
+loop.done.1:
+  %".80" = getelementptr i8, ptr %".55", i64 %".72"
+  %".81" = icmp sgt i64 %".60", 0
+  br i1 %".81", label %"carried.body.1", label %"carried.done.1"
+carried.body.1:
+  %".83" = phi  i64 [0, %"loop.done.1"], [%".105", %"carried.body.1.endif"]
+  %".84" = phi  ptr [%".56", %"loop.done.1"], [%".103", %"carried.body.1.endif"]
+  %".85" = phi  ptr [%".57", %"loop.done.1"], [%".104", %"carried.body.1.endif"]
+  %".86" = phi  <4 x float> [%".58", %"loop.done.1"], [%".102", %"carried.body.1.endif"]
+  br i1 %".45", label %"carried.body.1.if", label %"carried.body.1.endif", !prof !0
+carried.done.1:
+  %".108" = phi  ptr [%".56", %"loop.done.1"], [%".103", %"carried.body.1.endif"]
+  %".109" = phi  ptr [%".57", %"loop.done.1"], [%".104", %"carried.body.1.endif"]
+  %".110" = phi  <4 x float> [%".58", %"loop.done.1"], [%".102", %"carried.body.1.endif"]
+  %".111" = sub i64 %".53", %".60"
+  %".112" = add i64 %".52", 1
+  %".113" = icmp slt i64 %".112", %".49"
+  br i1 %".113", label %"carried.body", label %"carried.done"
+carried.body.1.if:
+  %".88" = getelementptr i8, ptr %".85", i64 4096
+  %".89" = getelementptr i8, ptr %".88", i64 0
+  %".90" = getelementptr i8, ptr %".89", i64 0
+  call void @"llvm.prefetch.p0"(ptr %".90", i32 0, i32 3, i32 1)
+  br label %"carried.body.1.endif"
+carried.body.1.endif:
+  %".93" = getelementptr i8, ptr %".85", i64 0
+  %".94" = getelementptr i8, ptr %".93", i64 0
+  %".95" = load <4 x float>, ptr %".94", align 4
+  %".96" = getelementptr i8, ptr %".84", i64 0
+  %".97" = getelementptr i8, ptr %".96", i64 0
+  %".98" = load float, ptr %".97", align 4
+  %".99" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".98", i32 0
+  %".100" = shufflevector <4 x float> %".99", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".101" = fmul <4 x float> %".100", %".95"
+  %".102" = fadd <4 x float> %".101", %".86"
+  %".103" = getelementptr i8, ptr %".84", i64 4
+  %".104" = getelementptr i8, ptr %".85", i64 16
+  %".105" = add i64 %".83", 1
+  %".106" = icmp slt i64 %".105", %".60"
+  br i1 %".106", label %"carried.body.1", label %"carried.done.1"
 carried.done.if:
-  %".67" = load <4 x float>, ptr %".62", align 4
-  %".68" = fadd <4 x float> %".59", %".67"
+  %".128" = load <4 x float>, ptr %".123", align 4
+  %".129" = fadd <4 x float> %".120", %".128"
   br label %"carried.done.endif"
 carried.done.endif:
-  %".70" = phi  <4 x float> [%".59", %"carried.done"], [%".68", %"carried.done.if"]
-  store <4 x float> %".70", ptr %".62", align 4
-  %".72" = add nsw i64 %"index", 1
+  %".131" = phi  <4 x float> [%".120", %"carried.done"], [%".129", %"carried.done.if"]
+  store <4 x float> %".131", ptr %".123", align 4
+  %".133" = add nsw i64 %"index", 1
   br label %"loop.head"
-loop.done:
+loop.done.2:
   ret void
 }
 
 declare void @"llvm.prefetch.p0"(ptr %".1", i32 %".2", i32 %".3", i32 %".4")
+
+!0 = !{ !"branch_weights", i32 1, i32 99 }

@@ -161,15 +161,15 @@ class _Loop:
         self._asks_for_b: ir.Value | None = None
         """Whether the tile asks for its own B ahead; None if it does in any case."""
         self._streams: list[_Stream] = []
-        if not low and not kernel.tail:
+        if not kernel.tail:
             self._streams = self._later(context, tile, a, k)
             if not in_place:
                 asks = slot(builder, context, Context.ASKS_FOR_B)
                 self._asks_for_b = builder.icmp_signed("<", tile, asks)
 
     def _later(self, context: ir.Value, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
-        """B and A that the tile fetches for later: not low tiles, which wait for their own B, nor
-        tails, which nothing follows but in batches."""
+        """B and A that the tile fetches for later: not tails, which nothing follows but in
+        batches."""
         builder, kernel = self._builder, self._kernel
         step = slot(builder, context, Context.NEXT_B_STEP)
         first = pointer_slot(builder, context, Context.NEXT_B)
