@@ -6,6 +6,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from ftuner.core.ukernel import DOT, MAX_SEGMENTS, PACKED_INT8
@@ -61,17 +62,21 @@ class CoverTable:
         cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         limit = PERIODS * family.max_mr
-        best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        empty: tuple[int, ...] = ()
+        best = [(0.0, empty)]
         for rows in range(1, limit + 1):
-            options = []
-            for mr in cost:
+            least, chosen = inf, empty
+            for mr, cycles in cost.items():
                 if mr > rows:
                     continue
-                before = best[rows - mr]
-                used = (*before[1], mr)
-                if len(set(used)) <= MAX_SEGMENTS:
-                    options.append((before[0] + cost[mr], used))
-            best.append(min(options))
+                before, heights = best[rows - mr]
+                if before + cycles > least:
+                    continue
+                used = (*heights, mr)
+                better = (before + cycles, used) < (least, chosen)
+                if better and len(set(used)) <= MAX_SEGMENTS:
+                    least, chosen = before + cycles, used
+            best.append((least, chosen))
         self._solved = [self._cover(used) for _, used in best]
         self._limit = limit
         self._last = (0, self._solved[0])

@@ -17,7 +17,7 @@ from ftuner.core.ukernel import PACKED, ROW
 from ftuner.cost.estimate import Estimate
 from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
-from ftuner.planner.price import Option, PricedMachine, split_rows
+from ftuner.planner.price import MAX_MAGNITUDE, Option, PricedMachine, split_rows
 from ftuner.ukernels.library import Family, Library
 
 MIN_K_PART = 64
@@ -87,6 +87,14 @@ class Planner:
         """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""
         family = self._machine.family(vectors, tail, ROW, PACKED)
         return family, self._machine.covers(family, steps, False)
+
+    def prepare_covers(self) -> None:
+        """Solve what `cover` may be asked for panels of the first width and their tails, which
+        takes some milliseconds: a new length then only looks them up."""
+        widest = self.library.widths[0]
+        for vectors, tail in ((widest, False), *((v, True) for v in range(1, widest + 1))):
+            for magnitude in range(MAX_MAGNITUDE + 1):
+                self.cover(vectors, tail, 1 << magnitude >> 1)
 
     def estimate(self, plan: Plan) -> Estimate:
         """What the busiest worker of a plan spends its time on."""

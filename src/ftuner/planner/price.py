@@ -58,6 +58,8 @@ MAX_CHUNKED_PACK_BYTES = 64 << 20
 CHUNKS_A_WORKER = 8
 """Chunks for each worker: with all workers equally fast, the last chunk costs at most an eighth of
 a share where they do not divide evenly."""
+MAX_MAGNITUDE = 12
+"""Bits of the lengths of k from which on entering a tile weighs too little to change a cover."""
 MAX_ROWS = 1 << 62
 ALONE_WAITS = 30
 """One worker is an option up to this many times the wait of several. Derived: two workers then save
@@ -99,7 +101,7 @@ class PricedMachine:
 
     def covers(self, family: Family, steps: int, in_l1: bool) -> CoverTable:
         """The cover table of a family, for lengths of k around `steps`."""
-        magnitude = min(steps.bit_length(), 12)
+        magnitude = min(steps.bit_length(), MAX_MAGNITUDE)
         key = (family.name, magnitude, in_l1)
         found = self._covers.get(key)
         if found is None:

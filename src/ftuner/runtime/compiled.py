@@ -120,6 +120,7 @@ class CompiledGraph:
                 if isinstance(step, ProductStep):
                     made.append(_product(step, products, need.width, packed))
                 else:
+                    products.planner.prepare_covers()
                     made.append(CompiledAttention(addresses[step], products))
             elif isinstance(step, TopKStep):
                 made.append(CompiledNest(addresses[step], step.parameters(), step.rows, ()))
