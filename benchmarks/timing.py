@@ -11,10 +11,12 @@ import gc
 import math
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 Call = Callable[[], object]
@@ -62,25 +64,41 @@ class Timing:
 
 
 SETTLE_WINDOW_S = 1e-3
-SETTLE_BUSY_FRACTION = 0.2
 SETTLE_TIMEOUT_S = 0.5
 """Several times the longest spin seen among the engines: OpenBLAS counts 2^28 ticks of the
 time-stamp counter, 120 ms at 2.3 GHz, unless told otherwise; see `run.environment`."""
 
 
-def settle() -> None:
-    """Sleep until this process has used next to no CPU time for two windows in a row.
+def settle(others: Callable[[], bool] | None = None) -> None:
+    """Sleep until no other thread of this process has been running for two windows in a row.
 
-    Engines let their workers spin for milliseconds after a call. The process's CPU
-    time counts all its threads, so it tells when the last of them sleeps.
+    Engines let their workers spin for milliseconds after a call, ONNX Runtime's for forty.
+    `others` tells whether one is running; by default `other_threads_run`.
     """
-    deadline = time.perf_counter() + SETTLE_TIMEOUT_S
+    running = others or other_threads_run
     quiet = 0
+    deadline = time.perf_counter() + SETTLE_TIMEOUT_S
     while quiet < 2 and time.perf_counter() < deadline:
-        wall, busy = time.perf_counter(), time.process_time()
         time.sleep(SETTLE_WINDOW_S)
-        busy, wall = time.process_time() - busy, time.perf_counter() - wall
-        quiet = quiet + 1 if busy < SETTLE_BUSY_FRACTION * wall else 0
+        quiet = 0 if running() else quiet + 1
+
+
+def other_threads_run() -> bool:
+    """Whether any thread of this process but the caller's is running or waiting for a core. Told by
+    the state of each, as Linux has it: CPU time is counted by ticks, which are longer than a
+    window. False on other systems."""
+    own = str(threading.get_native_id())
+    for thread in TASKS.glob("*"):
+        try:
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state == "R" and thread.name != own:
+            return True
+    return False
+
+
+TASKS = Path("/proc/self/task")
 
 
 class _Runner:

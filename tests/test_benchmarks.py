@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from benchmarks.machine import Machine
 from benchmarks.measure import Request
 from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.run import environment, table
-from benchmarks.timing import Settings, Timing
+from benchmarks.timing import TASKS, Settings, Timing, other_threads_run, settle
 from benchmarks.timing import measure as measure_calls
 
 
@@ -309,6 +310,31 @@ def test_a_measuring_process_has_thread_pools_of_one_size():
     variables = environment(3)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         assert variables[name] == "3"
+
+
+def test_settling_waits_for_threads_that_spin():
+    states = iter([True, False, True, False, False])
+    settle(lambda: next(states))
+    assert list(states) == []
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="threads have no states here")
+def test_a_spinning_thread_is_seen():
+    stop = threading.Event()
+
+    def spin():
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        assert other_threads_run()
+    finally:
+        stop.set()
+        thread.join()
+    settle()
+    assert not other_threads_run()
 
 
 def test_paired_rounds_leave_out_what_slows_both():
