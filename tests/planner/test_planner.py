@@ -19,7 +19,7 @@ from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import MIN_K_PART, Planner, grids
-from ftuner.planner.price import most_rows, split_rows
+from ftuner.planner.price import PANELS_OF_CHUNK, most_rows, split_rows
 from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, build_library
 
 MACHINES = {
@@ -225,6 +225,22 @@ def test_parts_of_k_are_worth_it() -> None:
             for option in planner.options(problem):
                 if option.choice.grid[3] > 1:
                     assert k // option.choice.grid[3] >= MIN_K_PART
+
+
+def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
+    planner = planner_of("xeon-8375c", "avx512", FLOAT32)
+    width = planner.library.widths[0]
+    panels = 12
+    n = panels * width * planner.library.lanes
+    low, high = (
+        planner.plan(Problem(m, n, 768, 1, ROW, False, "panels", width, 0, workers=2))
+        for m in (64, 4096)
+    )
+    assert low.choice.grid == high.choice.grid == (1, 1, 2, 1)
+    assert low.mc == 64
+    assert high.mc < 4096
+    assert low.chunks == panels
+    assert high.chunks == panels // PANELS_OF_CHUNK
 
 
 def test_a_vector_of_many_columns_uses_several_workers(recorded: CpuHardware) -> None:

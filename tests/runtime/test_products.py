@@ -94,7 +94,7 @@ def test_chunks(session: Session, batch: int, chunks: int, transposed: bool) -> 
     for workers in (2, 3):
         problem = Problem(m, n, k, batch, ROW, False, source, 0, abs(b.strides[1]), workers)
         for option in products.planner.options(problem):
-            if option.fits(m) and option.chunks(seconds=1.0):
+            if option.fits(m) and option.chunks(m, seconds=1.0):
                 # Accumulating shows a chunk that is computed twice.
                 c[:] = 1.0
                 plan = products.planner.lay_out(problem, option, chunks)

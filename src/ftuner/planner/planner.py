@@ -81,7 +81,7 @@ class Planner:
                 if best is None or seconds < least:
                     best, least = option, seconds
         assert best is not None
-        return self.lay_out(problem, best, best.chunks(least))
+        return self.lay_out(problem, best, best.chunks(m, least))
 
     def cover(self, vectors: int, tail: bool, steps: int) -> tuple[Family, CoverTable]:
         """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""
