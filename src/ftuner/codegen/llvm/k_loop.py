@@ -40,10 +40,12 @@ STEPS_OF_ROUND = 4
 of 6x64, 8x48 and 14x32: 4 steps take 3 to 8% less time than 2, and 10 to 20% less than one that
 looks at what to fetch at each step; 8 steps take no less than 4."""
 STEPS_OF_SHORT_ROUND = 2
-"""Of smaller tiles, which are used less and wait for B: compiling is half of tuning."""
-LARGE_TILES: Mapping[str, int] = {"avx2": 8, "avx512": 16}
-"""Vectors of C that make a tile large, half of the registers. On ISAs without an entry a round is
-one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance their addresses anyway."""
+"""Of smaller tiles, which do less of the work and wait for B: compiling is most of tuning, and with
+four steps for all tiles it takes half as long again."""
+LARGE_TILES: Mapping[str, int] = {"avx2": 12, "avx512": 24}
+"""Vectors of C that make a tile large, three quarters of the registers. On ISAs without an entry a
+round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance their addresses
+anyway."""
 STEPS_OF_CHUNK = 16
 """Between two looks at what to fetch for later: a line of each row of A, in float32."""
 PREFETCH_BYTES = 2048
