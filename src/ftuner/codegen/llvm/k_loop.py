@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import ceil
 
 import llvmlite.ir as ir
@@ -89,7 +90,7 @@ def emit_k_loop(
 ) -> list[list[ir.Value]]:
     """The sums of a tile, `[row][vector]`. `tile` is its number, `a` its first row, `b` its
     panel."""
-    return _Loop(builder, kernel, fused, context, tile, a, k).sums(a, b, k)
+    return _Loop(builder, kernel, fused, context).sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -133,16 +134,10 @@ def _power_of_two(number: int) -> int:
 
 class _Loop:
     def __init__(
-        self,
-        builder: ir.IRBuilder,
-        kernel: UKernel,
-        fused: bool,
-        context: ir.Value,
-        tile: ir.Value,
-        a: ir.Value,
-        k: ir.Value,
+        self, builder: ir.IRBuilder, kernel: UKernel, fused: bool, context: ir.Value
     ) -> None:
         self._builder, self._kernel, self._fused = builder, kernel, fused
+        self._context = context
         self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
         self._size = size = kernel.dtype.itemsize
         self._steps = steps_of_round(kernel)
@@ -160,19 +155,13 @@ class _Loop:
             self._ahead = builder.mul(b_k, const(PREFETCH_STEPS))
         else:
             self._ahead = const(PREFETCH_BYTES * (2 if low else 1))
-        self._asks_for_b: ir.Value | None = None
-        """Whether the tile asks for its own B ahead; None if it does in any case."""
-        self._streams: list[_Stream] = []
-        if not kernel.tail:
-            self._streams = self._later(context, tile, a, k)
-            if not in_place:
-                asks = slot(builder, context, Context.ASKS_FOR_B)
-                self._asks_for_b = builder.icmp_signed("<", tile, asks)
 
-    def _later(self, context: ir.Value, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
+    def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
         """B and A that the tile fetches for later: not tails, which nothing follows but in
         batches."""
-        builder, kernel = self._builder, self._kernel
+        builder, kernel, context = self._builder, self._kernel, self._context
+        if kernel.tail:
+            return []
         step = slot(builder, context, Context.NEXT_B_STEP)
         first = pointer_slot(builder, context, Context.NEXT_B)
         found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
@@ -183,26 +172,38 @@ class _Loop:
             found.append(_Stream(at(builder, a, distance), step))
         return found
 
-    def sums(self, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
+    def _asks(self, tile: ir.Value) -> ir.Value | None:
+        """Whether the tile asks for its own B ahead; None if it does in any case."""
+        if self._kernel.tail or self._kernel.b_layout == STRIDED:
+            return None
+        asking = slot(self._builder, self._context, Context.ASKS_FOR_B)
+        return self._builder.icmp_signed("<", tile, asking)
+
+    def sums(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
         """`chains` sets of sums take the steps of a round in turns, and are added at the end; steps
         that are left over go to the first."""
-        builder, tile = self._builder, self._kernel.tile
-        steps, count = self._steps, tile.mr * tile.vectors
+        builder, shape = self._builder, self._kernel.tile
+        steps, count = self._steps, shape.mr * shape.vectors
+        streams, asks = self._later(tile, a, k), self._asks(tile)
         zero = ir.Constant(self._vector, [0.0] * self._kernel.lanes)
-        values = [a, b, *([zero] * (count * tile.chains))]
+        values = [a, b, *([zero] * (count * shape.chains))]
         rounds = builder.sdiv(k, const(steps))
-        if self._streams:
-            values = self._in_chunks(rounds, values)
+        if streams:
+            values = self._in_chunks(rounds, values, streams, asks)
         else:
-            values = self._rounds(rounds, values, steps)
+            values = self._rounds(rounds, values, steps, asks)
         if steps > 1:
             left = builder.srem(k, const(steps))
-            values[: 2 + count] = self._rounds(left, values[: 2 + count], 1)
+            values[: 2 + count] = self._rounds(left, values[: 2 + count], 1, asks)
         total = add_chains(builder, values[2:], count)
-        return [total[i * tile.vectors : (i + 1) * tile.vectors] for i in range(tile.mr)]
+        return [total[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
 
-    def _in_chunks(self, rounds: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
-        builder, streams = self._builder, self._streams
+    def _in_chunks(
+        self, rounds: ir.Value, values: Sequence[ir.Value], streams: Sequence[_Stream],
+        asks: ir.Value | None,
+    ) -> list[ir.Value]:  # fmt: skip
+        """All rounds, and between chunks of them what the streams ask for."""
+        builder = self._builder
         rounds_of_chunk = const(ceil(STEPS_OF_CHUNK / self._steps))
         chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
         chunks = builder.sdiv(chunks, rounds_of_chunk)
@@ -217,23 +218,25 @@ class _Loop:
                 with counted_loop(builder, 0, size, LINE_BYTES) as offset:
                     prefetch(builder, at(builder, place, offset), L2)
                 ends.append(at(builder, place, size))
-            done = self._rounds(now, values, self._steps)
+            done = self._rounds(now, values, self._steps, asks)
             return [builder.sub(left, now), *ends, *done]
 
         first = [rounds, *(stream.first for stream in streams), *values]
         return carried_loop(builder, chunks, first, chunk)[1 + len(streams) :]
 
-    def _rounds(self, count: ir.Value, values: Sequence[ir.Value], steps: int) -> list[ir.Value]:
+    def _rounds(
+        self, count: ir.Value, values: Sequence[ir.Value], steps: int, asks: ir.Value | None
+    ) -> list[ir.Value]:
         """`count` rounds of so many steps, from places in A and in B and sums to the next ones."""
         builder, tile = self._builder, self._kernel.tile
         size = tile.mr * tile.vectors
 
         def body(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
-            if self._asks_for_b is None:
+            if asks is None:
                 self._ask(b, steps)
             else:
-                with builder.if_then(self._asks_for_b, likely=False):
+                with builder.if_then(asks, likely=False):
                     self._ask(b, steps)
             for number in range(steps):
                 first = number * size % len(sums)
@@ -259,15 +262,16 @@ class _Loop:
         row = at(builder, b, self._b_steps[number])
         row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]
         column = at(builder, a, self._a_steps[number])
-        vectors, done = kernel.tile.vectors, []
-        for i in range(kernel.mr):
+        done: list[ir.Value] = []
+        for i, places in groupby(kernel.tile.registers().tasks(0), key=lambda place: place[0]):
             address = at(builder, column, self._a_rows[i])
             element = builder.load(address, typ=self._vector.element, align=self._size)
             value = splat(builder, element, kernel.lanes)
-            row_of_sums = sums[i * vectors : (i + 1) * vectors]
             added = [
-                multiply_add(builder, value, of_b, total, self._fused)
-                for of_b, total in zip(row_of_b, row_of_sums, strict=True)
+                multiply_add(
+                    builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v], self._fused
+                )
+                for _, v in places
             ]
             done += in_order(builder, added) if kernel.isa in LARGE_TILES else added
         return done
