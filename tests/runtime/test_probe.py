@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 
@@ -13,7 +14,7 @@ from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 from ftuner.runtime import probe as probe_module
-from ftuner.runtime.probe import probe
+from ftuner.runtime.probe import _on_threads, probe
 
 SYNCHRONISE_S = 4e-6
 
@@ -108,6 +109,18 @@ def test_one_thread(facts: SystemFacts) -> None:
 def test_hidden_features_are_asked_of_the_cpu(facts: SystemFacts, hardware: CpuHardware) -> None:
     hidden = dataclasses.replace(facts, features=frozenset())
     assert [i.name for i in probe(hidden, 1, 0.0).isas] == [i.name for i in hardware.isas]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads cannot be kept to a CPU")
+def test_threads_keep_to_cpus_of_their_own() -> None:
+    before = os.sched_getaffinity(0)
+    found: dict[int, set[int]] = {}
+    _on_threads(len(before), lambda thread: found.update({thread: os.sched_getaffinity(0)}))
+    assert set().union(*found.values()) == before
+    assert all(len(cpus) == 1 for cpus in found.values())
+    _on_threads(len(before) + 1, lambda thread: found.update({thread: os.sched_getaffinity(0)}))
+    assert all(cpus == before for cpus in found.values())
+    assert os.sched_getaffinity(0) == before
 
 
 def test_leaves_no_thread_behind(facts: SystemFacts, hardware: CpuHardware) -> None:

@@ -20,10 +20,12 @@ import ctypes
 import itertools
 import logging
 import math
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -190,7 +192,18 @@ def _whole(size: float) -> int:
 
 
 def _on_threads(threads: int, task: Callable[[int], object]) -> None:
-    workers = [threading.Thread(target=task, args=(i,)) for i in range(threads)]
+    """Run a task on threads of which each keeps to a CPU of its own, where the system lets it: a
+    scheduler may leave two of them on one, and the bandwidth of all would be that of one."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+    def run(thread: int) -> None:
+        if len(cpus) >= threads:
+            # A CPU that is gone by now is not insisted on.
+            with suppress(OSError):
+                os.sched_setaffinity(0, {cpus[thread]})
+        task(thread)
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
