@@ -67,20 +67,8 @@ SETTLE_WINDOW_S = 1e-3
 SETTLE_TIMEOUT_S = 0.5
 """Several times the longest spin seen among the engines: OpenBLAS counts 2^28 ticks of the
 time-stamp counter, 120 ms at 2.3 GHz, unless told otherwise; see `run.environment`."""
-
-
-def settle(others: Callable[[], bool] | None = None) -> None:
-    """Sleep until no other thread of this process has been running for two windows in a row.
-
-    Engines let their workers spin for milliseconds after a call, ONNX Runtime's for forty.
-    `others` tells whether one is running; by default `other_threads_run`.
-    """
-    running = others or other_threads_run
-    quiet = 0
-    deadline = time.perf_counter() + SETTLE_TIMEOUT_S
-    while quiet < 2 and time.perf_counter() < deadline:
-        time.sleep(SETTLE_WINDOW_S)
-        quiet = 0 if running() else quiet + 1
+TASKS = Path("/proc/self/task")
+"""A folder for each thread of this process, on Linux."""
 
 
 def other_threads_run() -> bool:
@@ -98,7 +86,17 @@ def other_threads_run() -> bool:
     return False
 
 
-TASKS = Path("/proc/self/task")
+def settle(others: Callable[[], bool] = other_threads_run) -> None:
+    """Sleep until no other thread of this process has been running for two windows in a row.
+
+    Engines let their workers spin for milliseconds after a call, ONNX Runtime's for forty.
+    `others` tells whether one is running.
+    """
+    quiet = 0
+    deadline = time.perf_counter() + SETTLE_TIMEOUT_S
+    while quiet < 2 and time.perf_counter() < deadline:
+        time.sleep(SETTLE_WINDOW_S)
+        quiet = 0 if others() else quiet + 1
 
 
 class _Runner:

@@ -29,9 +29,9 @@ Zen 3: panels up to 0.4 of L2 lose nothing against blocks that fit L1, whose ext
 cost 2 to 8%."""
 PANEL_BYTES = 256 << 10
 """Nor is it larger than this: it outweighs the pass over C by far, and the next one, fetched while
-it is used, has room beside it. Measured on Intel Emerald Rapids (L2 of 2 MiB), k of 2048 and 3072:
-products of 8 to 24 rows take 16 to 40% less time than with a MiB, of 96 rows 10%; blocks of a
-quarter of this lose up to 10% in large ones."""
+it is used, has room beside it. Measured on Intel Emerald Rapids (L2 of 2 MiB), k of 3072: 8 to 24
+rows run 1.17 to 1.41 times as fast as with a MiB, 96 rows 1.10; with k of 2048, 17 rows 1.07.
+Blocks of a quarter of this cost large products up to 10%."""
 IN_PLACE_SHARE_OF_L1 = 0.85
 """Rows of B read in place stay in L1 up to this part of it, counted with the gaps between them.
 Fitted on AMD Zen 3 with batches of T x T x 64, T from 24 to 512."""
@@ -282,7 +282,8 @@ class Option:
         """Chunks to cut the work on m rows into, which takes every worker `seconds`; 0 for none.
 
         Only where the grid cuts one axis, batch or n, and chunks share nothing that each would
-        make again: then they cost next to nothing, and even out what else runs on the machine.
+        make again: then they cost next to nothing, and even out what else runs on the machine. What
+        they do read again is A where it is blocked: there they are wider.
         """
         wanted = int(seconds * self._workers / CHUNK_S)
         most = self._most_chunks if m <= self._cached_rows else self._most_chunks_blocked
