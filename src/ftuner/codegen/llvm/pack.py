@@ -11,6 +11,8 @@ behind the panel is overwritten: targets leave that room, and panels are packed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import pack_symbol
@@ -27,7 +29,7 @@ from ftuner.codegen.llvm.build import (
     scalar_type,
     shuffle,
 )
-from ftuner.codegen.llvm.loops import counted_loop
+from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
 from ftuner.core.dtype import DType
 
@@ -36,6 +38,9 @@ UNROLLED_VECTORS = 4
 
 QUARTER_BYTES = 16
 """What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
+
+_Places = tuple[list[ir.Value], list[ir.Value]]
+"""Where columns begin that are transposed together, and how far the next block of k steps is."""
 
 PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
 
@@ -54,7 +59,7 @@ def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     vector = ir.VectorType(scalar_type(dtype), lanes)
     zeros = reserve(builder, vector)
-    builder.store(ir.Constant(vector, [0.0] * lanes), zeros)
+    builder.store(ir.Constant(vector, None), zeros)
     contiguous = builder.icmp_signed("==", column_stride, const(size))
     with builder.if_else(contiguous) as (copy, gather):
         with copy:
@@ -150,52 +155,67 @@ def _transpose_blocks(
     width: ir.Value,
     padded: ir.Value,
 ) -> None:
-    """The first `blocks` times as many steps of k as a quarter vector of 16 bytes holds, in blocks
-    of so many steps and `lanes` columns.
+    """The first `blocks` times as many steps of k as a quarter vector of 16 bytes holds.
 
-    Column blocks go from right to left: what a block writes behind its row is written again, and
-    rightly, by the leftmost block of the next row.
+    Columns go from right to left: zeros, then quarters of a vector, then whole vectors. What is
+    written behind the row is written again, and rightly, by what comes first in the next row.
     """
-    size = dtype.itemsize
-    step_bytes = QUARTER_BYTES
-    steps = quarter_lanes(dtype)
-    column_blocks = builder.sdiv(builder.add(padded, const(lanes - 1)), const(lanes))
+    steps, size = quarter_lanes(dtype), dtype.itemsize
+    whole = builder.sdiv(width, const(lanes))
     row_bytes = builder.mul(padded, const(size))
-    with counted_loop(builder, const(0), column_blocks) as reverse:
-        block = builder.sub(builder.sub(column_blocks, const(1)), reverse)
-        first = builder.mul(block, const(lanes))
-        corner = at(builder, source, builder.mul(first, column_stride))
-        place = at(builder, target, builder.mul(first, const(size)))
-        whole = builder.icmp_signed("<=", builder.add(first, const(lanes)), width)
+    with builder.if_then(builder.icmp_signed("<", width, padded)):
+        vectors = builder.sdiv(builder.add(padded, const(lanes - 1)), const(lanes))
+        zero = builder.load(zeros, typ=ir.VectorType(scalar_type(dtype), lanes))
+        with counted_loop(builder, whole, vectors) as number:
+            behind = builder.sub(number, whole)
+            last = builder.sub(vectors, const(1))
+            column = builder.mul(builder.sub(last, behind), const(lanes * size))
+            with counted_loop(builder, 0, builder.mul(blocks, const(steps))) as step:
+                row = at(builder, target, builder.mul(step, row_bytes))
+                builder.store(zero, at(builder, row, column), align=size)
 
-        def transpose_all(
-            pointers: list[ir.Value], advances: list[ir.Value], place: ir.Value = place
-        ) -> None:
-            with counted_loop(builder, const(0), blocks) as number:
-                columns = [
-                    at(builder, pointer, builder.mul(number, advance))
-                    for pointer, advance in zip(pointers, advances, strict=True)
-                ]
-                row = at(builder, place, builder.mul(builder.mul(number, const(steps)), row_bytes))
-                for vector in _transposed(builder, dtype, columns):
+    def columns(
+        first: ir.Value, count: ir.Value, lanes: int, places: Callable[[ir.Value], _Places]
+    ) -> None:
+        """`count` times `lanes` columns from `first` on, from right to left."""
+        with counted_loop(builder, 0, count) as reverse:
+            number = builder.sub(builder.sub(count, const(1)), reverse)
+            column = builder.add(first, builder.mul(number, const(lanes)))
+            corner = at(builder, target, builder.mul(column, const(size)))
+            begin, advances = places(column)
+
+            def block(values: list[ir.Value]) -> list[ir.Value]:
+                *pointers, row = values
+                ends = [at(builder, p, a) for p, a in zip(pointers, advances, strict=True)]
+                for vector in _transposed(builder, dtype, pointers):
                     builder.store(vector, row, align=size)
                     row = at(builder, row, row_bytes)
+                return [*ends, row]
 
-        with builder.if_else(whole) as (all_exist, some_exist):
-            with all_exist:
-                pointers = [
-                    at(builder, corner, builder.mul(column_stride, const(j))) for j in range(lanes)
-                ]
-                transpose_all(pointers, [const(step_bytes)] * lanes)
-            with some_exist:
-                # Columns that do not exist are read from zeros, again and again.
-                pointers, advances = [], []
-                for j in range(lanes):
-                    exists = builder.icmp_signed("<", builder.add(first, const(j)), width)
-                    column = at(builder, corner, builder.mul(column_stride, const(j)))
-                    pointers.append(builder.select(exists, column, zeros))
-                    advances.append(builder.select(exists, const(step_bytes), const(0)))
-                transpose_all(pointers, advances)
+            carried_loop(builder, blocks, [*begin, corner], block)
+
+    def some(first: ir.Value) -> _Places:
+        """A quarter's columns. Those that do not exist are read from zeros, again and again."""
+        pointers, advances = [], []
+        for j in range(steps):
+            column = builder.add(first, const(j))
+            exists = builder.icmp_signed("<", column, width)
+            place = at(builder, source, builder.mul(column, column_stride))
+            pointers.append(builder.select(exists, place, zeros))
+            advances.append(builder.select(exists, const(QUARTER_BYTES), const(0)))
+        return pointers, advances
+
+    def all_of_vector(first: ir.Value) -> _Places:
+        pointers = [
+            at(builder, source, builder.mul(builder.add(first, const(j)), column_stride))
+            for j in range(lanes)
+        ]
+        return pointers, [const(QUARTER_BYTES)] * lanes
+
+    done = builder.mul(whole, const(lanes))
+    left = builder.add(builder.sub(width, done), const(steps - 1))
+    columns(done, builder.sdiv(left, const(steps)), steps, some)
+    columns(const(0), whole, lanes, all_of_vector)
 
 
 def _transposed(builder: ir.IRBuilder, dtype: DType, columns: list[ir.Value]) -> list[ir.Value]:
