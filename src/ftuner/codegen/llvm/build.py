@@ -59,7 +59,7 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     vector = ir.VectorType(scalar.type, lanes)
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
-    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    zeros = ir.Constant(ir.VectorType(I32, lanes), None)
     return builder.shuffle_vector(first, undefined, zeros)
 
 

@@ -157,11 +157,8 @@ class _Loop:
             self._ahead = const(PREFETCH_BYTES * (2 if low else 1))
 
     def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
-        """B and A that the tile fetches for later: not tails, which nothing follows but in
-        batches."""
+        """B and A that the tile fetches for later."""
         builder, kernel, context = self._builder, self._kernel, self._context
-        if kernel.tail:
-            return []
         step = slot(builder, context, Context.NEXT_B_STEP)
         first = pointer_slot(builder, context, Context.NEXT_B)
         found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
@@ -185,13 +182,10 @@ class _Loop:
         builder, shape = self._builder, self._kernel.tile
         steps, count = self._steps, shape.mr * shape.vectors
         streams, asks = self._later(tile, a, k), self._asks(tile)
-        zero = ir.Constant(self._vector, [0.0] * self._kernel.lanes)
+        zero = ir.Constant(self._vector, None)
         values = [a, b, *([zero] * (count * shape.chains))]
         rounds = builder.sdiv(k, const(steps))
-        if streams:
-            values = self._in_chunks(rounds, values, streams, asks)
-        else:
-            values = self._rounds(rounds, values, steps, asks)
+        values = self._in_chunks(rounds, values, streams, asks)
         if steps > 1:
             left = builder.srem(k, const(steps))
             values[: 2 + count] = self._rounds(left, values[: 2 + count], 1, asks)
