@@ -10,8 +10,10 @@ from ftuner.hardware.model import Isa
 MAX_VECTORS = 8
 MAX_CHAINS = 8
 MAX_DOT_ROWS = 4
-MAX_DOT_COLUMNS = 4
 """Dot tiles serve a few rows or columns; larger products are outer products of packed panels."""
+MAX_DOT_COLUMNS = 5
+"""Tiles of so many columns have as many rows: the scores of a batch of five by five take one tile
+where four columns and four rows would take four."""
 
 
 def register_tiles(isa: Isa) -> list[RegisterTile]:
@@ -32,7 +34,7 @@ def dot_tiles(isa: Isa) -> list[RegisterTile]:
     needed = isa.fma_latency_cycles * isa.fma_per_cycle
     found = []
     for columns in range(1, MAX_DOT_COLUMNS + 1):
-        for mr in range(1, MAX_DOT_ROWS + 1):
+        for mr in range(1, max(MAX_DOT_ROWS, columns) + 1):
             room = isa.vector_registers - min(mr, columns) - (1 if isa.fused else 2)
             if mr * columns <= room:
                 chains = min(ceil(needed / (mr * columns)), room // (mr * columns))

@@ -14,23 +14,25 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import Context
 from ftuner.codegen.llvm.build import (
+    I32,
+    I64,
     add_chains,
     at,
     const,
-    intrinsic,
     lanes_below,
     masked_load,
     multiply_add,
     scalar_type,
+    shuffle,
     slot,
-    type_suffix,
 )
 from ftuner.codegen.llvm.gemm import KERNEL_TYPE
 from ftuner.codegen.llvm.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.pack import quarter_lanes, transpose
 from ftuner.core.ukernel import UKernel
 
 Sums = list[ir.Value]
-"""One value for each element of the tile, row after row."""
+"""Vectors for the elements of a tile, row after row."""
 
 
 def emit_dot(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
@@ -50,26 +52,42 @@ def emit_dot(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> i
     with counted_loop(builder, const(0), tiles) as tile:
         first = at(builder, a, builder.mul(tile, tile_step))
         rows = [at(builder, first, builder.mul(a_stride, const(i))) for i in range(kernel.mr)]
-        sums = _dot_products(builder, kernel, fused, masked, rows, columns, k)
-        for i in range(kernel.mr):
-            row = builder.add(builder.mul(tile, const(kernel.mr)), const(i))
-            place = at(builder, c, builder.mul(row, c_stride))
-            for j in range(kernel.nr):
-                element = at(builder, place, j * size)
-                _store(builder, sums[i * kernel.nr + j], element, accumulate, size)
+        totals = _dot_products(builder, kernel, fused, masked, rows, columns, k)
+        corner = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
+        places = [
+            at(builder, at(builder, corner, builder.mul(c_stride, const(i))), j * size)
+            for i in range(kernel.mr)
+            for j in range(kernel.nr)
+        ]
+        with builder.if_else(accumulate) as (add, replace):
+            with add:
+                _store(builder, kernel, totals, places, accumulates=True)
+            with replace:
+                _store(builder, kernel, totals, places, accumulates=False)
     builder.ret_void()
     return function
 
 
 def _store(
-    builder: ir.IRBuilder, value: ir.Value, place: ir.Value, accumulate: ir.Value, size: int
-) -> None:
-    with builder.if_else(accumulate) as (add, replace):
-        with add:
-            before = builder.load(place, typ=value.type, align=size)
-            builder.store(builder.fadd(before, value), place, align=size)
-        with replace:
-            builder.store(value, place, align=size)
+    builder: ir.IRBuilder, kernel: UKernel, totals: Sums, places: Sequence[ir.Value],
+    accumulates: bool,
+) -> None:  # fmt: skip
+    """Store the elements of a tile. A vector that is one piece of a row is stored as one."""
+    size = kernel.dtype.itemsize
+    number = 0
+    for vector in totals:
+        count = min(vector.type.count, len(places) - number)
+        in_row = count == vector.type.count and number % kernel.nr + count <= kernel.nr
+        values = [vector] if in_row else [
+            builder.extract_element(vector, ir.Constant(I32, lane)) for lane in range(count)
+        ]  # fmt: skip
+        for value, place in zip(values, places[number:], strict=False):
+            added = value
+            if accumulates:
+                before = builder.load(place, typ=value.type, align=size)
+                added = builder.fadd(before, value)
+            builder.store(added, place, align=size)
+        number += count
 
 
 def _dot_products(
@@ -86,7 +104,7 @@ def _dot_products(
     element = scalar_type(kernel.dtype)
     vector = ir.VectorType(element, lanes)
     tile = len(rows) * len(columns)
-    zero = ir.Constant(vector, [0.0] * lanes)
+    zero = ir.Constant(vector, None)
 
     def step(offset: ir.Value, sums: Sums) -> Sums:
         a_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in rows]
@@ -117,12 +135,19 @@ def _dot_products(
     sums = add_chains(builder, sums, tile)
 
     left = builder.urem(k, const(lanes))
+    quarter = quarter_lanes(kernel.dtype)
     if masked:
         mask = lanes_below(builder, left, lanes)
-        a_k = [masked_load(builder, at(builder, p, offset), vector, size, mask) for p in rows]
-        b_k = [masked_load(builder, at(builder, p, offset), vector, size, mask) for p in columns]
-        sums = _multiply(builder, a_k, b_k, sums, fused)
-        return [_total(builder, value) for value in sums]
+
+        def masked_step(sums: Sums) -> Sums:
+            a_k = [masked_load(builder, at(builder, p, offset), vector, size, mask) for p in rows]
+            b_k = [
+                masked_load(builder, at(builder, p, offset), vector, size, mask) for p in columns
+            ]
+            return _multiply(builder, a_k, b_k, sums, fused)
+
+        some = builder.zext(builder.icmp_signed("!=", left, const(0)), I64)
+        return _totals(builder, carried_loop(builder, some, sums, masked_step), quarter)
 
     def scalar_step(values: list[ir.Value]) -> list[ir.Value]:
         here, *carried = values
@@ -131,8 +156,14 @@ def _dot_products(
         done = _multiply(builder, a_k, b_k, carried, fused)
         return [builder.add(here, const(size)), *done]
 
-    totals = [_total(builder, value) for value in sums]
-    return carried_loop(builder, left, [offset, *totals], scalar_step)[1:]
+    none = ir.Constant(element, 0.0)
+    rest = carried_loop(builder, left, [offset, *([none] * tile)], scalar_step)[1:]
+    # The rest of a sum is one more of its lanes.
+    lane = ir.Constant(I32, 0)
+    first = [builder.extract_element(x, lane) for x in sums]
+    both = [builder.fadd(x, y) for x, y in zip(first, rest, strict=True)]
+    sums = [builder.insert_element(x, y, lane) for x, y in zip(sums, both, strict=True)]
+    return _totals(builder, sums, quarter)
 
 
 def _multiply(
@@ -146,9 +177,20 @@ def _multiply(
     return [multiply_add(builder, x, y, z, fused) for (x, y), z in zip(pairs, sums, strict=True)]
 
 
-def _total(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The sum of a vector's lanes, in whatever order is fastest."""
-    element = value.type.element
-    name = f"llvm.vector.reduce.fadd.{type_suffix(value.type)}"
-    function = intrinsic(builder.module, name, element, [element, value.type])
-    return builder.call(function, [ir.Constant(element, -0.0), value], fastmath=("reassoc",))
+def _totals(builder: ir.IRBuilder, sums: Sums, count: int) -> Sums:
+    """The sums of all lanes of each vector: `count` of them in each vector of the result, of which
+    the last may have lanes that mean nothing."""
+    found = []
+    for first in range(0, len(sums), count):
+        some = sums[first : first + count]
+        turned = transpose(builder, some + some[-1:] * (count - len(some)), count)
+        while len(turned) > 1:
+            pairs = zip(turned[::2], turned[1::2], strict=True)
+            turned = [builder.fadd(x, y) for x, y in pairs]
+        (value,) = turned
+        while value.type.count > count:
+            half = value.type.count // 2
+            low, high = (shuffle(builder, value, value, range(i, i + half)) for i in (0, half))
+            value = builder.fadd(low, high)
+        found.append(value)
+    return found
