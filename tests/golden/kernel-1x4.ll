@@ -58,7 +58,7 @@ carried.body:
   %".55" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
   %".56" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
   %".57" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
-  %".58" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".110", %"carried.done.1"]
+  %".58" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".110", %"carried.done.1"]
   %".59" = icmp sgt i64 %".53", 16
   %".60" = select  i1 %".59", i64 16, i64 %".53"
   %".61" = mul i64 %".60", 1
@@ -70,7 +70,7 @@ carried.done:
   %".117" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
   %".118" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
   %".119" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
-  %".120" = phi  <4 x float> [<float              0x0, float              0x0, float              0x0, float              0x0>, %"loop.body"], [%".110", %"carried.done.1"]
+  %".120" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".110", %"carried.done.1"]
   %".121" = mul i64 %".11", 0
   %".122" = getelementptr i8, ptr %".20", i64 %".121"
   %".123" = getelementptr i8, ptr %".122", i64 0

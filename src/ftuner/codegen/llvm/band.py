@@ -68,8 +68,24 @@ def maximum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 def _blocks(builder: ir.IRBuilder, extent: ir.Value, block: ir.Value) -> ir.Value:
     """How many blocks cover an extent; one, empty, where the extent is zero."""
-    count = builder.sdiv(builder.add(extent, builder.sub(block, const(1))), block)
-    return maximum(builder, count, const(1))
+    behind = builder.add(extent, builder.sub(block, const(1)))
+    several = builder.icmp_signed(">", extent, block)
+    return _unless_one(builder, several, lambda: builder.udiv(behind, block), const(1))
+
+
+def _unless_one(
+    builder: ir.IRBuilder, condition: ir.Value, quotient: Callable[[], ir.Value], one: ir.Value
+) -> ir.Value:
+    """`quotient()` where a condition holds, otherwise `one`, for small elements of a batch without
+    the time of a division."""
+    before = builder.block
+    with builder.if_then(condition):
+        value = quotient()
+        inside = builder.block
+    found = builder.phi(I64)
+    found.add_incoming(one, before)
+    found.add_incoming(value, inside)
+    return found
 
 
 def emit_band(
@@ -233,7 +249,7 @@ def _block(
     tiles = maximum(builder, builder.add(tiles, others), const(1))
     several = builder.icmp_signed(">", tiles, const(1))
     row_of_b = builder.mul(panel_width, slot(builder, band, Band.B_ITEMSIZE))
-    part_of_row = builder.sdiv(row_of_b, tiles)
+    part_of_row = _unless_one(builder, several, lambda: builder.udiv(row_of_b, tiles), row_of_b)
     in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)
     of_panel = builder.select(builder.and_(several, in_one_piece), part_of_row, const(0))
     column_bytes = builder.mul(slot(builder, plan, Plan.K), size)

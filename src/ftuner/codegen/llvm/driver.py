@@ -48,6 +48,10 @@ REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 """`void reduce(call, first_row, last_row)`."""
 
 
+ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
+"""`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
+
+
 def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
     """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
     helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
@@ -57,13 +61,13 @@ def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
 
 
 def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
-    """`void call(plan, pool, workspace, &a, &b, &c, operands)`.
+    """Add the entry, an `ENTRY_TYPE`.
 
     Arrays are passed as addresses of the words that hold the addresses of their elements;
     `operands`, which may be null, is an array of `MAX_OPERANDS` such addresses, null from the first
     that is not used.
     """
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR] * 7), call_symbol(dtype))
+    function = ir.Function(module, ENTRY_TYPE, call_symbol(dtype))
     plan, pool, workspace, a, b, c, operands = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     call = reserve(builder, ir.ArrayType(I64, int(Call.SIZE)))
@@ -192,9 +196,10 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
     pool = pointer_slot(builder, call, Call.POOL)
     workers = slot(builder, plan, Plan.WORKERS)
 
+    element = _Element(builder, call, plan, batch_begin)
     with counted_loop(builder, batch_begin, batch_end) as batch:
-        a, b, c = _batch_element(builder, call, plan, batch)
-        next_a, next_b = _next_element(builder, call, plan, share, batch, a, b)
+        a, b, c = element.addresses()
+        next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         packs = pointer_slot(builder, share, Worker.PACKS)
         with counted_loop(builder, const(0), slot(builder, share, Worker.PACK_COUNT)) as i:
@@ -229,55 +234,71 @@ def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context
         set_slot(builder, context, Context.OPERANDS + 2 * i + 1, stride)
 
 
-def _batch_element(
-    builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, batch: ir.Value
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Addresses of A, B and C of one batch element: its index in mixed radix, last axis fastest."""
-    rank = slot(builder, plan, Plan.BATCH_RANK)
-    axes = pointer_slot(builder, plan, Plan.BATCH_AXES)
-    left, *offsets = [reserve(builder, I64, SLOT_BYTES) for _ in range(4)]
-    builder.store(batch, left)
-    for variable in offsets:
-        builder.store(const(0), variable)
-    with counted_loop(builder, const(0), rank) as axis:
-        record = at(builder, axes, builder.mul(axis, const(4 * SLOT_BYTES)))
-        extent = slot(builder, record, 0)
-        value = builder.load(left, typ=I64)
-        index = builder.urem(value, extent)
-        builder.store(builder.udiv(value, extent), left)
-        for i, variable in enumerate(offsets):
-            moved = builder.mul(index, slot(builder, record, 1 + i))
-            builder.store(builder.add(builder.load(variable, typ=I64), moved), variable)
-    a, b, c = (
-        at(builder, pointer_slot(builder, call, source), builder.load(offset, typ=I64))
-        for source, offset in zip((Call.A, Call.B, Call.C), offsets, strict=True)
-    )
-    return a, b, c
+class _Element:
+    """Where A, B and C of a batch element are. Its number is one of mixed radix, the last axis
+    fastest."""
 
+    def __init__(
+        self, builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value
+    ) -> None:
+        self._builder, self._plan = builder, plan
+        self._arrays = [pointer_slot(builder, call, i) for i in (Call.A, Call.B, Call.C)]
+        self._offsets = [reserve(builder, I64, SLOT_BYTES) for _ in self._arrays]
+        self._left = reserve(builder, I64, SLOT_BYTES)
+        self._find(first)
 
-def _next_element(
-    builder: ir.IRBuilder,
-    call: ir.Value,
-    plan: ir.Value,
-    share: ir.Value,
-    batch: ir.Value,
-    a: ir.Value,
-    b: ir.Value,
-) -> tuple[ir.Value, ir.Value]:
-    """Bytes from A and B of this batch element to those of the next, if they are to be fetched."""
-    variables = [reserve(builder, I64, SLOT_BYTES) for _ in range(2)]
-    for variable in variables:
-        builder.store(const(0), variable)
-    following = builder.add(batch, const(1))
-    wanted = builder.icmp_signed("!=", slot(builder, plan, Plan.NEXT_ELEMENT), const(0))
-    exists = builder.icmp_signed("<", following, slot(builder, share, Worker.BATCH_END))
-    with builder.if_then(builder.and_(wanted, exists)):
-        places = _batch_element(builder, call, plan, following)
-        for variable, here, there in zip(variables, (a, b), places, strict=False):
-            distance = builder.sub(builder.ptrtoint(there, I64), builder.ptrtoint(here, I64))
-            builder.store(distance, variable)
-    next_a, next_b = (builder.load(variable, typ=I64) for variable in variables)
-    return next_a, next_b
+    def _find(self, number: ir.Value) -> None:
+        """Be at the element of a number."""
+        builder, plan = self._builder, self._plan
+        rank = slot(builder, plan, Plan.BATCH_RANK)
+        axes = pointer_slot(builder, plan, Plan.BATCH_AXES)
+        builder.store(number, self._left)
+        for offset in self._offsets:
+            builder.store(const(0), offset)
+        with counted_loop(builder, const(0), rank) as axis:
+            record = at(builder, axes, builder.mul(axis, const(4 * SLOT_BYTES)))
+            index = builder.load(self._left, typ=I64)
+            # What is left for the first axis is its index: a division less, all of them in most
+            # batches.
+            before = builder.block
+            divides = builder.icmp_signed("<", axis, builder.sub(rank, const(1)))
+            with builder.if_then(divides):
+                extent = slot(builder, record, 0)
+                builder.store(builder.udiv(index, extent), self._left)
+                rest = builder.urem(index, extent)
+                inside = builder.block
+            here = builder.phi(I64)
+            here.add_incoming(index, before)
+            here.add_incoming(rest, inside)
+            for i, offset in enumerate(self._offsets):
+                moved = builder.mul(here, slot(builder, record, 1 + i))
+                builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)
+
+    def addresses(self) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """A, B and C."""
+        builder = self._builder
+        a, b, c = (
+            at(builder, array, builder.load(offset, typ=I64))
+            for array, offset in zip(self._arrays, self._offsets, strict=True)
+        )
+        return a, b, c
+
+    def go_on(self, share: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Be at the element behind that of a number. Returns how many bytes its A and B are from
+        those of the one before, 0 if they are not to be fetched."""
+        builder = self._builder
+        before = [builder.load(offset, typ=I64) for offset in self._offsets]
+        following = builder.add(number, const(1))
+        with builder.if_then(
+            builder.icmp_signed("<", following, slot(builder, share, Worker.BATCH_END))
+        ):
+            self._find(following)
+        wanted = builder.icmp_signed("!=", slot(builder, self._plan, Plan.NEXT_ELEMENT), const(0))
+        next_a, next_b = (
+            builder.select(wanted, builder.sub(builder.load(offset, typ=I64), old), const(0))
+            for offset, old in zip(self._offsets[:2], before, strict=False)
+        )
+        return next_a, next_b
 
 
 def _pack_b(
