@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,16 +150,16 @@ def test_reduction_cut_with_an_epilogue(session: Session, parts_m: int) -> None:
     assert np.all(np.abs(y - expected) <= bound + 1e-6)
 
 
-class _CrampedSession:
+class _CrampedSession(Session):
     """A session that believes that its machine has next to no cache."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session.cache, session.backend.isa.name)
         self._session = session
-        self.threads = 1
-        self._products: dict[DType, Products] = {}
+        self._cramped: dict[DType, Products] = {}
 
-    def products(self, dtype: DType) -> Products:
-        found = self._products.get(dtype)
+    def products(self, dtype: DType, *named: Any, **others: Any) -> Products:
+        found = self._cramped.get(dtype)
         if found is None:
             real = self._session.products(dtype)
             library = real.compiled.library
@@ -170,7 +171,7 @@ class _CrampedSession:
             cramped = replace(library, hardware=hardware)
             compiled = CompiledLibrary(cramped, loaded, real.compiled.reduce_address)
             compiled.kernels.update(real.compiled.kernels)
-            found = self._products[dtype] = Products(real.backend, compiled)
+            found = self._cramped[dtype] = Products(real.backend, compiled)
         return found
 
 
@@ -193,7 +194,7 @@ def test_blocks_of_rows_and_k(
     cramped.threads = threads
     a, _ = lie(layout_a, uniform(m, (m, k), dtype))
     b, _ = lie(layout_b, uniform(n, (k, n), dtype))
-    assert_product(Matmul(cramped)(a, b), a, b)  # type: ignore[arg-type]
+    assert_product(Matmul(cramped)(a, b), a, b)
 
 
 def test_blocks_are_used(cramped: _CrampedSession) -> None:
@@ -207,20 +208,16 @@ def test_blocks_are_used(cramped: _CrampedSession) -> None:
 def test_plans_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of plans stay bounded, and a forgotten plan is made again."""
     monkeypatch.setattr("ftuner.runtime.products.MAX_PLANS", 8)
-    monkeypatch.setattr("ftuner.runtime.matmul.MAX_RECIPES", 8)
     real = session.products(FLOAT32)
     products = Products(real.backend, real.compiled)
 
-    class Own:
-        threads = 1
-
-        def products(self, dtype: DType) -> Products:
+    class Own(Session):
+        def products(self, *named: object, **others: object) -> Products:
             return products
 
-    matmul = Matmul(Own())  # type: ignore[arg-type]
+    matmul = Matmul(Own(session.cache, session.backend.isa.name))
     for _ in range(2):
         for m in range(1, 30):
             a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")
             assert_product(matmul(a, b), a, b)
     assert len(products._ready) == 8
-    assert len(matmul._recipes) == 8

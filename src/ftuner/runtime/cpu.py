@@ -26,6 +26,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.ukernel import PACKED, ROW, UKernel
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.arrays import DATA_WORD
 from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compiling import compile_missing
@@ -178,7 +179,7 @@ class CpuBackend(Backend):
         return bundles
 
     def _runtime_bundle(self) -> RuntimeBundle:
-        return RuntimeBundle(self.isa.vector_bytes)
+        return RuntimeBundle(self.isa.vector_bytes, DATA_WORD)
 
     def _load(
         self, library: Library, families: Sequence[Family], progress: Progress | None

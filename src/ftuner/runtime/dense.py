@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.core import expr as expressions
-from ftuner.core.bounded import forget_oldest
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
 from ftuner.core.ukernel import COLUMN, MAX_OPERANDS
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
@@ -16,13 +14,12 @@ from ftuner.planner.plan import Problem
 from ftuner.planner.widths import best_width
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import Strides
+from ftuner.runtime.known_calls import Constant, KnownCalls
 from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
 from ftuner.runtime.panels import pack
 from ftuner.runtime.products import NO_WORDS, Products, Ready, words
 from ftuner.runtime.session import Session, default_session
 
-MAX_CALLS = 4096
-"""Layouts of arguments remembered by a layer."""
 BIAS = Operand("bias", "column")
 RESIDUAL = Operand("residual", "matrix")
 
@@ -52,13 +49,6 @@ def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -
     if has_residual:
         value = value + RESIDUAL
     return value
-
-
-class _Call(NamedTuple):
-    """What a call with arguments of one layout does."""
-
-    ready: Ready
-    shape: tuple[int, ...]
 
 
 class Dense:
@@ -127,7 +117,9 @@ class Dense:
             width = best_width(self.products.planner, n, k, session.threads)
         self.panels = pack(self.products, w, width)
         self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
-        self._calls: dict[tuple[object, ...], _Call] = {}
+        owner = (self._bias, self.bias_words)
+        self._constant = Constant(self.panels.packed, self.bias_words.address, owner)
+        self._known = KnownCalls(session, inputs=1)
 
     def problem(self, rows: int) -> Problem:
         """What the planner is asked for `rows` contiguous rows."""
@@ -149,31 +141,16 @@ class Dense:
         Raises:
             ShapeError, DTypeError, OperandError: arguments that do not fit.
         """
-        if type(x) is np.ndarray and residual is None:
-            # The short way, for arguments like some before: no view is made, nothing is planned.
-            if out is None:
-                call = self._calls.get((x.shape, x.strides, self._session.threads))
-                if call is not None and x.dtype == self.dtype and x.flags.aligned:
-                    y = np.empty(call.shape, self.dtype)
-                    self.products.run(call.ready, x, self.panels.packed, y, self.bias_words.address)
-                    return y
-            elif type(out) is np.ndarray:
-                call = self._calls.get(
-                    (x.shape, x.strides, self._session.threads, out.shape, out.strides)
-                )
-                if (
-                    call is not None
-                    and x.dtype == self.dtype == out.dtype
-                    and x.flags.aligned
-                    and out.flags.behaved
-                    and not np.may_share_memory(x, out)
-                ):
-                    bias = self.bias_words.address
-                    self.products.run(call.ready, x, self.panels.packed, out, bias)
-                    return out
-        return self._general(x, residual, out)
+        if residual is not None:
+            return self._general(x, residual, out, False)
+        found: Array | bool | None = self._known.call(x, out)
+        if found is None or isinstance(found, bool):
+            return self._general(x, None, out, found is False)
+        return found
 
-    def _general(self, x_given: object, residual_given: object | None, out: object | None) -> Array:
+    def _general(
+        self, x_given: object, residual_given: object | None, out: object | None, remember: bool
+    ) -> Array:
         x = as_array(x_given, "x")
         dtype_of(x, "x")
         if x.dtype != self.dtype:
@@ -199,21 +176,15 @@ class Dense:
             if result.dtype != self.dtype:
                 raise DTypeError(f"out has dtype {result.dtype}, the weight {self.dtype}")
         if result.size:
-            key: tuple[object, ...] | None = None
-            if residual is None and x is x_given:
-                key = (x.shape, x.strides, self._session.threads)
-                if out is not None:
-                    key = (*key, result.shape, result.strides)
-            self._into(readable(x), residual, result, key)
+            ready = self._into(readable(x), residual, result)
+            if ready is not None and remember:
+                is_made = out is None
+                self._known.remember([x], result, is_made, self.products, ready, self._constant)
         return result
 
-    def _into(
-        self, x: Array, residual: Array | None, y: Array, key: tuple[object, ...] | None
-    ) -> None:
+    def _into(self, x: Array, residual: Array | None, y: Array) -> Ready | None:
         """The layer's product to `y`, by way of a fresh array where `y` cannot be written directly.
-
-        `key`: under what to remember the call, if arguments like these can go the short way.
-        """
+        What it took, if that was one product of the arrays as they lie."""
         rows = _as_matrix(x)
         target = _as_matrix_view(y)
         overlapping = [x, *([residual] if residual is not None else [])]
@@ -225,9 +196,9 @@ class Dense:
             or any(np.may_share_memory(y, other) for other in overlapping)
         ):
             fresh = np.empty(y.shape, y.dtype)
-            self._into(x, residual, fresh, None)
+            self._into(x, residual, fresh)
             y[...] = fresh
-            return
+            return None
         page_bytes = self.products.compiled.library.hardware.page_bytes
         layout = a_layout(rows, self.out_features, page_bytes)
         a_row, a_k = rows.strides
@@ -253,9 +224,7 @@ class Dense:
         ready = self.products.ready(problem, strides)
         given = words(arrays) if arrays else NO_WORDS
         self.products.run(ready, rows, self.panels.packed, target, given.address)
-        if key is not None and rows.ctypes.data == x.ctypes.data:
-            forget_oldest(self._calls, MAX_CALLS)
-            self._calls[key] = _Call(ready, y.shape)
+        return ready if rows.ctypes.data == x.ctypes.data else None
 
 
 def _as_matrix(x: Array) -> Array:

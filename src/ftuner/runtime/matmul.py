@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ftuner.core.bounded import forget_oldest
 from ftuner.core.ukernel import COLUMN
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.planner.plan import Problem
@@ -22,6 +21,7 @@ from ftuner.runtime.arrays import (
 )
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.gpu_modules import gpu_module
+from ftuner.runtime.known_calls import KnownCalls
 from ftuner.runtime.operands import (
     a_layout,
     b_source,
@@ -33,60 +33,28 @@ from ftuner.runtime.operands import (
 from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.session import Session
 
-MAX_RECIPES = 4096
-"""Recipes kept; one is a few hundred bytes."""
-
-
-class _Recipe(NamedTuple):
-    """What a call with arrays of one layout does, so that the next one need not think again."""
-
-    products: Products
-    ready: Ready
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def serves(self, array: Array) -> bool:
-        """Whether an operand of the right shape and strides has the right elements too."""
-        return array.dtype == self.dtype and array.flags.aligned
-
 
 class Matmul:
-    """Matrix products of a session, with recipes for arguments like some before."""
+    """Matrix products of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._recipes: dict[tuple[object, ...], _Recipe] = {}
+        self._known = KnownCalls(session, inputs=2)
 
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
     ) -> Any:
-        if type(a) is np.ndarray and type(b) is np.ndarray and not accumulate:
-            # The short way, for arguments like some before: no view is made, nothing is planned.
-            key: tuple[object, ...] = a.shape, a.strides, b.shape, b.strides, self._session.threads
-            if out is None:
-                recipe = self._recipes.get(key)
-                if recipe is not None and recipe.serves(a) and recipe.serves(b):
-                    c = np.empty(recipe.shape, recipe.dtype)
-                    recipe.products.run(recipe.ready, a, b, c)
-                    return c
-            elif type(out) is np.ndarray:
-                recipe = self._recipes.get((*key, out.shape, out.strides))
-                if (
-                    recipe is not None
-                    and recipe.serves(a)
-                    and recipe.serves(b)
-                    and out.dtype == recipe.dtype
-                    and out.flags.behaved
-                    and not np.may_share_memory(a, out)
-                    and not np.may_share_memory(b, out)
-                ):
-                    recipe.products.run(recipe.ready, a, b, out)
-                    return out
-        return self._general(a, b, out, accumulate)
+        if accumulate:
+            return self._general(a, b, out, True, False)
+        found = self._known.call(a, b, out)
+        if found is None or found is False:
+            return self._general(a, b, out, False, found is False)
+        return found
 
     def _general(
-        self, a_given: object, b_given: object, out: object | None, accumulate: bool
-    ) -> Any:
+        self, a_given: object, b_given: object, out: object | None, accumulate: bool,
+        remember: bool,
+    ) -> Any:  # fmt: skip
         if on_gpu(a_given) or on_gpu(b_given):
             gpu = gpu_module("ftuner.runtime.gpu.matmul")
             return gpu.matmul(a_given, b_given, out, accumulate)
@@ -122,37 +90,31 @@ class Matmul:
             if a.ndim == 1:
                 target = target[..., np.newaxis, :]
         if result.size:
-            key: tuple[object, ...] | None = None
-            if a is a_given and b is b_given and not accumulate:
-                key = a.shape, a.strides, b.shape, b.strides, self._session.threads
-                if out is not None:
-                    key = (*key, result.shape, result.strides)
-            self._into(readable(a2), readable(b2), target, accumulate, key, shape, (a, b))
+            ran = self._into(readable(a2), readable(b2), target, accumulate)
+            if ran is not None and remember:
+                self._known.remember((a, b), result, out is None, *ran)
         return result
 
     def _into(
-        self, a: Array, b: Array, c: Array, accumulate: bool, key: tuple[object, ...] | None,
-        shape: tuple[int, ...], given: tuple[Array, Array],
-    ) -> None:  # fmt: skip
-        """The product of arrays of two axes or more, to `c`, whatever its strides."""
+        self, a: Array, b: Array, c: Array, accumulate: bool
+    ) -> tuple[Products, Ready] | None:
+        """The product of arrays of two axes or more, to `c`, whatever its strides. What it took, if
+        that was one product of the arrays as they lie."""
         if a.shape[-1] == 0:
             if not accumulate:
                 c[...] = 0
-            return
+            return None
         shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
         if not unit_columns(c) and c.strides[-2] == c.itemsize:
             # C lies transposed: so does the product.
-            a, b, c = b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2)
-            key = None
+            self._into(b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2), accumulate)
+            return None
         if shared or not unit_columns(c) or not c.flags.aligned or overlaps_itself(c):
             whole = c.copy() if accumulate else np.empty(c.shape, c.dtype)
             self._run(a, b, whole, accumulate)
             c[...] = whole
-            return
-        products, ready = self._run(a, b, c, accumulate)
-        if key is not None and given[0].flags.aligned and given[1].flags.aligned:
-            forget_oldest(self._recipes, MAX_RECIPES)
-            self._recipes[key] = _Recipe(products, ready, c.dtype, shape)
+            return None
+        return self._run(a, b, c, accumulate)
 
     def _run(self, a: Array, b: Array, c: Array, accumulate: bool) -> tuple[Products, Ready]:
         dtype = dtype_of(a, "a")

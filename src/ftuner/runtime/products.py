@@ -72,6 +72,11 @@ class Products:
             self._ready[key] = found
         return found
 
+    def known_alone(self, ready: Ready) -> Encoded | None:
+        """The plan for one thread, if it has been made already."""
+        found = self._ready.get((ready.problem._replace(workers=1), ready.strides))
+        return None if found is None else found.encoded
+
     def encode(self, plan: Plan, strides: Strides) -> Encoded:
         """Write a plan for arrays that lie as `strides` says."""
         bands = [len(s.bands) for s in plan.shares]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 
+import numpy as np
+
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.errors import ConfigurationError, HardwareError
@@ -41,8 +43,17 @@ class Session:
         self._hardware: CpuHardware | None = None
         self._backend: CpuBackend | None = None
         self._products: dict[tuple[DType, Expr, str], Products] = {}
-        self.threads = usable_threads(read_system().cores)
+        self.thread_word = np.array([usable_threads(read_system().cores)], np.int64)
+        """Holds `threads`, where native code reads it too."""
+
+    @property
+    def threads(self) -> int:
         """Threads that a call may use, the caller's own included; set it with `checked_threads`."""
+        return int(self.thread_word[0])
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self.thread_word[0] = threads
 
     @property
     def hardware(self) -> CpuHardware:

@@ -75,6 +75,8 @@ class ThreadPool:
             except RuntimeError:
                 self._workers.pop()
                 return False
+            started = ctypes.c_int64.from_address(self.address + PoolSlot.STARTED * SLOT_BYTES)
+            started.value = len(self._workers)
         return True
 
     def shut_down(self) -> None:

@@ -27,6 +27,79 @@ class Call:
     SIZE = OPERANDS + MAX_OPERANDS
 
 
+class Site:
+    """What a native function that Python calls knows: which records there are of calls like some
+    before, and some objects of this process."""
+
+    NONE = 0
+    TRUE = 1
+    FALSE = 2
+    ARRAY_TYPE = 3
+    THREADS = 4
+    """Address of the number of threads that calls may use now."""
+    TABLE = 5
+    """Addresses of `Known` records: each in one of `PROBES` slots from that of its hash on, or from
+    slot 0 again behind the last; no null before it."""
+    TABLE_SLOTS = 1024
+    PROBES = 8
+    SEEN = TABLE + TABLE_SLOTS
+    """For each slot of the table, the last hash of a call without a record that belonged there."""
+    SIZE = SEEN + TABLE_SLOTS
+
+
+class Known:
+    """A call with arrays of one layout. Python objects are held by the one at `OWNER`."""
+
+    HASH = 0
+    THREADS = 1
+    """Threads that calls could use when the record was made."""
+    ENTRY = 2
+    PLAN = 3
+    WORKERS = 4
+    """Of the plan. If they are taken, `ALONE` is the plan for one, or null."""
+    ALONE = 5
+    POOL = 6
+    WORKSPACE = 7
+    """Null, or behind a word that is 1 while somebody has it; so many bytes:"""
+    WORKSPACE_BYTES = 8
+    B = 9
+    """Address of the word that holds the address of B; 0 if it is the second array."""
+    OPERANDS = 10
+    OWNER = 11
+    EMPTY = 12
+    """What makes the result if there is no array to write to, and with which arguments."""
+    EMPTY_ARGUMENTS = 13
+    ACQUIRE = 14
+    """Takes the pool, with these arguments: without waiting."""
+    ACQUIRE_ARGUMENTS = 15
+    RELEASE = 16
+    SPANS = 17
+    """For each array, from its first element to its lowest byte and to behind its highest one."""
+    LENGTH = SPANS + 2 * 3
+    """Words of the signature, which comes behind: for each array its dtype, the flags in question
+    and how many axes it has, its extents, its strides; 0 for one that is to be made."""
+    SIGNATURE = LENGTH + 1
+    MAX_AXES = 8
+    HASH_FACTOR = 0x9E3779B97F4A7C15
+    """From a hash and the next word to the next hash: exclusive or, times this, and exclusive or of
+    the high half to the low one. 2**64 divided by the golden ratio."""
+
+
+class ArrayField:
+    """Bytes from where a NumPy array has the address of its elements to what else it tells of them:
+    NumPy's binary interface, `PyArrayObject_fields`."""
+
+    TYPE = -8
+    DATA = 0
+    AXES = 8
+    EXTENTS = 16
+    STRIDES = 24
+    DTYPE = 40
+    FLAGS = 48
+    ALIGNED = 0x100
+    WRITEABLE = 0x400
+
+
 class Plan:
     """What all workers of one plan share. Strides are in bytes."""
 
@@ -297,6 +370,8 @@ class PoolSlot:
     """Workers of the job, the caller included."""
     TAG = 3
     """The greatest tag of chunks so far: those of the job come next."""
+    STARTED = 4
+    """Workers there are, the caller not included."""
     GATE = 16
     """Who takes part in the job: its number in the high half, then whether it is closed to those
     who come late (1 bit), how many have come (15 bits), how many are still there (16 bits)."""
@@ -339,6 +414,15 @@ PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), s
 def call_symbol(dtype: DType) -> str:
     """The entry point of matrix products."""
     return f"ftuner_call_{dtype}"
+
+
+KNOWN_CALL_INPUTS = (1, 2)
+"""Arrays to read of the functions that Python calls: of layers, and of matrix products."""
+
+
+def known_call_symbol(inputs: int) -> str:
+    """The function that Python calls with so many arrays to read."""
+    return f"ftuner_known_call_{inputs}"
 
 
 def job_symbol(dtype: DType) -> str:

@@ -12,10 +12,12 @@ from functools import cached_property, lru_cache
 from importlib import resources
 
 from ftuner.codegen.llvm.abi import (
+    KNOWN_CALL_INPUTS,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
     call_symbol,
+    known_call_symbol,
     pack_symbol,
     reduce_symbol,
 )
@@ -44,14 +46,17 @@ class KernelBundle:
 
 @dataclass(frozen=True)
 class RuntimeBundle:
-    """The thread pool and the drivers of all dtypes."""
+    """The thread pool, the drivers of all dtypes, and what Python calls."""
 
     vector_bytes: int
+    header_bytes: int
+    """Of a Python object, before its own fields."""
 
     @property
     def symbols(self) -> tuple[str, ...]:
         entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *entries)
+        calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
+        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *entries, *calls)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import sys
 
 import llvmlite.ir as ir
 
+from ftuner.codegen.llvm.abi import KNOWN_CALL_INPUTS
 from ftuner.codegen.llvm.attention import emit_attention
 from ftuner.codegen.llvm.bundle import (
     AttentionBundle,
@@ -27,6 +28,7 @@ from ftuner.codegen.llvm.dot import emit_dot
 from ftuner.codegen.llvm.driver import emit_driver
 from ftuner.codegen.llvm.gemm import emit_ukernel
 from ftuner.codegen.llvm.jit import Target, compile_object
+from ftuner.codegen.llvm.known_call import emit_known_call
 from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.codegen.llvm.pool import emit_pool
 from ftuner.codegen.llvm.program import emit_program
@@ -46,6 +48,8 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         for dtype in DTYPES.values():
             emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
         emit_program(module)
+        for inputs in KNOWN_CALL_INPUTS:
+            emit_known_call(module, inputs, bundle.header_bytes)
     elif isinstance(bundle, NestBundle):
         emit_nest(module, bundle.symbol, bundle.kernel, bundle.vector_bytes, bundle.fused)
     elif isinstance(bundle, TopKBundle):

@@ -1,0 +1,356 @@
+"""A function for Python to call: products of arrays that lie like some before, in LLVM IR.
+
+`PyObject *known_call(self, arguments, count)` takes the arrays to read and the one to write to, or
+None for one to be made, and returns the latter. `self` is an array that holds an `abi.Site`. It
+returns None, and nothing has happened, where this is no call like some before; and False where that
+should be remembered, because it is at least the second one. It is called with the interpreter's
+lock held, and gives it up while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.abi import (
+    SLOT_BYTES,
+    ArrayField,
+    Known,
+    PoolSlot,
+    Site,
+    known_call_symbol,
+)
+from ftuner.codegen.llvm.build import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    intrinsic,
+    pointer_slot,
+    reserve,
+    slot,
+)
+from ftuner.codegen.llvm.driver import ENTRY_TYPE
+from ftuner.codegen.llvm.k_loop import LINE_BYTES
+from ftuner.codegen.llvm.loops import carried_loop, counted_loop
+
+NULL = ir.Constant(PTR, None)
+
+
+def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Function:
+    """Add the function for `inputs` arrays to read: A, and B if no record brings one.
+
+    `header_bytes`: of a Python object, before its own fields.
+    """
+    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
+    function = ir.Function(module, kind, known_call_symbol(inputs))
+    itself, arguments, count = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    unknown = function.append_basic_block("unknown")
+    seen = function.append_basic_block("seen")
+    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
+    none, false = (pointer_slot(builder, site, i) for i in (Site.NONE, Site.FALSE))
+    _go_on_if(builder, builder.icmp_signed("==", count, const(inputs + 1)), unknown)
+    objects = [pointer_slot(builder, arguments, i) for i in range(inputs + 1)]
+    words = [at(builder, value, header_bytes) for value in objects]
+    is_made = builder.icmp_unsigned("==", objects[-1], none)
+
+    most = (inputs + 1) * (2 + 2 * Known.MAX_AXES)
+    signature = reserve(builder, ir.ArrayType(I64, most))
+    length = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), length)
+    array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
+    for word in words[:-1]:
+        _sign(builder, word, array_type, ArrayField.ALIGNED, signature, length, unknown)
+    with builder.if_else(is_made) as (made, given):
+        with made:
+            _append(builder, signature, length, const(0))
+        with given:
+            flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
+            _sign(builder, words[-1], array_type, flags, signature, length, unknown)
+    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
+    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
+    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+    _go_on_if(builder, as_before, seen)
+    with builder.if_then(builder.not_(is_made)):
+        for i in range(inputs):
+            apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
+            _go_on_if(builder, apart, unknown)
+    _run(builder, site, record, words, objects[-1], is_made, header_bytes, seen)
+
+    for block, answer in ((unknown, none), (seen, false)):
+        builder.position_at_end(block)
+        _hold(builder, answer)
+        builder.ret(answer)
+    return function
+
+
+def _go_on_if(builder: ir.IRBuilder, condition: ir.Value, otherwise: ir.Block) -> None:
+    following = builder.append_basic_block("following")
+    builder.cbranch(condition, following, otherwise)
+    builder.position_at_end(following)
+
+
+def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
+    """A field of the array whose elements' address is in a word."""
+    return builder.load(at(builder, word, field), typ=kind)
+
+
+def _append(builder: ir.IRBuilder, signature: ir.Value, length: ir.Value, value: ir.Value) -> None:
+    end = builder.load(length, typ=I64)
+    builder.store(value, at(builder, signature, builder.mul(end, const(SLOT_BYTES))))
+    builder.store(builder.add(end, const(1)), length)
+
+
+def _sign(
+    builder: ir.IRBuilder, word: ir.Value, array_type: ir.Value, flags: int, signature: ir.Value,
+    length: ir.Value, unknown: ir.Block,
+) -> None:  # fmt: skip
+    """Append what is to be known of an array; see `Known.LENGTH`."""
+    type_ = _field(builder, word, ArrayField.TYPE, PTR)
+    _go_on_if(builder, builder.icmp_unsigned("==", type_, array_type), unknown)
+    axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
+    few = builder.icmp_unsigned("<=", axes, const(Known.MAX_AXES))
+    _go_on_if(builder, few, unknown)
+    held = builder.zext(_field(builder, word, ArrayField.FLAGS, I32), I64)
+    held = builder.shl(builder.and_(held, const(flags)), const(32))
+    _append(builder, signature, length, _field(builder, word, ArrayField.DTYPE, I64))
+    _append(builder, signature, length, builder.or_(axes, held))
+    for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
+        numbers = _field(builder, word, field, PTR)
+        with counted_loop(builder, 0, axes) as axis:
+            number = at(builder, numbers, builder.mul(axis, const(SLOT_BYTES)))
+            _append(builder, signature, length, builder.load(number, typ=I64))
+
+
+def _find(
+    builder: ir.IRBuilder, site: ir.Value, signature: ir.Value, length: ir.Value,
+    unknown: ir.Block, seen: ir.Block,
+) -> ir.Value:  # fmt: skip
+    """The record of a signature; without one, goes where that is told."""
+
+    def word(of: ir.Value, i: ir.Value) -> ir.Value:
+        return builder.load(at(builder, of, builder.mul(i, const(SLOT_BYTES))), typ=I64)
+
+    def hashed(values: list[ir.Value]) -> list[ir.Value]:
+        i, before = values
+        mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
+        return [
+            builder.add(i, const(1)),
+            builder.xor(mixed, builder.lshr(mixed, const(32))),
+        ]
+
+    _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
+    table = at(builder, site, Site.TABLE * SLOT_BYTES)
+    found = builder.append_basic_block("found")
+    missed = builder.append_basic_block("missed")
+    head = builder.append_basic_block("probe")
+    before = builder.block
+    builder.branch(head)
+    builder.position_at_end(head)
+    probe = builder.phi(I64)
+    probe.add_incoming(const(0), before)
+    _go_on_if(builder, builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
+    place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
+    record = builder.load(at(builder, table, builder.mul(place, const(SLOT_BYTES))), typ=PTR)
+    _go_on_if(builder, builder.icmp_unsigned("!=", record, NULL), missed)
+    same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
+    same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
+    compare = builder.append_basic_block("compare")
+    following = builder.append_basic_block("next")
+    builder.cbranch(builder.and_(same_hash, same_length), compare, following)
+    builder.position_at_end(compare)
+    expected = at(builder, record, Known.SIGNATURE * SLOT_BYTES)
+
+    def compared(values: list[ir.Value]) -> list[ir.Value]:
+        i, difference = values
+        here = builder.xor(word(signature, i), word(expected, i))
+        return [builder.add(i, const(1)), builder.or_(difference, here)]
+
+    _, difference = carried_loop(builder, length, [const(0), const(0)], compared)
+    builder.cbranch(builder.icmp_signed("==", difference, const(0)), found, following)
+    builder.position_at_end(following)
+    probe.add_incoming(builder.add(probe, const(1)), following)
+    builder.branch(head)
+
+    builder.position_at_end(missed)
+    place = builder.and_(hash_, const(Site.TABLE_SLOTS - 1))
+    last = at(builder, site, builder.mul(builder.add(place, const(Site.SEEN)), const(SLOT_BYTES)))
+    first_time = builder.icmp_signed("!=", builder.load(last, typ=I64), hash_)
+    builder.store(hash_, last)
+    builder.cbranch(first_time, unknown, seen)
+    builder.position_at_end(found)
+    return record
+
+
+def _overlap(
+    builder: ir.IRBuilder, record: ir.Value, i: int, word: ir.Value, out: int, out_word: ir.Value
+) -> ir.Value:
+    """Whether the memory of the `i`-th array and of the one to write to may be shared."""
+
+    def span(number: int, word: ir.Value) -> tuple[ir.Value, ir.Value]:
+        first = _field(builder, word, ArrayField.DATA, I64)
+        low, high = (slot(builder, record, Known.SPANS + 2 * number + side) for side in (0, 1))
+        return builder.add(first, low), builder.add(first, high)
+
+    low, high = span(i, word)
+    out_low, out_high = span(out, out_word)
+    return builder.and_(
+        builder.icmp_unsigned("<", out_low, high), builder.icmp_unsigned("<", low, out_high)
+    )
+
+
+def _python(
+    builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Sequence[ir.Value]
+) -> ir.Value:
+    """Call a function of Python's stable binary interface."""
+    function = intrinsic(builder.module, name, result, [x.type for x in arguments])
+    return builder.call(function, arguments)
+
+
+def _hold(builder: ir.IRBuilder, value: ir.Value) -> None:
+    _python(builder, "Py_IncRef", VOID, [value])
+
+
+def _let_go(builder: ir.IRBuilder, value: ir.Value) -> None:
+    """Give a reference back; nothing for null."""
+    _python(builder, "Py_DecRef", VOID, [value])
+
+
+def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value) -> ir.Value:
+    return _python(builder, "PyObject_CallObject", PTR, [function, arguments])
+
+
+def _run(
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, words: list[ir.Value], out: ir.Value,
+    is_made: ir.Value, header_bytes: int, seen: ir.Block,
+) -> None:  # fmt: skip
+    """Run the record's plan and return the result."""
+    variable = reserve(builder, PTR, SLOT_BYTES)
+    with builder.if_else(is_made) as (made, given):
+        with made:
+            empty = pointer_slot(builder, record, Known.EMPTY)
+            shape = pointer_slot(builder, record, Known.EMPTY_ARGUMENTS)
+            builder.store(_call_object(builder, empty, shape), variable)
+        with given:
+            _hold(builder, out)
+            builder.store(out, variable)
+    result = builder.load(variable, typ=PTR)
+    failed = builder.append_basic_block("failed")
+    _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
+
+    # The plan, and the pool if that is for us.
+    plan, pool = (reserve(builder, PTR, SLOT_BYTES) for _ in range(2))
+    builder.store(pointer_slot(builder, record, Known.PLAN), plan)
+    builder.store(NULL, pool)
+    workers = slot(builder, record, Known.WORKERS)
+    with builder.if_then(builder.icmp_signed(">", workers, const(1))):
+        _take_pool(builder, site, record, workers, plan, pool, failed)
+    chosen, taken = builder.load(plan, typ=PTR), builder.load(pool, typ=PTR)
+    has_pool = builder.icmp_unsigned("!=", taken, NULL)
+    without_plan = builder.append_basic_block("without_plan")
+    _go_on_if(builder, builder.icmp_unsigned("!=", chosen, NULL), without_plan)
+    workspace, own = _take_workspace(builder, record)
+    lacking = builder.icmp_unsigned("==", workspace, NULL)
+    needed = builder.icmp_unsigned("!=", pointer_slot(builder, record, Known.WORKSPACE), NULL)
+    no_memory = builder.append_basic_block("no_memory")
+    _go_on_if(builder, builder.not_(builder.and_(lacking, needed)), no_memory)
+
+    owner = pointer_slot(builder, record, Known.OWNER)
+    _hold(builder, owner)
+    state = _python(builder, "PyEval_SaveThread", PTR, [])
+    own_b = words[1] if len(words) > 2 else NULL
+    known_b = pointer_slot(builder, record, Known.B)
+    b = builder.select(builder.icmp_unsigned("!=", known_b, NULL), known_b, own_b)
+    c = at(builder, result, header_bytes)
+    operands = pointer_slot(builder, record, Known.OPERANDS)
+    entry = pointer_slot(builder, record, Known.ENTRY)
+    arguments = [chosen, taken, workspace, words[0], b, c, operands]
+    call_address(builder, ENTRY_TYPE, entry, arguments)
+    _python(builder, "PyEval_RestoreThread", VOID, [state])
+    _give_back_workspace(builder, record, own)
+    with builder.if_then(has_pool):
+        _release(builder, record)
+    _let_go(builder, owner)
+    builder.ret(result)
+
+    builder.position_at_end(no_memory)
+    with builder.if_then(has_pool):
+        _release(builder, record)
+    _python(builder, "PyErr_NoMemory", PTR, [])
+    builder.branch(failed)
+    builder.position_at_end(without_plan)
+    _let_go(builder, result)
+    builder.branch(seen)
+    builder.position_at_end(failed)
+    _let_go(builder, result)
+    builder.ret(NULL)
+
+
+def _take_workspace(builder: ir.IRBuilder, record: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The workspace, null if the plan needs none; and if somebody has it, memory of our own that
+    holds another, otherwise null."""
+    kept = pointer_slot(builder, record, Known.WORKSPACE)
+    workspace, memory = (reserve(builder, PTR, SLOT_BYTES) for _ in range(2))
+    builder.store(kept, workspace)
+    builder.store(NULL, memory)
+    with builder.if_then(builder.icmp_unsigned("!=", kept, NULL)):
+        in_use = at(builder, kept, -SLOT_BYTES)
+        free = builder.icmp_signed("==", builder.load(in_use, typ=I64), const(0))
+        with builder.if_else(free) as (ours, theirs):
+            with ours:
+                builder.store(const(1), in_use)
+            with theirs:
+                size = slot(builder, record, Known.WORKSPACE_BYTES)
+                made = _python(builder, "PyMem_RawMalloc", PTR, [size])
+                begin = builder.add(builder.ptrtoint(made, I64), const(LINE_BYTES - 1))
+                begin = builder.and_(begin, const(-LINE_BYTES))
+                builder.store(builder.inttoptr(begin, PTR), workspace)
+                builder.store(made, memory)
+    return builder.load(workspace, typ=PTR), builder.load(memory, typ=PTR)
+
+
+def _give_back_workspace(builder: ir.IRBuilder, record: ir.Value, own: ir.Value) -> None:
+    kept = pointer_slot(builder, record, Known.WORKSPACE)
+    with builder.if_else(builder.icmp_unsigned("!=", own, NULL)) as (ours, shared):
+        with ours:
+            _python(builder, "PyMem_RawFree", VOID, [own])
+        with shared, builder.if_then(builder.icmp_unsigned("!=", kept, NULL)):
+            builder.store(const(0), at(builder, kept, -SLOT_BYTES))
+
+
+def _take_pool(
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, plan: ir.Value,
+    pool: ir.Value, failed: ir.Block,
+) -> None:  # fmt: skip
+    """Take the pool if it is free and has the workers; otherwise take the plan for one."""
+    acquire = pointer_slot(builder, record, Known.ACQUIRE)
+    arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
+    answer = _call_object(builder, acquire, arguments)
+    _go_on_if(builder, builder.icmp_unsigned("!=", answer, NULL), failed)
+    _let_go(builder, answer)
+    is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, site, Site.TRUE))
+    alone = pointer_slot(builder, record, Known.ALONE)
+    with builder.if_else(is_ours) as (ours, theirs):
+        with ours:
+            memory = pointer_slot(builder, record, Known.POOL)
+            started = slot(builder, memory, PoolSlot.STARTED)
+            enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
+            with builder.if_else(enough) as (all_there, too_few):
+                with all_there:
+                    builder.store(memory, pool)
+                with too_few:
+                    # Somebody else starts them.
+                    _release(builder, record)
+                    builder.store(NULL, plan)
+        with theirs:
+            builder.store(alone, plan)
+
+
+def _release(builder: ir.IRBuilder, record: ir.Value) -> None:
+    """Let others have the pool."""
+    _let_go(builder, _call_object(builder, pointer_slot(builder, record, Known.RELEASE), NULL))

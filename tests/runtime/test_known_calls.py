@@ -1,0 +1,301 @@
+"""Calls like some before go by native code, and by nothing that is not quite like them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reference import Array, assert_product, uniform
+
+from ftuner.codegen.llvm.abi import Site
+from ftuner.runtime.dense import Dense
+from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.session import Session
+
+
+class _Counted(Matmul):
+    """Counts the calls that Python has to look at."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.looked = 0
+
+    def _general(self, *arguments: Any) -> Any:
+        self.looked += 1
+        return super()._general(*arguments)
+
+    def learn(self, a: Array, b: Array, out: Array | None = None) -> None:
+        """Make a call known: the first one is seen, the second one remembered."""
+        for _ in range(2):
+            self(a, b, out)
+        self.looked = 0
+
+
+@pytest.fixture
+def matmul(session: Session) -> Iterator[_Counted]:
+    before = session.threads
+    session.threads = 1
+    yield _Counted(session)
+    session.threads = before
+
+
+def operands(m: int = 5, k: int = 7, n: int = 9, dtype: str = "float32") -> tuple[Array, Array]:
+    return uniform(1, (m, k), dtype), uniform(2, (k, n), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("extents", [(5, 7, 9), (1, 300, 200), (130, 70, 260), (64, 512, 48)])
+def test_third_call_is_known(
+    matmul: _Counted, session: Session, dtype: str, threads: int, extents: tuple[int, int, int]
+) -> None:
+    session.threads = threads
+    m, k, n = extents
+    for a, b in (
+        operands(m, k, n, dtype),
+        (uniform(3, (m, k), dtype), uniform(4, (n, k), dtype).T),
+    ):
+        out = np.empty((m, n), dtype)
+        matmul.learn(a, b)
+        matmul.learn(a, b, out)
+        fresh = a + 1
+        assert_product(matmul(fresh, b), fresh, b)
+        out[:] = np.nan
+        assert matmul(fresh, b, out) is out
+        assert_product(out, fresh, b)
+        assert matmul.looked == 0
+
+
+def test_batches_and_vectors(matmul: _Counted) -> None:
+    a, b = uniform(1, (3, 2, 6, 5), "float32"), uniform(2, (2, 5, 4), "float32")
+    for x, y in (
+        (a, b),
+        (a[0, 0], b[0, :, 0]),
+        (a[0, 0, 0], b[0]),
+        (a, b[0]),
+        (a[::2, :, ::-1], b),
+    ):
+        matmul.learn(x, y)
+        assert_product(matmul(x, y), x, y)
+        assert matmul.looked == 0
+
+
+def test_more_axes_than_are_compared(matmul: _Counted) -> None:
+    a = uniform(1, (1,) * 8 + (3, 4), "float32")
+    b = uniform(2, (4, 5), "float32")
+    matmul.learn(a, b)
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+
+
+def _misaligned(like: Array) -> Array:
+    memory = np.empty(like.nbytes + 1, np.uint8)[1:]
+    found = memory.view(like.dtype).reshape(like.shape)
+    found[...] = like
+    return found
+
+
+class _Special(np.ndarray[Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _misaligned,
+        lambda x: x.astype(np.float64),
+        lambda x: x[:-1],
+        lambda x: np.asfortranarray(x),
+        lambda x: x[::-1],
+        lambda x: x.view(_Special),
+        lambda x: np.stack([x, x]),
+        lambda x: x.tolist(),
+    ],
+)
+def test_what_differs_is_looked_at(matmul: _Counted, change: Callable[[Array], Any]) -> None:
+    a, b = operands()
+    matmul.learn(a, b)
+    other = change(a)
+    try:
+        result = matmul(other, b)
+    except TypeError:
+        pass  # What no product takes.
+    else:
+        assert_product(result, np.asarray(other), b)
+    assert matmul.looked == 1
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+
+
+def test_outputs_that_cannot_be_written(matmul: _Counted) -> None:
+    a, b = operands()
+    out = np.empty((5, 9), np.float32)
+    matmul.learn(a, b, out)
+    locked = out.copy()
+    locked.flags.writeable = False
+    with pytest.raises(TypeError, match="read-only"):
+        matmul(a, b, locked)
+    crooked = _misaligned(out)
+    assert_product(matmul(a, b, crooked), a, b)
+    assert matmul.looked == 2
+
+
+def test_overlapping_output(matmul: _Counted) -> None:
+    a, b, out = uniform(1, (3, 6, 6), "float32")
+    matmul.learn(a, b, out)
+    for written in (a, b):
+        before = a.copy(), b.copy()
+        matmul(a, b, written)
+        assert_product(written, *before)
+    assert matmul.looked == 2
+
+
+def test_output_between_rows_of_an_operand(matmul: _Counted) -> None:
+    """Memory that is only near is looked at by whoever can tell."""
+    memory = uniform(1, (12, 6), "float32")
+    a, out, b = memory[::2], memory[1::2], uniform(2, (6, 6), "float32")
+    matmul.learn(a, b, np.empty((12, 6), np.float32)[::2])
+    matmul(a, b, out)
+    assert matmul.looked == 1
+    assert_product(out, a, b)
+
+
+def test_threads_are_those_of_now(matmul: _Counted, session: Session) -> None:
+    a, b = operands(200, 100, 300)
+    matmul.learn(a, b)
+    session.threads = 2
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+    matmul.learn(a, b)
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 0
+
+
+def test_workers_that_are_taken(matmul: _Counted, session: Session) -> None:
+    """While another thread has the pool, a call works alone: natively from the second on."""
+    session.threads = 2
+    a, b = operands(300, 200, 200)
+    matmul.learn(a, b)
+    with session.backend.runtime.pool.lock:
+        assert_product(matmul(a, b), a, b)
+        assert matmul.looked == 1
+        assert_product(matmul(a, b), a, b)
+        assert matmul.looked == 1
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+    assert not session.backend.runtime.pool.lock.locked()
+
+
+def test_workers_that_have_gone(matmul: _Counted, session: Session) -> None:
+    session.threads = 2
+    a, b = operands(300, 200, 200)
+    matmul.learn(a, b)
+    session.backend.runtime.pool.shut_down()
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+    assert_product(matmul(a, b), a, b)
+    assert matmul.looked == 1
+
+
+def test_references_are_given_back(matmul: _Counted) -> None:
+    a, b = operands()
+    out = np.empty((5, 9), np.float32)
+    matmul.learn(a, b)
+    matmul.learn(a, b, out)
+    (owner, *_) = matmul._known._owners.values()
+
+    def counts() -> list[int]:
+        gc.collect()
+        return [sys.getrefcount(x) for x in (a, b, out, owner, a.dtype, np.empty)]
+
+    before = counts()
+    for _ in range(1000):
+        matmul(a, b)
+        matmul(a, b, out)
+    assert counts() == before
+    assert matmul.looked == 0
+
+
+def test_more_layouts_than_the_table_holds(matmul: _Counted) -> None:
+    """Later ones take the places of earlier ones; all get the right answer."""
+    b = uniform(1, (3, 2), "float32")
+    many = [uniform(m, (m, 3), "float32") for m in range(1, 2 * Site.TABLE_SLOTS)]
+    for _ in range(3):
+        for a in many:
+            assert_product(matmul(a, b), a, b)
+    assert len(matmul._known._owners) <= Site.TABLE_SLOTS
+    matmul.looked = 0
+    few = many[-50:]
+    for _ in range(3):
+        for a in few:
+            matmul(a, b)
+    assert matmul.looked <= 2 * len(few)
+
+
+def test_several_threads(matmul: _Counted, session: Session) -> None:
+    """Calls that need a workspace, while others come and go in the table."""
+    session.threads = 2
+    cases = [(uniform(i, (20 + i, 64), "float32"), uniform(i, (48, 64), "float32").T)
+             for i in range(12)]  # fmt: skip
+    wanted = [a.astype(np.float64) @ b for a, b in cases]
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        for step in range(600):
+            number = (first + step) % len(cases)
+            a, b = cases[number]
+            if not np.allclose(matmul(a, b), wanted[number], rtol=1e-4, atol=1e-4):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_after_a_fork(matmul: _Counted, session: Session) -> None:
+    session.threads = 2
+    a, b = operands(300, 200, 200)
+    matmul.learn(a, b)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for _ in range(4):
+                assert_product(matmul(a, b), a, b)
+            status = 0 if 0 < matmul.looked < 4 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers(session: Session, monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
+    weight, x = uniform(1, (33, 21), "float32"), uniform(2, (4, 3, 21), "float32")
+    added = uniform(3, (33,), "float32")
+    layer = Dense(weight, added if bias else None, session=session)
+    expected = x.astype(np.float64) @ weight.T + (added if bias else 0)
+    out = np.empty((4, 3, 33), np.float32)
+    for _ in range(3):
+        layer(x)
+        layer(x, out=out)
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("not known")
+
+    monkeypatch.setattr(layer, "_general", refuse)
+    out[:] = np.nan
+    assert layer(x, out=out) is out
+    for result in (out, layer(x)):
+        assert np.allclose(result, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(AssertionError, match="not known"):
+        layer(x[:2])
