@@ -11,7 +11,7 @@ entry:
   %".13" = load i64, ptr %".12"
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".133", %"carried.done.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".136", %"carried.done.endif"]
   %".15" = icmp slt i64 %"index", %"tiles"
   br i1 %".15", label %"loop.body", label %"loop.done.2"
 loop.body:
@@ -52,32 +52,32 @@ loop.body:
   %".50" = icmp sgt i64 %".49", 0
   br i1 %".50", label %"carried.body", label %"carried.done"
 carried.body:
-  %".52" = phi  i64 [0, %"loop.body"], [%".112", %"carried.done.1"]
-  %".53" = phi  i64 [%".46", %"loop.body"], [%".111", %"carried.done.1"]
+  %".52" = phi  i64 [0, %"loop.body"], [%".115", %"carried.done.1"]
+  %".53" = phi  i64 [%".46", %"loop.body"], [%".114", %"carried.done.1"]
   %".54" = phi  ptr [%".37", %"loop.body"], [%".70", %"carried.done.1"]
   %".55" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
-  %".56" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
-  %".57" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
-  %".58" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".110", %"carried.done.1"]
+  %".56" = phi  ptr [%".17", %"loop.body"], [%".111", %"carried.done.1"]
+  %".57" = phi  ptr [%"b", %"loop.body"], [%".112", %"carried.done.1"]
+  %".58" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".113", %"carried.done.1"]
   %".59" = icmp sgt i64 %".53", 16
   %".60" = select  i1 %".59", i64 16, i64 %".53"
   %".61" = mul i64 %".60", 1
   %".62" = mul i64 %".61", %".32"
   br label %"loop.head.1"
 carried.done:
-  %".115" = phi  i64 [%".46", %"loop.body"], [%".111", %"carried.done.1"]
-  %".116" = phi  ptr [%".37", %"loop.body"], [%".70", %"carried.done.1"]
-  %".117" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
-  %".118" = phi  ptr [%".17", %"loop.body"], [%".108", %"carried.done.1"]
-  %".119" = phi  ptr [%"b", %"loop.body"], [%".109", %"carried.done.1"]
-  %".120" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".110", %"carried.done.1"]
-  %".121" = mul i64 %".11", 0
-  %".122" = getelementptr i8, ptr %".20", i64 %".121"
-  %".123" = getelementptr i8, ptr %".122", i64 0
-  %".124" = getelementptr i8, ptr %"context", i64 40
-  %".125" = load i64, ptr %".124"
-  %".126" = icmp ne i64 %".125", 0
-  br i1 %".126", label %"carried.done.if", label %"carried.done.endif"
+  %".118" = phi  i64 [%".46", %"loop.body"], [%".114", %"carried.done.1"]
+  %".119" = phi  ptr [%".37", %"loop.body"], [%".70", %"carried.done.1"]
+  %".120" = phi  ptr [%".42", %"loop.body"], [%".80", %"carried.done.1"]
+  %".121" = phi  ptr [%".17", %"loop.body"], [%".111", %"carried.done.1"]
+  %".122" = phi  ptr [%"b", %"loop.body"], [%".112", %"carried.done.1"]
+  %".123" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body"], [%".113", %"carried.done.1"]
+  %".124" = mul i64 %".11", 0
+  %".125" = getelementptr i8, ptr %".20", i64 %".124"
+  %".126" = getelementptr i8, ptr %".125", i64 0
+  %".127" = getelementptr i8, ptr %"context", i64 40
+  %".128" = load i64, ptr %".127"
+  %".129" = icmp ne i64 %".128", 0
+  br i1 %".129", label %"carried.done.if", label %"carried.done.endif"
 loop.head.1:
   %"index.1" = phi  i64 [0, %"carried.body"], [%".67", %"loop.body.1"]
   %".64" = icmp slt i64 %"index.1", %".62"
@@ -103,52 +103,55 @@ loop.body.2:
   br label %"loop.head.2"
 loop.done.1:
   %".80" = getelementptr i8, ptr %".55", i64 %".72"
-  %".81" = icmp sgt i64 %".60", 0
-  br i1 %".81", label %"carried.body.1", label %"carried.done.1"
+  %".81" = getelementptr i8, ptr %".56", i64 0
+  %".82" = getelementptr i8, ptr %".81", i64 64
+  call void @"llvm.prefetch.p0"(ptr %".82", i32 0, i32 3, i32 1)
+  %".84" = icmp sgt i64 %".60", 0
+  br i1 %".84", label %"carried.body.1", label %"carried.done.1"
 carried.body.1:
-  %".83" = phi  i64 [0, %"loop.done.1"], [%".105", %"carried.body.1.endif"]
-  %".84" = phi  ptr [%".56", %"loop.done.1"], [%".103", %"carried.body.1.endif"]
-  %".85" = phi  ptr [%".57", %"loop.done.1"], [%".104", %"carried.body.1.endif"]
-  %".86" = phi  <4 x float> [%".58", %"loop.done.1"], [%".102", %"carried.body.1.endif"]
+  %".86" = phi  i64 [0, %"loop.done.1"], [%".108", %"carried.body.1.endif"]
+  %".87" = phi  ptr [%".56", %"loop.done.1"], [%".106", %"carried.body.1.endif"]
+  %".88" = phi  ptr [%".57", %"loop.done.1"], [%".107", %"carried.body.1.endif"]
+  %".89" = phi  <4 x float> [%".58", %"loop.done.1"], [%".105", %"carried.body.1.endif"]
   br i1 %".45", label %"carried.body.1.if", label %"carried.body.1.endif", !prof !0
 carried.done.1:
-  %".108" = phi  ptr [%".56", %"loop.done.1"], [%".103", %"carried.body.1.endif"]
-  %".109" = phi  ptr [%".57", %"loop.done.1"], [%".104", %"carried.body.1.endif"]
-  %".110" = phi  <4 x float> [%".58", %"loop.done.1"], [%".102", %"carried.body.1.endif"]
-  %".111" = sub i64 %".53", %".60"
-  %".112" = add i64 %".52", 1
-  %".113" = icmp slt i64 %".112", %".49"
-  br i1 %".113", label %"carried.body", label %"carried.done"
+  %".111" = phi  ptr [%".56", %"loop.done.1"], [%".106", %"carried.body.1.endif"]
+  %".112" = phi  ptr [%".57", %"loop.done.1"], [%".107", %"carried.body.1.endif"]
+  %".113" = phi  <4 x float> [%".58", %"loop.done.1"], [%".105", %"carried.body.1.endif"]
+  %".114" = sub i64 %".53", %".60"
+  %".115" = add i64 %".52", 1
+  %".116" = icmp slt i64 %".115", %".49"
+  br i1 %".116", label %"carried.body", label %"carried.done"
 carried.body.1.if:
-  %".88" = getelementptr i8, ptr %".85", i64 4096
-  %".89" = getelementptr i8, ptr %".88", i64 0
-  %".90" = getelementptr i8, ptr %".89", i64 0
-  call void @"llvm.prefetch.p0"(ptr %".90", i32 0, i32 3, i32 1)
+  %".91" = getelementptr i8, ptr %".88", i64 4096
+  %".92" = getelementptr i8, ptr %".91", i64 0
+  %".93" = getelementptr i8, ptr %".92", i64 0
+  call void @"llvm.prefetch.p0"(ptr %".93", i32 0, i32 3, i32 1)
   br label %"carried.body.1.endif"
 carried.body.1.endif:
-  %".93" = getelementptr i8, ptr %".85", i64 0
-  %".94" = getelementptr i8, ptr %".93", i64 0
-  %".95" = load <4 x float>, ptr %".94", align 4
-  %".96" = getelementptr i8, ptr %".84", i64 0
+  %".96" = getelementptr i8, ptr %".88", i64 0
   %".97" = getelementptr i8, ptr %".96", i64 0
-  %".98" = load float, ptr %".97", align 4
-  %".99" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".98", i32 0
-  %".100" = shufflevector <4 x float> %".99", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".101" = fmul <4 x float> %".100", %".95"
-  %".102" = fadd <4 x float> %".101", %".86"
-  %".103" = getelementptr i8, ptr %".84", i64 4
-  %".104" = getelementptr i8, ptr %".85", i64 16
-  %".105" = add i64 %".83", 1
-  %".106" = icmp slt i64 %".105", %".60"
-  br i1 %".106", label %"carried.body.1", label %"carried.done.1"
+  %".98" = load <4 x float>, ptr %".97", align 4
+  %".99" = getelementptr i8, ptr %".87", i64 0
+  %".100" = getelementptr i8, ptr %".99", i64 0
+  %".101" = load float, ptr %".100", align 4
+  %".102" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".101", i32 0
+  %".103" = shufflevector <4 x float> %".102", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".104" = fmul <4 x float> %".103", %".98"
+  %".105" = fadd <4 x float> %".104", %".89"
+  %".106" = getelementptr i8, ptr %".87", i64 4
+  %".107" = getelementptr i8, ptr %".88", i64 16
+  %".108" = add i64 %".86", 1
+  %".109" = icmp slt i64 %".108", %".60"
+  br i1 %".109", label %"carried.body.1", label %"carried.done.1"
 carried.done.if:
-  %".128" = load <4 x float>, ptr %".123", align 4
-  %".129" = fadd <4 x float> %".120", %".128"
+  %".131" = load <4 x float>, ptr %".126", align 4
+  %".132" = fadd <4 x float> %".123", %".131"
   br label %"carried.done.endif"
 carried.done.endif:
-  %".131" = phi  <4 x float> [%".120", %"carried.done"], [%".129", %"carried.done.if"]
-  store <4 x float> %".131", ptr %".123", align 4
-  %".133" = add nsw i64 %"index", 1
+  %".134" = phi  <4 x float> [%".123", %"carried.done"], [%".132", %"carried.done.if"]
+  store <4 x float> %".134", ptr %".126", align 4
+  %".136" = add nsw i64 %"index", 1
   br label %"loop.head"
 loop.done.2:
   ret void

@@ -18,6 +18,10 @@ from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Pruned, Sieve
 MAX_WIDTHS = 2
 """Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
 More of them only cost tuning time."""
+MAX_TAIL_ROWS = 10
+"""Rows of a tile that only tails use. Of tiles of one vector only, which wait for loads at any
+height: taller ones gain 5 to 8% in the last columns of a product, and took a tenth of the time to
+tune."""
 SHORT_STEPS = 64
 """The length of k at which tails are judged: an attention head's. Entering a tile then costs a
 good part of its steps, and low tiles more of it for each row."""
@@ -83,7 +87,8 @@ def run_filters(
     }
     keep(
         "tail height",
-        "a lower tile of a width that only tails use comes within 0.95 of its best at short k",
+        "a lower tile of a width that only tails use comes within 0.95 of its best at short k, or "
+        f"it has more than {MAX_TAIL_ROWS} rows",
         lambda t: t.vectors in widths or t.mr <= heights[t.vectors],
     )
     return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
@@ -121,11 +126,13 @@ def _kept_widths(
 
 
 def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:
-    """The lowest tile that comes within the threshold of the best of its width at short k."""
+    """Of the lowest tile that comes within the threshold of the best of its width at short k, or
+    `MAX_TAIL_ROWS`."""
 
     def rate(tile: RegisterTile) -> float:
         cycles = SHORT_STEPS * step_cycles(tile, isa).cycles + tile_cycles(tile)
         return tile.mr / cycles
 
     best = max(rate(t) for t in tiles)
-    return min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)
+    height = min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)
+    return min(height, MAX_TAIL_ROWS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from math import ceil
 
 import llvmlite.ir as ir
@@ -196,7 +196,9 @@ class _Loop:
         self, rounds: ir.Value, values: Sequence[ir.Value], streams: Sequence[_Stream],
         asks: ir.Value | None,
     ) -> list[ir.Value]:  # fmt: skip
-        """All rounds, and between chunks of them what the streams ask for."""
+        """All rounds, and between chunks of them what the streams ask for, and the lines that rows
+        of A go on in: more rows than a busy core's prefetcher follows. Measured on Intel Emerald
+        Rapids beside a busy hyperthread, 6x64: 1 to 3% less time."""
         builder = self._builder
         rounds_of_chunk = const(ceil(STEPS_OF_CHUNK / self._steps))
         chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
@@ -212,6 +214,11 @@ class _Loop:
                 with counted_loop(builder, 0, size, LINE_BYTES) as offset:
                     prefetch(builder, at(builder, place, offset), L2)
                 ends.append(at(builder, place, size))
+            if self._kernel.a_layout != COLUMN:
+                lines = range(LINE_BYTES, LINE_BYTES + STEPS_OF_CHUNK * self._size, LINE_BYTES)
+                for i, offset in product(range(self._kernel.mr), lines):
+                    row = at(builder, values[0], self._a_rows[i])
+                    prefetch(builder, at(builder, row, offset), L1)
             done = self._rounds(now, values, self._steps, asks)
             return [builder.sub(left, now), *ends, *done]
 
