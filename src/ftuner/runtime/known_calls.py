@@ -61,10 +61,11 @@ class KnownCalls:
         """`inputs`: arrays that a call brings to be read."""
         self._session = session
         self._inputs = inputs
-        self._forget()
+        self.forget()
         _ALL.add(self)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Know nothing, as at first: after a fork, records name the parent's pool."""
         self._lock = threading.Lock()
         self._site: _Site | None = None
         self._owners: dict[int, _Owner] = {}
@@ -73,10 +74,6 @@ class KnownCalls:
         self.call: Callable[..., Any] = _to_be_remembered
         """`call(*inputs, out)`: the result; or None if this is no call like some before; or False
         if it is to be remembered. `out` may be None."""
-
-    def forget_in_child(self) -> None:
-        """After a fork: the pool that records name is the parent's."""
-        self._forget()
 
     def remember(
         self, inputs: Sequence[Array], out: Array, is_made: bool, products: Products, ready: Ready,
@@ -118,7 +115,7 @@ class KnownCalls:
         acquire, release = pool.lock.acquire, pool.lock.release
         words = [0] * Known.SIGNATURE
         words[Known.HASH] = _hash(signature)
-        words[Known.THREADS] = self._session.threads
+        words[Known.THREADS] = ready.problem.workers
         words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.dtype)]
         words[Known.PLAN] = encoded.address
         words[Known.WORKERS] = encoded.workers
@@ -278,7 +275,7 @@ _ALL: weakref.WeakSet[KnownCalls] = weakref.WeakSet()
 
 def _forget_all_in_child() -> None:
     for calls in list(_ALL):
-        calls.forget_in_child()
+        calls.forget()
 
 
 os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -52,7 +52,7 @@ class Known:
 
     HASH = 0
     THREADS = 1
-    """Threads that calls could use when the record was made."""
+    """Threads that the plan was made for."""
     ENTRY = 2
     PLAN = 3
     WORKERS = 4
