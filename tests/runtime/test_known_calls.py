@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from tests.reference import Array, assert_product, uniform
 
-from ftuner.codegen.llvm.abi import Site
+from ftuner.codegen.llvm.abi import Known, PoolSlot, Site
+from ftuner.codegen.llvm.known_call import CALLS_ALONE
 from ftuner.runtime.dense import Dense
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.session import Session
@@ -177,19 +179,58 @@ def test_threads_are_those_of_now(matmul: _Counted, session: Session) -> None:
     assert matmul.looked == 0
 
 
-def test_workers_that_are_taken(matmul: _Counted, session: Session) -> None:
-    """While another thread has the pool, a call works alone: natively from the second on."""
+@pytest.mark.parametrize(("rows", "looked"), [(60, 0), (6000, 1)])
+def test_workers_that_are_taken(matmul: _Counted, session: Session, rows: int, looked: int) -> None:
+    """While another thread has the pool, a call works alone: natively from the second on, and at
+    once if it is short."""
     session.threads = 2
-    a, b = operands(300, 200, 200)
+    a, b = operands(rows, 200, 200)
     matmul.learn(a, b)
     with session.backend.runtime.pool.lock:
-        assert_product(matmul(a, b), a, b)
-        assert matmul.looked == 1
-        assert_product(matmul(a, b), a, b)
-        assert matmul.looked == 1
+        for _ in range(3):
+            assert_product(matmul(a, b), a, b)
+            assert matmul.looked == looked
     assert_product(matmul(a, b), a, b)
-    assert matmul.looked == 1
+    assert matmul.looked == looked
     assert not session.backend.runtime.pool.lock.locked()
+
+
+def _pool_slot(session: Session, slot: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(session.backend.runtime.pool.address + 8 * slot)
+
+
+def test_short_calls_go_alone_for_a_while(matmul: _Counted, session: Session) -> None:
+    session.threads = 2
+    short, long = operands(60, 200, 200), operands(6000, 200, 200)
+    matmul.learn(*short)
+    matmul.learn(*long)
+    left = _pool_slot(session, PoolSlot.ALONE_FOR)
+    left.value = 2
+    assert_product(matmul(*long), *long)
+    assert left.value == 2
+    for then in (1, 0):
+        assert_product(matmul(*short), *short)
+        assert left.value == then
+    assert matmul.looked == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no clock")
+def test_a_worker_that_is_held_up(matmul: _Counted, session: Session) -> None:
+    """A call that takes longer than it may sends those behind it on alone."""
+    session.threads = 2
+    a, b = operands(60, 200, 200)
+    matmul.learn(a, b)
+    (owner,) = matmul._known._owners.values()
+    left = _pool_slot(session, PoolSlot.ALONE_FOR)
+    for patience, then in ((2**62, 0), (1, CALLS_ALONE)):
+        left.value = 0
+        owner.record[Known.PATIENCE_NS] = patience
+        assert_product(matmul(a, b), a, b)
+        assert left.value == then
+    for i in range(1, CALLS_ALONE + 1):
+        assert_product(matmul(a, b), a, b)
+        assert left.value == CALLS_ALONE - i
+    assert matmul.looked == 0
 
 
 def test_workers_that_have_gone(matmul: _Counted, session: Session) -> None:

@@ -31,6 +31,14 @@ from ftuner.runtime.session import Session
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not remembered: it takes milliseconds anyway."""
+SHORT_S = 300e-6
+"""Shorter plans do without workers for some calls after one of these was held up: longer ones are
+cut into chunks that others take over."""
+PATIENCE = 3
+HELD_UP_S = 400e-6
+"""A worker was held up where a call took so many times its estimate and so much longer. Derived: a
+busy neighbour doubles the time of a call, and the first one after a pause wakes its workers, which
+takes 200 to 300 us of a virtual machine."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 _DTYPES = {id(np.dtype(name)) for name in DTYPES}
@@ -84,7 +92,9 @@ class KnownCalls:
         `is_made`: whether `out` was made by the call, contiguous.
         """
         arrays = (*inputs, out)
-        alone = products.known_alone(ready)
+        seconds = products.seconds(ready)
+        short = ready.encoded.workers > 1 and seconds < SHORT_S
+        alone = products.alone(ready, make=short)
         size = max(x.workspace_bytes for x in (ready.encoded, alone) if x is not None)
         if not _HAS_GIL or size > MAX_WORKSPACE_BYTES or not all(map(_can_be_known, arrays)):
             return
@@ -96,7 +106,10 @@ class KnownCalls:
             if self._site is None:
                 self._site = _site(self._session, runtime)
                 self.call = _function(self._site, runtime, self._inputs)
-            self._place(self._owner(arrays, is_made, products, ready, alone, size, constant))
+            owner = self._owner(arrays, is_made, products, ready, alone, size, constant)
+            if short:
+                owner.record[Known.PATIENCE_NS] = int(1e9 * (PATIENCE * seconds + HELD_UP_S))
+            self._place(owner)
         finally:
             self._lock.release()
 

@@ -72,9 +72,16 @@ class Products:
             self._ready[key] = found
         return found
 
-    def known_alone(self, ready: Ready) -> Encoded | None:
-        """The plan for one thread, if it has been made already."""
-        found = self._ready.get((ready.problem._replace(workers=1), ready.strides))
+    def seconds(self, ready: Ready) -> float:
+        """What a problem's plan takes by the estimate."""
+        return self.planner.estimate(self.planner.plan(ready.problem)).seconds
+
+    def alone(self, ready: Ready, make: bool) -> Encoded | None:
+        """The plan for one thread, if it has been made, or `make` asks for it."""
+        problem = ready.problem._replace(workers=1)
+        found = self._ready.get((problem, ready.strides))
+        if found is None and make:
+            found = self.ready(problem, ready.strides)
         return None if found is None else found.encoded
 
     def encode(self, plan: Plan, strides: Strides) -> Encoded:

@@ -73,7 +73,9 @@ class Known:
     """Takes the pool, with these arguments: without waiting."""
     ACQUIRE_ARGUMENTS = 15
     RELEASE = 16
-    SPANS = 17
+    PATIENCE_NS = 17
+    """What takes longer had a worker who lost its CPU; 0 for plans that are longer than that."""
+    SPANS = 18
     """For each array, from its first element to its lowest byte and to behind its highest one."""
     LENGTH = SPANS + 2 * 3
     """Words of the signature, which comes behind: for each array its dtype, the flags in question
@@ -372,6 +374,8 @@ class PoolSlot:
     """The greatest tag of chunks so far: those of the job come next."""
     STARTED = 4
     """Workers there are, the caller not included."""
+    ALONE_FOR = 5
+    """So many known calls of short plans do without workers, one of whom has been held up."""
     GATE = 16
     """Who takes part in the job: its number in the high half, then whether it is closed to those
     who come late (1 bit), how many have come (15 bits), how many are still there (16 bits)."""
