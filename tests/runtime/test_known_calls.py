@@ -179,12 +179,12 @@ def test_threads_are_those_of_now(matmul: _Counted, session: Session) -> None:
     assert matmul.looked == 0
 
 
-@pytest.mark.parametrize(("rows", "looked"), [(60, 0), (6000, 1)])
+@pytest.mark.parametrize(("rows", "looked"), [(32, 0), (6000, 1)])
 def test_workers_that_are_taken(matmul: _Counted, session: Session, rows: int, looked: int) -> None:
     """While another thread has the pool, a call works alone: natively from the second on, and at
     once if it is short."""
     session.threads = 2
-    a, b = operands(rows, 200, 200)
+    a, b = operands(rows, 200, 150)
     matmul.learn(a, b)
     with session.backend.runtime.pool.lock:
         for _ in range(3):
@@ -201,7 +201,7 @@ def _pool_slot(session: Session, slot: int) -> ctypes.c_int64:
 
 def test_short_calls_go_alone_for_a_while(matmul: _Counted, session: Session) -> None:
     session.threads = 2
-    short, long = operands(60, 200, 200), operands(6000, 200, 200)
+    short, long = operands(32, 200, 150), operands(6000, 200, 150)
     matmul.learn(*short)
     matmul.learn(*long)
     left = _pool_slot(session, PoolSlot.ALONE_FOR)
@@ -218,7 +218,7 @@ def test_short_calls_go_alone_for_a_while(matmul: _Counted, session: Session) ->
 def test_a_worker_that_is_held_up(matmul: _Counted, session: Session) -> None:
     """A call that takes longer than it may sends those behind it on alone."""
     session.threads = 2
-    a, b = operands(60, 200, 200)
+    a, b = operands(32, 200, 150)
     matmul.learn(a, b)
     (owner,) = matmul._known._owners.values()
     left = _pool_slot(session, PoolSlot.ALONE_FOR)

@@ -31,9 +31,9 @@ from ftuner.runtime.session import Session
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not remembered: it takes milliseconds anyway."""
-SHORT_S = 300e-6
-"""Shorter plans do without workers for some calls after one of these was held up: longer ones are
-cut into chunks that others take over."""
+SHORT_S = 80e-6
+"""Shorter plans do without workers for some calls after one of these was held up. A call takes a
+millisecond then, which longer ones lose less by than by going alone where that was an accident."""
 PATIENCE = 3
 HELD_UP_S = 400e-6
 """A worker was held up where a call took so many times its estimate and so much longer. Derived: a

@@ -43,10 +43,10 @@ from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 NULL = ir.Constant(PTR, None)
 CLOCK_MONOTONIC = 1
 """Of Linux."""
-CALLS_ALONE = 32
+CALLS_ALONE = 16
 """Calls of short plans that do without workers after one of these was held up. Two CPUs of a
 virtual machine may share one for tens of milliseconds, and hand it over by sleeping: calls of 50 us
-then take 1.1 ms, and 0.1 ms alone. Derived: trying again costs a third of the calls between."""
+then take 1.1 ms, and 0.1 ms alone. Derived: trying again costs as much as the calls between."""
 
 
 def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Function:
