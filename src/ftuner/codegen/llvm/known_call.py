@@ -238,6 +238,9 @@ def _run(
     is_made: ir.Value, header_bytes: int, seen: ir.Block,
 ) -> None:  # fmt: skip
     """Run the record's plan and return the result."""
+    # Before anything else: what Python runs from here on may forget the record.
+    owner = pointer_slot(builder, record, Known.OWNER)
+    _hold(builder, owner)
     variable = reserve(builder, PTR, SLOT_BYTES)
     with builder.if_else(is_made) as (made, given):
         with made:
@@ -268,8 +271,6 @@ def _run(
     no_memory = builder.append_basic_block("no_memory")
     _go_on_if(builder, builder.not_(builder.and_(lacking, needed)), no_memory)
 
-    owner = pointer_slot(builder, record, Known.OWNER)
-    _hold(builder, owner)
     patience = slot(builder, record, Known.PATIENCE_NS)
     short = builder.icmp_signed("!=", patience, const(0))
     began = _nanoseconds(builder, builder.and_(has_pool, short))
@@ -282,10 +283,10 @@ def _run(
     entry = pointer_slot(builder, record, Known.ENTRY)
     arguments = [chosen, taken, workspace, words[0], b, c, operands]
     call_address(builder, ENTRY_TYPE, entry, arguments)
+    took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
     _python(builder, "PyEval_RestoreThread", VOID, [state])
     _give_back_workspace(builder, record, own)
     with builder.if_then(has_pool):
-        took = builder.sub(_nanoseconds(builder, short), began)
         held_up = builder.icmp_signed(">", took, patience)
         with builder.if_then(builder.and_(held_up, short), likely=False):
             set_slot(builder, taken, PoolSlot.ALONE_FOR, const(CALLS_ALONE))
@@ -300,9 +301,11 @@ def _run(
     builder.branch(failed)
     builder.position_at_end(without_plan)
     _let_go(builder, result)
+    _let_go(builder, owner)
     builder.branch(seen)
     builder.position_at_end(failed)
     _let_go(builder, result)
+    _let_go(builder, owner)
     builder.ret(NULL)
 
 
