@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.codegen.llvm.abi import ArrayField
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.errors import DTypeError, OperandError
 
@@ -26,9 +27,27 @@ _KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
 
 
 def _check_layout() -> None:
-    probe = np.zeros(3)
-    word = ctypes.c_void_p.from_address(id(probe) + DATA_WORD).value
-    if word != probe.__array_interface__["data"][0]:
+    """Raises ImportError unless arrays are what `ArrayField` says."""
+    probe = np.zeros((2, 3, 5))[:, ::2]
+    word = id(probe) + DATA_WORD
+
+    def read(kind: Any, address: int) -> Any:
+        return kind.from_address(address).value
+
+    axes = read(ctypes.c_int, word + ArrayField.AXES)
+    extents, strides = (
+        [read(ctypes.c_ssize_t, read(ctypes.c_void_p, word + field) + 8 * i) for i in range(3)]
+        for field in (ArrayField.EXTENTS, ArrayField.STRIDES)
+    )
+    found = (
+        read(ctypes.c_void_p, word), read(ctypes.c_void_p, word + ArrayField.TYPE),
+        axes, tuple(extents), tuple(strides),
+        read(ctypes.c_void_p, word + ArrayField.DTYPE), read(ctypes.c_int, word + ArrayField.FLAGS),
+    )  # fmt: skip
+    if found != (
+        probe.__array_interface__["data"][0], id(np.ndarray),
+        3, probe.shape, probe.strides, id(probe.dtype), probe.flags.num,
+    ):  # fmt: skip
         raise ImportError("this Python does not lay out NumPy arrays as CPython does")
 
 

@@ -38,7 +38,7 @@ PATIENCE = 3
 HELD_UP_S = 400e-6
 """A worker was held up where a call took so many times its estimate and so much longer. Derived: a
 busy neighbour doubles the time of a call, and the first one after a pause wakes its workers, which
-takes 200 to 300 us of a virtual machine."""
+takes 250 to 350 us of a virtual machine."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 _DTYPES = {id(np.dtype(name)) for name in DTYPES}
@@ -92,11 +92,15 @@ class KnownCalls:
         `is_made`: whether `out` was made by the call, contiguous.
         """
         arrays = (*inputs, out)
-        seconds = products.seconds(ready)
-        short = ready.encoded.workers > 1 and seconds < SHORT_S
+        encoded = ready.encoded
+        if not _HAS_GIL or not all(map(_can_be_known, arrays)):
+            return
+        seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
+        short = 0.0 < seconds < SHORT_S
+        patience_ns = int(1e9 * (PATIENCE * seconds + HELD_UP_S)) if short else 0
         alone = products.alone(ready, make=short)
-        size = max(x.workspace_bytes for x in (ready.encoded, alone) if x is not None)
-        if not _HAS_GIL or size > MAX_WORKSPACE_BYTES or not all(map(_can_be_known, arrays)):
+        size = max(x.workspace_bytes for x in (encoded, alone) if x is not None)
+        if size > MAX_WORKSPACE_BYTES:
             return
         # Whoever comes while the table changes, be it from a finaliser, finds its call unknown.
         if not self._lock.acquire(blocking=False):
@@ -106,16 +110,16 @@ class KnownCalls:
             if self._site is None:
                 self._site = _site(self._session, runtime)
                 self.call = _function(self._site, runtime, self._inputs)
-            owner = self._owner(arrays, is_made, products, ready, alone, size, constant)
-            if short:
-                owner.record[Known.PATIENCE_NS] = int(1e9 * (PATIENCE * seconds + HELD_UP_S))
+            owner = self._owner(
+                arrays, is_made, products, ready, alone, size, patience_ns, constant
+            )
             self._place(owner)
         finally:
             self._lock.release()
 
     def _owner(
         self, arrays: Sequence[Array], is_made: bool, products: Products, ready: Ready,
-        alone: Encoded | None, size: int, constant: Constant | None,
+        alone: Encoded | None, size: int, patience_ns: int, constant: Constant | None,
     ) -> _Owner:  # fmt: skip
         """A record with what it names."""
         runtime, out = products.backend.runtime, arrays[-1]
@@ -137,6 +141,7 @@ class KnownCalls:
         if size:
             words[Known.WORKSPACE] = _behind_word(workspace)
             words[Known.WORKSPACE_BYTES] = size + ALIGNMENT_BYTES
+        words[Known.PATIENCE_NS] = patience_ns
         if constant is not None:
             words[Known.B] = id(constant.b) + DATA_WORD
             words[Known.OPERANDS] = constant.operands or 0
@@ -259,30 +264,6 @@ def _behind_word(workspace: Array) -> int:
     return -(-(int(workspace.ctypes.data) + 8) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _check_layout() -> None:
-    """Raises ImportError unless arrays are what `ArrayField` says."""
-    probe = np.zeros((2, 3, 5))[:, ::2]
-    word = id(probe) + DATA_WORD
-
-    def read(kind: Any, address: int) -> Any:
-        return kind.from_address(address).value
-
-    axes = read(ctypes.c_int, word + ArrayField.AXES)
-    extents, strides = (
-        [read(ctypes.c_ssize_t, read(ctypes.c_void_p, word + field) + 8 * i) for i in range(3)]
-        for field in (ArrayField.EXTENTS, ArrayField.STRIDES)
-    )
-    found = (
-        read(ctypes.c_void_p, word + ArrayField.TYPE), axes, tuple(extents), tuple(strides),
-        read(ctypes.c_void_p, word + ArrayField.DTYPE), read(ctypes.c_int, word + ArrayField.FLAGS),
-    )  # fmt: skip
-    if found != (
-        id(np.ndarray), 3, probe.shape, probe.strides, id(probe.dtype), probe.flags.num,
-    ):  # fmt: skip
-        raise ImportError("this Python does not lay out NumPy arrays as CPython does")
-
-
-_check_layout()
 _ALL: weakref.WeakSet[KnownCalls] = weakref.WeakSet()
 
 

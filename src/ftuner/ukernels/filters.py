@@ -20,8 +20,8 @@ MAX_WIDTHS = 2
 More of them only cost tuning time."""
 MAX_TAIL_ROWS = 10
 """Rows of a tile that only tails use. Of tiles of one vector only, which wait for loads at any
-height: taller ones gain 5 to 8% in the last columns of a product, and took a tenth of the time to
-tune."""
+height: by the estimate taller ones gain 7% in the last columns of a product, and they took a tenth
+of the time to tune."""
 SHORT_STEPS = 64
 """The length of k at which tails are judged: an attention head's. Entering a tile then costs a
 good part of its steps, and low tiles more of it for each row."""

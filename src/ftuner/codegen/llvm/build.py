@@ -16,6 +16,9 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 PTR = ir.PointerType()
 
+QUARTER_BYTES = 16
+"""What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
+
 
 def scalar_type(dtype: DType) -> ir.Type:
     return ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
@@ -67,6 +70,27 @@ def shuffle(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, lanes: Sequence[int
     """Lanes of the concatenation of `x` and `y`."""
     mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
     return builder.shuffle_vector(x, y, mask)
+
+
+def quarter_lanes(dtype: DType) -> int:
+    return QUARTER_BYTES // dtype.itemsize
+
+
+def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Value]:
+    """`n` vectors, transposed in each group of `n` lanes: lane `i` of group `g` of the result `j`
+    is lane `j` of group `g` of vector `i`. `n` is a power of two."""
+    lanes, half = rows[0].type.count, n // 2
+    pairs = [[(g + i, lanes + g + i) for i in range(n)] for g in range(0, lanes, n)]
+    low = [lane for group in pairs for pair in group[:half] for lane in pair]
+    high = [lane for group in pairs for pair in group[half:] for lane in pair]
+    # Each round interleaves a vector with the one half of all further on.
+    for _ in range(n.bit_length() - 1):
+        rows = [
+            shuffle(builder, x, y, lanes_taken)
+            for x, y in zip(rows[:half], rows[half:], strict=True)
+            for lanes_taken in (low, high)
+        ]
+    return rows
 
 
 def intrinsic(

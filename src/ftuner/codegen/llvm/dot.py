@@ -22,13 +22,14 @@ from ftuner.codegen.llvm.build import (
     lanes_below,
     masked_load,
     multiply_add,
+    quarter_lanes,
     scalar_type,
     shuffle,
     slot,
+    transpose,
 )
 from ftuner.codegen.llvm.gemm import KERNEL_TYPE
 from ftuner.codegen.llvm.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.pack import quarter_lanes, transpose
 from ftuner.core.ukernel import UKernel
 
 Sums = list[ir.Value]

@@ -21,13 +21,16 @@ from ftuner.codegen.llvm.build import (
     I8,
     I64,
     PTR,
+    QUARTER_BYTES,
     VOID,
     at,
     const,
     intrinsic,
+    quarter_lanes,
     reserve,
     scalar_type,
     shuffle,
+    transpose,
 )
 from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.rows import copy_rows
@@ -36,17 +39,10 @@ from ftuner.core.dtype import DType
 UNROLLED_VECTORS = 4
 """Panel widths, in vectors, that are copied without a loop over the row."""
 
-QUARTER_BYTES = 16
-"""What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
-
 _Places = tuple[list[ir.Value], list[ir.Value]]
 """Where columns begin that are transposed together, and how far the next block of k steps is."""
 
 PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
-
-
-def quarter_lanes(dtype: DType) -> int:
-    return QUARTER_BYTES // dtype.itemsize
 
 
 def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
@@ -238,20 +234,3 @@ def _transposed(builder: ir.IRBuilder, dtype: DType, columns: list[ir.Value]) ->
             ]
         loaded.append(pieces[0])
     return transpose(builder, loaded, steps)
-
-
-def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Value]:
-    """`n` vectors, transposed in each group of `n` lanes: lane `i` of group `g` of the result `j`
-    is lane `j` of group `g` of vector `i`. `n` is a power of two."""
-    lanes, half = rows[0].type.count, n // 2
-    pairs = [[(g + i, lanes + g + i) for i in range(n)] for g in range(0, lanes, n)]
-    low = [lane for group in pairs for pair in group[:half] for lane in pair]
-    high = [lane for group in pairs for pair in group[half:] for lane in pair]
-    # Each round interleaves a vector with the one half of all further on.
-    for _ in range(n.bit_length() - 1):
-        rows = [
-            shuffle(builder, x, y, lanes_taken)
-            for x, y in zip(rows[:half], rows[half:], strict=True)
-            for lanes_taken in (low, high)
-        ]
-    return rows
