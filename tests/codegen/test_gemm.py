@@ -94,16 +94,21 @@ def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[s
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> None:
-    """The tallest tile of each full width: inside the k loop no vector goes to the stack or from
-    one register to another, and of arithmetic there are the multiply-adds alone."""
+    """The tallest tile of each full width, in one part and in several: inside the k loop no vector
+    goes to the stack or from one register to another, and of arithmetic there are the multiply-adds
+    alone."""
     architecture = recorded.architecture
     for isa in recorded.isas:
         library = build_library(recorded, isa.name, dtype)
         target = target_of(recorded, isa)
         pattern = MULTIPLY_ADD[architecture, isa.fused]
         for width in library.widths:
-            for a_layout, b_layout in ((ROW, PACKED), (COLUMN, PACKED), (ROW, STRIDED)):
-                kernel = library.family(width, False, a_layout, b_layout).kernels[-1]
+            families = [
+                library.family(width, False, a_layout, b_layout)
+                for a_layout, b_layout in ((ROW, PACKED), (COLUMN, PACKED), (ROW, STRIDED))
+            ]
+            tallest = [{k.tile.parts: k for k in family.kernels} for family in families]
+            for kernel in (kernel for found in tallest for kernel in found.values()):
                 module = module_of(kernel, isa.fused, target.triple)
                 assembly = compile_assembly(module, target)
                 tile = kernel.mr * kernel.tile.vectors
@@ -266,6 +271,18 @@ def test_layouts_and_chains(fused: bool, a_layout: str, b_layout: str, chains: i
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("b_layout", [PACKED, STRIDED])
+def test_parts(dtype: DType, vector_bytes: int, b_layout: str) -> None:
+    """Tiles side by side, each with columns of its own."""
+    for tile in (RegisterTile(1, 1, 3, parts=2), RegisterTile(7, 2, 1, parts=2)):
+        lanes = vector_bytes // dtype.itemsize
+        kernel = UKernel(tile, dtype, "any", lanes, ROW, b_layout)
+        assert kernel.nr == 2 * tile.vectors * lanes
+        check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("masked", [False, True])
 def test_dot_tiles(dtype: DType, vector_bytes: int, masked: bool) -> None:
     """Vectors along k: whole rounds, single vectors and what is left of one."""
@@ -280,6 +297,8 @@ def test_symbols_tell_kernels_apart() -> None:
         UKernel(RegisterTile(3, 2, 1), FLOAT32, "avx2", 8),
         UKernel(RegisterTile(2, 1, 1), FLOAT32, "avx2", 8),
         UKernel(RegisterTile(2, 2, 2), FLOAT32, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1, parts=2), FLOAT32, "avx2", 8),
+        UKernel(RegisterTile(2, 1, 1, parts=2), FLOAT32, "avx2", 8),
         UKernel(RegisterTile(2, 2, 1), FLOAT64, "avx2", 8),
         UKernel(RegisterTile(2, 2, 1), FLOAT32, "sse2", 8),
         UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, COLUMN),

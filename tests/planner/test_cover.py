@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
 from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.ukernel import COLUMN, MAX_SEGMENTS, PACKED
+from ftuner.core.ukernel import COLUMN, MAX_SEGMENTS, PACKED, ROW
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cover import PERIODS, CoverTable
 from ftuner.ukernels.library import Family, build_library
@@ -56,6 +56,25 @@ def test_main_tile_comes_first(recorded: CpuHardware) -> None:
     for table, family, _, _ in tables(recorded):
         for rows in (10 * family.max_mr, 1000, 12345):
             assert table[rows].segments[0][0] == table.main
+
+
+def test_parts_stand_alone(recorded: CpuHardware) -> None:
+    """A tile in parts covers an extent by itself or not at all; what costs no more than it near
+    operands goes without."""
+    library = build_library(recorded, recorded.widest.name, FLOAT32)
+    for width in library.widths:
+        family = library.family(width, False, ROW, PACKED)
+        without = CoverTable(library.family(width, False, COLUMN, PACKED), library.isa, 768, 0.0)
+        table = CoverTable(family, library.isa, 768, 0.0)
+        heights = {kernel.mr for kernel in family.kernels if kernel.tile.parts > 1}
+        assert heights or width % 2 or recorded.widest.name == "avx2"
+        for rows in range(1, 200):
+            cover, other = table[rows], without[rows]
+            if heights.isdisjoint(mr for mr, _ in cover.segments):
+                assert cover == other
+            else:
+                assert cover.segments == ((rows, 1),)
+                assert 768 * cover.step + cover.fixed <= 1.05 * (768 * other.step + other.fixed)
 
 
 def test_more_rows_never_cost_less(recorded: CpuHardware) -> None:

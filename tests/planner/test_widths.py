@@ -24,7 +24,7 @@ def planner(name: str) -> Planner:
     [
         ("epyc-milan-2", 768, 768, 24),
         ("epyc-milan-2", 16, 768, 16),
-        ("xeon-8375c", 768, 768, 80),
+        ("xeon-8375c", 768, 768, 64),
     ],
 )
 def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:

@@ -58,10 +58,10 @@ def test_the_tallest_tile_fills_the_registers(recorded: CpuHardware) -> None:
 
 def test_one_tile_for_each_height_and_width(recorded: CpuHardware) -> None:
     for library in libraries(recorded):
-        places = [(t.mr, t.vectors) for t in library.funnel.kept]
+        places = [(t.mr, t.width) for t in library.funnel.kept]
         assert len(set(places)) == len(places)
-        for vectors in range(1, max(library.widths) + 1):
-            heights = sorted(mr for mr, v in places if v == vectors)
+        for width in range(1, max(library.widths) + 1):
+            heights = sorted(mr for mr, w in places if w == width)
             assert heights == list(range(1, len(heights) + 1))
             assert heights
 

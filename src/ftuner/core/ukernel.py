@@ -44,6 +44,14 @@ class RegisterTile:
     mr: int
     vectors: int
     chains: int
+    parts: int = 1
+    """Tiles side by side, done one after the other: more rows than fit one tile of their width, in
+    one pass over B."""
+
+    @property
+    def width(self) -> int:
+        """Vectors of a row of C, of all parts."""
+        return self.vectors * self.parts
 
     @property
     def accumulators(self) -> int:
@@ -54,7 +62,8 @@ class RegisterTile:
         return repeat(self.mr, self.vectors)
 
     def __str__(self) -> str:
-        return f"{self.mr}x{self.vectors}v" + (f"/{self.chains}" if self.chains > 1 else "")
+        columns = "+".join([f"{self.vectors}v"] * self.parts)
+        return f"{self.mr}x{columns}" + (f"/{self.chains}" if self.chains > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class UKernel:
 
     @property
     def nr(self) -> int:
-        return self.tile.vectors * (1 if self.b_layout == DOT else self.lanes)
+        return self.tile.width * (1 if self.b_layout == DOT else self.lanes)
 
     @property
     def b_itemsize(self) -> int:
@@ -93,7 +102,7 @@ class UKernel:
         """The name of the compiled function, unique among all uKernels."""
         tail = "_tail" if self.tail else ""
         return (
-            f"gemm_{self.dtype}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}"
+            f"gemm_{self.dtype}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}p{self.tile.parts}"
             f"_{self.a_layout}_{self.b_layout}{tail}_{epilogue_digest(self.epilogue)}"
         )
 

@@ -97,15 +97,15 @@ class StepCycles:
 def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
     """One k step of a tile whose operands are in L1."""
     return StepCycles(
-        issue=tile.mr * tile.vectors / isa.fma_per_cycle,
-        latency=isa.fma_latency_cycles / tile.chains,
-        load=(tile.mr + tile.vectors) / isa.load_per_cycle,
+        issue=tile.parts * tile.mr * tile.vectors / isa.fma_per_cycle,
+        latency=tile.parts * isa.fma_latency_cycles / tile.chains,
+        load=tile.parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
     )
 
 
 def widen_cycles(tile: RegisterTile, isa: Isa) -> float:
     """Cycles of a k step that a tile takes longer where its B is of 8-bit integers."""
-    return WIDEN_OPERATIONS * tile.vectors / isa.fma_per_cycle
+    return WIDEN_OPERATIONS * tile.width / isa.fma_per_cycle
 
 
 def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:
@@ -123,7 +123,7 @@ def dot_tile_cycles(tile: RegisterTile, lanes: int) -> float:
 
 def tile_cycles(tile: RegisterTile, scratch: bool = False) -> float:
     """What one tile costs besides its k steps; `scratch`: its rows are copied to C."""
-    cycles = TILE_CYCLES + TILE_CYCLES_PER_VECTOR * tile.mr * tile.vectors * tile.chains
+    cycles = tile.parts * (TILE_CYCLES + TILE_CYCLES_PER_VECTOR * tile.accumulators)
     return cycles + TAIL_CYCLES_PER_ROW * tile.mr if scratch else cycles
 
 
@@ -138,6 +138,6 @@ def panel_intensity(
 ) -> float:
     """Time to compute a k step over the time to fetch its row of B from `level`: `R` of FTuner's
     tile filter, with the reduction axis at one step. Above 1 the fetch hides."""
-    row_bytes = tile.vectors * isa.vector_bytes
+    row_bytes = tile.width * isa.vector_bytes
     bytes_per_cycle = level.bandwidth_bytes_per_s / hardware.clock_hz
     return step_cycles(tile, isa).issue / (row_bytes / bytes_per_cycle)

@@ -61,6 +61,12 @@ a share where they do not divide evenly."""
 PANELS_OF_CHUNK = 2
 """Panels of a chunk at least where A is blocked: each chunk reads all of A again. Measured on Intel
 Emerald Rapids, 1024 and 2048 rows on two threads: 3 to 7% less time than with one."""
+FETCHED_BY_OTHERS = 2.0
+"""Of so many row tiles of a panel or fewer, the first alone waits for a weight from behind L2; of
+more, that share of the wait is left: the tiles fetch parts of the next panel. Fitted on Intel
+Emerald Rapids, 768 columns by 768 steps, 10 to 96 rows in tiles of 48 and 64 columns: of what the
+first tile falls short of the transfer, 0.9 is waited for with two tiles, 0.6 with three and four,
+and 0.4 with six to eight."""
 MAX_MAGNITUDE = 12
 """Bits of the lengths of k from which on entering a tile weighs too little to change a cover."""
 MAX_ROWS = 1 << 62
@@ -184,10 +190,12 @@ class Option:
         k_part = -(-k // parts_k)
         blocks_k = -(-k_part // choice.kc)
         in_l1 = choice.kc * nr * size <= machine.l1_bytes
-        # Heights and cycles do not depend on how operands lie, so layouts share their tables.
+        # Cycles do not depend on how operands lie, nor do heights, but for tiles in parts: layouts
+        # share their tables.
         priced, priced_tail = self.family, self.tail_family
         if not dot and panels == PACKED:
-            priced = machine.family(choice.vectors, False, COLUMN, PACKED)
+            if not in_panels:
+                priced = machine.family(choice.vectors, False, COLUMN, PACKED)
             ragged = self.left < tail_columns
             priced_tail = (
                 machine.family(tail_vectors, ragged, COLUMN, PACKED) if self.left else None
@@ -216,6 +224,8 @@ class Option:
         self._a_passes = max(self._panels, 1)
         self._c_bytes_per_row = 2 * elements * columns * size * blocks_k
         self._rate_l3, self._rate_dram = machine.rates(workers)
+        # A weight comes from there whatever its size: a model's others have taken its place in L2.
+        self._fetch_s = self._b_bytes / self._rate_l3 if problem.in_panels else 0.0
         self._footprint_fixed = batch * k * n * b_itemsize
         self._footprint_per_row = batch * (k + n) * size
         share_bytes = BLOCK_SHARE_OF_L2 * machine.l2_bytes
@@ -302,12 +312,13 @@ class Option:
         rows = m
         if self._parts_m > 1:
             rows = most_rows(m, self.table.main, self._parts_m)
-        _, tiles, step, issue, fixed = self.table[rows]
+        _, tiles, step, issue, fixed, first = self.table[rows]
         panels = self._panels
-        step, issue, fixed = step * panels, issue * panels, fixed * panels
+        step, issue, fixed, first = step * panels, issue * panels, fixed * panels, first * panels
         if self._priced_tail is not None:
-            _, _, tail_step, tail_issue, tail_fixed = self._priced_tail[rows]
+            _, _, tail_step, tail_issue, tail_fixed, tail_first = self._priced_tail[rows]
             step, issue, fixed = step + tail_step, issue + tail_issue, fixed + tail_fixed
+            first += tail_first
         issue_s = self._step_s * issue
         stall_s = self._step_s * (step - issue) + self._far_s_per_tile * (tiles - 1)
         tile_s = self._tile_s * fixed + self._partial_s_per_row * rows
@@ -326,6 +337,9 @@ class Option:
             l3_s = (a_bytes * passes + b_bytes + c_bytes) / self._rate_l3
             if footprint > self._machine.last_cache_bytes:
                 dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
+        missing_s = self._fetch_s - self._step_s * first
+        if missing_s > 0.0:
+            stall_s += missing_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         return issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s
 

@@ -9,6 +9,8 @@ from ftuner.hardware.model import Isa
 
 MAX_VECTORS = 8
 MAX_CHAINS = 8
+MAX_PARTS = 2
+"""Of more, each would read too narrow a strip of a panel: cache lines are fetched in pairs."""
 MAX_DOT_ROWS = 4
 """Dot tiles serve a few rows or columns; larger products are outer products of packed panels."""
 MAX_DOT_COLUMNS = 5
@@ -19,7 +21,8 @@ where four columns and four rows would take four."""
 def register_tiles(isa: Isa) -> list[RegisterTile]:
     """All tiles with no more accumulators than registers, smallest first."""
     return [
-        RegisterTile(mr, vectors, chains)
+        RegisterTile(mr, vectors, chains, parts)
+        for parts in range(1, MAX_PARTS + 1)
         for vectors in range(1, MAX_VECTORS + 1)
         for mr in range(1, isa.vector_registers // vectors + 1)
         for chains in range(1, MAX_CHAINS + 1)

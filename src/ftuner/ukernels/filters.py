@@ -6,7 +6,7 @@ something is left, so that no machine ends with an empty library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dtype import DType
@@ -68,28 +68,37 @@ def run_filters(
             > step_cycles(t, isa).issue
         ),
     )
-    best_chains: dict[tuple[int, int], RegisterTile] = {}
+    best_chains: dict[tuple[int, int, int], RegisterTile] = {}
     for tile in sieve.left:
-        place = (tile.mr, tile.vectors)
+        place = (tile.mr, tile.vectors, tile.parts)
         found = best_chains.get(place)
         if found is None or step_cycles(tile, isa).cycles < step_cycles(found, isa).cycles:
             best_chains[place] = tile
     keep(
         "latency",
         "more chains of the same tile hide more of the latency",
-        lambda t: best_chains[t.mr, t.vectors] == t,
+        lambda t: best_chains[t.mr, t.vectors, t.parts] == t,
     )
-    widths, reason = _kept_widths(sieve.left, isa, dtype, hardware)
-    keep("width", reason, lambda t: t.vectors in widths or t.vectors < max(widths))
+    whole = [t for t in sieve.left if t.parts == 1]
+    tallest = {t.vectors: t.mr for t in sorted(whole, key=lambda t: t.mr)}
+    widths, reason = _kept_widths(whole, isa, dtype, hardware)
+    keep("width", reason, lambda t: t.width in widths or (t.parts == 1 and t.width < max(widths)))
+    in_parts = _heights_in_parts([t for t in sieve.left if t.parts > 1], tallest, isa)
+    keep(
+        "parts",
+        "one tile of the width is as tall, or loads or latency hold the parts, or lower ones that "
+        f"are not, under {THRESHOLD} of the peak",
+        lambda t: t.parts == 1 or t.mr in in_parts[t.width],
+    )
     heights = {
-        v: _tail_height([t for t in sieve.left if t.vectors == v], isa)
+        v: _tail_height([t for t in whole if t.vectors == v], isa)
         for v in range(1, max(widths) + 1)
     }
     keep(
         "tail height",
         "a lower tile of a width that only tails use comes within 0.95 of its best at short k, or "
         f"it has more than {MAX_TAIL_ROWS} rows",
-        lambda t: t.vectors in widths or t.mr <= heights[t.vectors],
+        lambda t: t.width in widths or t.mr <= heights[t.width],
     )
     return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
 
@@ -123,6 +132,20 @@ def _kept_widths(
         "or other widths load less for each multiply-add"
     )
     return {t.vectors for t in chosen}, reason
+
+
+def _heights_in_parts(
+    tiles: list[RegisterTile], tallest: Mapping[int, int], isa: Isa
+) -> Mapping[int, range]:
+    """By width, the heights from `tallest` on that tiles in parts reach at near the peak."""
+    found = {}
+    for width, height in tallest.items():
+        fast = {t.mr for t in tiles if t.width == width and efficiency(t, isa) >= THRESHOLD}
+        end = height + 1
+        while end in fast:
+            end += 1
+        found[width] = range(height + 1, end)
+    return found
 
 
 def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:

@@ -89,10 +89,13 @@ class Library:
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
 
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
-        """The family of a width; tails are always read from packed panels."""
+        """The family of a width; tails are always read from packed panels. Tiles in parts are for
+        weights, which come from far, and so for rows of A in place."""
         assert not tail or b_layout in (PACKED, PACKED_INT8)
         known = dot_tiles(self.isa) if b_layout == DOT else self.funnel.kept
-        tiles = sorted((t for t in known if t.vectors == vectors), key=lambda t: t.mr)
+        in_parts = not tail and b_layout in (PACKED, PACKED_INT8) and a_layout == ROW
+        known = [t for t in known if t.width == vectors and (t.parts == 1 or in_parts)]
+        tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         kernels = tuple(
             UKernel(t, self.dtype, self.isa.name, self.lanes, a_layout, b_layout, tail,

@@ -62,16 +62,23 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
     if kernel.tail and not masked:
         scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
-    with counted_loop(builder, const(0), tiles) as tile:
+    parts = const(kernel.tile.parts)
+    with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
+        tile, part = builder.udiv(number, parts), builder.urem(number, parts)
+        first_row = builder.mul(tile, const(kernel.mr))
+        first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
         a_tile = at(builder, a, builder.mul(tile, tile_step))
-        c_tile = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
-        first_row = builder.add(row, builder.mul(tile, const(kernel.mr)))
+        b_part = at(builder, b, builder.mul(first_column, const(kernel.b_itemsize)))
+        c_tile = at(builder, c, builder.mul(first_row, c_stride))
+        c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
+        first_row = builder.add(row, first_row)
+        first_column = builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_tile, c_stride)
-        accumulators = emit_k_loop(builder, kernel, fused, context, tile, a_tile, b, k)
+        accumulators = emit_k_loop(builder, kernel, fused, context, number, a_tile, b_part, k)
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
             finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
-                        first_row, column, valid, masked)  # fmt: skip
+                        first_row, first_column, valid, masked)  # fmt: skip
         else:
             valid = slot(builder, context, Context.VALID_COLUMNS)
             ragged = builder.icmp_signed("<", valid, const(kernel.nr))
@@ -84,7 +91,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
             place = builder.select(ragged, scratch, c_tile)
             stride = builder.select(ragged, scratch_stride, c_stride)
             finish_tile(builder, kernel, fused, context, accumulators, place, stride, first_row,
-                        column, valid)  # fmt: skip
+                        first_column, valid)  # fmt: skip
             with builder.if_then(ragged):
                 copy_rows(builder, kernel.dtype, kernel.lanes, scratch, scratch_stride, c_tile,
                           c_stride, const(kernel.mr), valid)  # fmt: skip
@@ -94,7 +101,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
 
 def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
-    last = kernel.nr * kernel.dtype.itemsize - 1
+    last = kernel.tile.vectors * kernel.lanes * kernel.dtype.itemsize - 1
     for i in range(kernel.mr):
         row = at(builder, c, builder.mul(c_stride, const(i)))
         for offset in range(0, last, LINE_BYTES):
