@@ -33,6 +33,11 @@ class Gemm:
         return 2 * self.m * self.n * self.k
 
     @property
+    def moved_bytes(self) -> int:
+        """Bytes of all operands, each read or written once."""
+        return 4 * (self.n * self.k + self.n + self.m * (self.n + self.k))
+
+    @property
     def prepared_by(self) -> tuple[int, int]:
         """What an engine may prepare for; cases that agree in it share the prepared weight."""
         return self.n, self.k
@@ -64,6 +69,10 @@ class BatchMatmul:
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.rotated_bytes + 4 * self.batch * self.m * self.n
 
     @property
     def prepared_by(self) -> tuple[str]:

@@ -30,7 +30,7 @@ from benchmarks.engines import (
     Array,
     Call,
     Engine,
-    peak_flops_per_s,
+    roofline,
 )
 from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.results import SCHEMA, compare, save
@@ -144,9 +144,11 @@ def run_case(
     settings: Settings,
     seed: int,
     peak: float | None,
+    bound_s: float | None,
 ) -> dict[str, Any]:
     """Check and time one case; the result as JSON. An engine with a wrong output is refused: it is
-    not timed, and its entry says why."""
+    not timed, and its entry says why. `peak` in operations a second and `bound_s`, the least time
+    that the machine could take, if they are known."""
     engines: dict[str, dict[str, Any]] = {}
     right: dict[str, Sequence[Call]] = {}
     for name, engine_calls in calls.items():
@@ -162,6 +164,7 @@ def run_case(
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
         engines[name]["fraction_of_peak"] = peak and case.flops / timing.min_s / peak
+        engines[name]["fraction_of_bound"] = bound_s and bound_s / timing.min_s
     result = {"case": asdict(case), "label": case.label, "flops": case.flops, "engines": engines}
     return result | compare(engines, SUBJECT)
 
@@ -187,7 +190,8 @@ def run(request: Request) -> dict[str, Any]:
         log.warning("not available here: %s", ", ".join(missing))
     engines = [engine for engine in engines if engine.name not in missing]
     here = machine.describe()
-    peak = peak_flops_per_s(request.threads) if SUBJECT in request.engines else None
+    limits = roofline(request.threads) if SUBJECT in request.engines else None
+    peak = limits and limits.flops_per_s
     cases = request.cases()
     results: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -205,9 +209,13 @@ def run(request: Request) -> dict[str, Any]:
                     if not isinstance(group, BatchMatmulGroup):
                         group = BatchMatmulGroup(case, engines, request.threads, request.seed)
                     operands, calls = group.bind(case, copies)
-                result = run_case(case, operands, calls, request.settings, request.seed, peak)
+                level = here.level_holding(copies * case.rotated_bytes)
+                bound_s = limits and limits.seconds(case.flops, case.moved_bytes, level)
+                result = run_case(
+                    case, operands, calls, request.settings, request.seed, peak, bound_s
+                )
                 result["copies"] = copies
-                result["operands_level"] = here.level_holding(copies * case.rotated_bytes)
+                result["operands_level"] = level
                 results.append(result)
                 progress.update(task, advance=1, description=case.label)
     return header(request.kind, request.set_name, request.threads, here) | {

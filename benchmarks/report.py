@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -138,7 +139,8 @@ def _tuning(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
-    """What a dynamic m does: ratio and share of peak by m, for sets that vary nothing else."""
+    """What a dynamic m does: ratio and shares of peak and bound by m, for sets that vary nothing
+    else."""
     chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
     if not chosen:
         return
@@ -146,15 +148,17 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
     yield ""
     cells: dict[int, list[str]] = {}
     for document in chosen:
-        groups: dict[int, list[tuple[float, float]]] = {}
+        groups: dict[int, list[tuple[float, float, float]]] = {}
         for result in document["cases"]:
             if result["ratio"] is not None:
-                share = result["engines"][SUBJECT]["fraction_of_peak"]
-                groups.setdefault(result["case"]["m"], []).append((result["ratio"], share))
-        for m, pairs in groups.items():
-            ratio, share = (geomean(p[i] for p in pairs) for i in (0, 1))
-            cells.setdefault(m, []).extend((number(ratio), number(share)))
-    titles = [t for d in chosen for t in (f"ratio, {_threads(d)}", f"share of peak, {_threads(d)}")]
+                own = result["engines"][SUBJECT]
+                shares = own["fraction_of_peak"], own.get("fraction_of_bound", math.nan)
+                groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
+        for m, found in groups.items():
+            means = (geomean(values) for values in zip(*found, strict=True))
+            cells.setdefault(m, []).extend(number(mean) for mean in means)
+    columns = ("ratio", "share of peak", "share of bound")
+    titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
     rows = ((str(m), *own) for m, own in sorted(cells.items()))
     yield from table(("m", *titles), rows)
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import measure, report, results
 from benchmarks.cases import MAX_COPIES, MAX_ROTATED_BYTES, BatchMatmul, Gemm, rotation_copies
 from benchmarks.cases import select as select_cases
-from benchmarks.engines import Engine, NumPy
+from benchmarks.engines import Engine, NumPy, Roofline
 from benchmarks.machine import Machine
 from benchmarks.measure import Request
 from benchmarks.reference import WrongOutputError, check, sampled_rows
@@ -87,7 +87,9 @@ def fakes(monkeypatch):
     """The registry of engines, made up, and a machine whose L2 holds nothing."""
     engines = {engine.name: engine for engine in (Fast, NumPy, Wrong, Absent)}
     monkeypatch.setattr(measure, "ENGINES", engines)
-    monkeypatch.setattr(measure, "peak_flops_per_s", lambda threads: 1e12 * threads)
+    monkeypatch.setattr(
+        measure, "roofline", lambda threads: Roofline(1e12 * threads, {"DRAM": 1e9 * threads})
+    )
     here = Machine("Some CPU", "x86_64", "Linux", 2, {"L1": 1 << 15, "L2": 1 << 19})
     monkeypatch.setattr(measure.machine, "describe", lambda: here)
 
@@ -99,7 +101,7 @@ def document(ratios, *, kind="gemm", threads=1):
         case = Gemm("made-up", m, 8, 8)
         engines = {
             name: {"min_s": s, "median_s": 2 * s, "rounds": 5, "calls_per_burst": 3}
-            | {"fraction_of_peak": 0.5, "paired": s / 1e-6}
+            | {"fraction_of_peak": 0.5, "fraction_of_bound": 0.75, "paired": s / 1e-6}
             for name, s in (("ftuner", 1e-6), ("a", ratio * 1e-6), ("b", 2 * ratio * 1e-6))
         }
         entry = {"case": asdict(case), "label": case.label, "flops": case.flops}
@@ -290,6 +292,9 @@ def test_run_refuses_the_wrong_and_reports_the_absent(fakes, tmp_path):
         assert 0.0 < own["min_s"] <= own["median_s"]
         assert own["rounds"] == peer["rounds"]
         assert own["fraction_of_peak"] == pytest.approx(case["flops"] / own["min_s"] / 1e12)
+        m, n, k = (case["case"][extent] for extent in "mnk")
+        moved = 4 * (m * k + n * k + n + m * n)
+        assert own["fraction_of_bound"] == pytest.approx(moved / own["min_s"] / 1e9)
         assert case["ratio"] == peer["min_s"] / own["min_s"]
     summary = results.summarise(made)
     assert summary.cases == 2
@@ -402,6 +407,14 @@ def test_report_is_idempotent_and_lists_losses(tmp_path):
     assert "| 2x8x8 | a | 0.50 |" in once
     assert "bmm made-up, 2 threads" in once
     assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+def test_report_by_rows():
+    generated = report.render([document([2.0, 3.0]) | {"set": "mlp"}])
+    assert (
+        "| m | ratio, 1 thread | share of peak, 1 thread | share of bound, 1 thread |" in generated
+    )
+    assert "| 2 | 3.00 | 0.50 | 0.75 |" in generated
 
 
 def test_report_of_searches():
