@@ -14,8 +14,11 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
+from ftuner.planner.plan import Plan
+from ftuner.runtime.encode import Encoded, Strides
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.model import Model
+from ftuner.runtime.products import Products
 from ftuner.runtime.program import stages
 from ftuner.runtime.session import Session
 
@@ -61,6 +64,27 @@ def test_steps_of_a_stage_do_not_depend_on_each_other(graph: Graph) -> None:
         assert not set(first.writes) & {*second.reads, *second.writes}
         assert not set(first.reads) & set(second.writes)
         assert isinstance(first, NestStep) or not isinstance(second, (ProductStep, AttentionStep))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_short_inputs_are_planned_when_loaded(
+    widest: Session, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    graph = optimised(layer())
+    model = Model(graph, widest, threads=threads)
+    encode, written = Products.encode, []
+
+    def counted(self: Products, plan: Plan, strides: Strides) -> Encoded:
+        written.append(plan)
+        return encode(self, plan, strides)
+
+    monkeypatch.setattr(Products, "encode", counted)
+    for rows in (1, 2, 7, 31):
+        feeds = inputs_of(graph, {"B": 1, "S": rows})
+        assert_close(model.run(feeds), reference(graph, feeds))
+        assert not written
+    model.run(inputs_of(graph, {"B": 3, "S": 311}))
+    assert written
 
 
 @pytest.mark.parametrize("graph", [optimised(layer()), fork(), beside()])

@@ -82,6 +82,7 @@ class CompiledGraph:
         self._weights_bytes = _weights_bytes(self.lowered, made)
         page_bytes = session.hardware.page_bytes
         self._writer = ProgramWriter(self.lowered, made, self._binding.names, page_bytes)
+        self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
         )

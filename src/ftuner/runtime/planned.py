@@ -50,16 +50,16 @@ Planned = Ready | AttentionRecord | None
 """None if there is nothing to do."""
 
 
-def by_rows(step: ProductStep, width: int, dims: Dims) -> ByRows | None:
+def by_rows(step: ProductStep, serves: str, width: int, dims: Dims) -> ByRows | None:
     """What is known of a product of contiguous rows with a weight in panels of `width` before its
-    rows are; None if that is not all."""
+    rows are; None if that is not all. `serves`: what uKernels it was compiled with."""
     apart = [_bytes_between_rows(view) for view in (step.a, step.c, *step.operands)]
     known = [distance for distance in apart if isinstance(distance, int)]
-    if step.serves == ANY_OPERANDS or len(known) < len(apart):
+    if serves == ANY_OPERANDS or len(known) < len(apart):
         return None
     a_row, c_row, *operands = known
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-    problem = panel_problem(n, k, width, 1, 1, int8=step.serves == INT8_PANELS)
+    problem = panel_problem(n, k, width, 1, 1, int8=serves == INT8_PANELS)
     a_k = step.a.layout.dtype.itemsize
     strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
     return ByRows(problem, strides, dims.number(product(step.c.shape[:-1])))

@@ -74,6 +74,12 @@ class CompiledAttention(NamedTuple):
 Compiled = CompiledNest | CompiledProduct | CompiledAttention
 
 
+PLANS_AHEAD = 256
+"""Plans made when a model is loaded: some 15 milliseconds, and 64 rows of an encoder that repeats
+its layer. Of inputs as short as that, planning was most of what a first run took longer than a
+second one."""
+
+
 class _Fill(NamedTuple):
     """What is written to a slot: `fixed + sources[source] + dim * factor`."""
 
@@ -221,7 +227,10 @@ class ProgramWriter:
         causal = None if weighting is None else weighting.causal
         offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        known = by_rows(step, width, dims) if isinstance(step, ProductStep) and width else None
+        serves = code.products.compiled.library.serves
+        known = None
+        if isinstance(step, ProductStep) and width:
+            known = by_rows(step, serves, width, dims)
         task = Task(step.title, code.products, weighting, offset, width, layouts, known)
         number = self._tasks.setdefault(task, len(self._tasks))
         self._works.append((-1, number))
@@ -265,6 +274,13 @@ class ProgramWriter:
         source = NOTHING if place is None else FIRST_BUFFER + place
         fixed = 0 if buffer.array is None else int(buffer.array.ctypes.data)
         self._fills.append(_Fill(slot, fixed, source, offset, size))
+
+    def plan_few_rows(self, workers: int) -> None:
+        """Plan products with weights for the shortest inputs, ahead of their first runs."""
+        known = [(t.products, t.by_rows) for t in self._tasks if t.by_rows is not None]
+        for rows in range(1, PLANS_AHEAD // max(len(known), 1) + 1):
+            for products, (problem, strides, _) in known:
+                products.ready(problem._replace(m=rows, workers=workers), strides)
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
