@@ -143,8 +143,8 @@ def run_case(
     calls: Mapping[str, Sequence[Call]],
     settings: Settings,
     seed: int,
-    peak: float | None,
-    bound_s: float | None,
+    peak: float | None = None,
+    bound_s: float | None = None,
 ) -> dict[str, Any]:
     """Check and time one case; the result as JSON. An engine with a wrong output is refused: it is
     not timed, and its entry says why. `peak` in operations a second and `bound_s`, the least time

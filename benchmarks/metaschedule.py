@@ -133,7 +133,7 @@ def measure_shape(case: Gemm, threads: int, trials: int, seed: int) -> dict[str,
     ]  # fmt: skip
     copies = rotation_copies(case.rotated_bytes, here.l2_bytes)
     operands, calls = GemmGroup(case, engines, threads, copies, seed).bind(case)
-    result = run_case(case, operands, calls, Settings(), seed, peak=None)
+    result = run_case(case, operands, calls, Settings(), seed)
     return result | {
         "copies": copies,
         "operands_level": here.level_holding(copies * case.rotated_bytes),

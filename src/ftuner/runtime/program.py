@@ -75,7 +75,7 @@ Compiled = CompiledNest | CompiledProduct | CompiledAttention
 
 
 PLANS_AHEAD = 256
-"""Plans made when a model is loaded: some 15 milliseconds, and 64 rows of an encoder that repeats
+"""Plans made when a model is loaded: some seven milliseconds, and 64 rows of an encoder that repeats
 its layer. Of inputs as short as that, planning was most of what a first run took longer than a
 second one."""
 
