@@ -75,9 +75,9 @@ Compiled = CompiledNest | CompiledProduct | CompiledAttention
 
 
 PLANS_AHEAD = 256
-"""Plans made when a model is loaded: some seven milliseconds, and 64 rows of an encoder that repeats
-its layer. Of inputs as short as that, planning was most of what a first run took longer than a
-second one."""
+"""Plans made when a model is loaded, in some seven milliseconds: of 64 rows where a layer repeats
+itself. Of inputs as short as that, planning was most of what a first run took longer than a second
+one."""
 
 
 class _Fill(NamedTuple):
