@@ -16,8 +16,7 @@ import os
 import shutil
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -379,31 +378,25 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-@dataclass(frozen=True)
-class Roofline:
-    """What the machine could do, by ftuner's hardware model."""
-
-    flops_per_s: float
-    """Float32 peak."""
-    bytes_per_s: Mapping[str, float]
-    """Read from each memory level."""
-
-    def seconds(self, flops: int, size_bytes: int, level: str) -> float:
-        """The least time of some work on operands that a memory level holds."""
-        return max(flops / self.flops_per_s, size_bytes / self.bytes_per_s[level])
-
-
-def roofline(threads: int) -> Roofline | None:
-    """That of `threads` cores; None without ftuner."""
+def peak_flops_per_s(threads: int) -> float | None:
+    """Float32 peak of `threads` cores by ftuner's hardware model; None without ftuner."""
     if not FTuner().available():
         return None
     hardware: Any = importlib.import_module("ftuner").hardware()
     float32 = importlib.import_module("ftuner.core.dtype").FLOAT32
     cores = min(threads, hardware.cores)
-    return Roofline(
-        float(hardware.peak_flops_per_s(hardware.widest, float32, cores)),
-        {
-            level.name: min(cores * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s)
-            for level in hardware.levels
-        },
-    )
+    return float(hardware.peak_flops_per_s(hardware.widest, float32, cores))
+
+
+def bound_s(flops: int, moved_bytes: int, level: str, threads: int) -> float | None:
+    """The least time of some work on operands that a memory level holds, under ftuner's roofline;
+    None without ftuner."""
+    if not FTuner().available():
+        return None
+    hardware: Any = importlib.import_module("ftuner").hardware()
+    float32 = importlib.import_module("ftuner.core.dtype").FLOAT32
+    machine = importlib.import_module("ftuner.cost.work").Machine
+    roofline_of = importlib.import_module("ftuner.report.roofline").roofline_of
+    cores = min(threads, hardware.cores)
+    line = roofline_of(flops, moved_bytes, 1.0, float32, machine(hardware, hardware.widest, cores))
+    return flops / next(r.attainable_flops_per_s for r in line.roofs if r.level == level)

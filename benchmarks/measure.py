@@ -30,7 +30,8 @@ from benchmarks.engines import (
     Array,
     Call,
     Engine,
-    roofline,
+    bound_s,
+    peak_flops_per_s,
 )
 from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.results import SCHEMA, compare, save
@@ -144,10 +145,10 @@ def run_case(
     settings: Settings,
     seed: int,
     peak: float | None = None,
-    bound_s: float | None = None,
+    least_s: float | None = None,
 ) -> dict[str, Any]:
     """Check and time one case; the result as JSON. An engine with a wrong output is refused: it is
-    not timed, and its entry says why. `peak` in operations a second and `bound_s`, the least time
+    not timed, and its entry says why. `peak` in operations a second and `least_s`, the least time
     that the machine could take, if they are known."""
     engines: dict[str, dict[str, Any]] = {}
     right: dict[str, Sequence[Call]] = {}
@@ -164,7 +165,7 @@ def run_case(
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
         engines[name]["fraction_of_peak"] = peak and case.flops / timing.min_s / peak
-        engines[name]["fraction_of_bound"] = bound_s and bound_s / timing.min_s
+        engines[name]["fraction_of_bound"] = least_s and least_s / timing.min_s
     result = {"case": asdict(case), "label": case.label, "flops": case.flops, "engines": engines}
     return result | compare(engines, SUBJECT)
 
@@ -190,8 +191,7 @@ def run(request: Request) -> dict[str, Any]:
         log.warning("not available here: %s", ", ".join(missing))
     engines = [engine for engine in engines if engine.name not in missing]
     here = machine.describe()
-    limits = roofline(request.threads) if SUBJECT in request.engines else None
-    peak = limits and limits.flops_per_s
+    peak = peak_flops_per_s(request.threads) if SUBJECT in request.engines else None
     cases = request.cases()
     results: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -210,9 +210,9 @@ def run(request: Request) -> dict[str, Any]:
                         group = BatchMatmulGroup(case, engines, request.threads, request.seed)
                     operands, calls = group.bind(case, copies)
                 level = here.level_holding(copies * case.rotated_bytes)
-                bound_s = limits and limits.seconds(case.flops, case.moved_bytes, level)
+                least_s = peak and bound_s(case.flops, case.moved_bytes, level, request.threads)
                 result = run_case(
-                    case, operands, calls, request.settings, request.seed, peak, bound_s
+                    case, operands, calls, request.settings, request.seed, peak, least_s
                 )
                 result["copies"] = copies
                 result["operands_level"] = level

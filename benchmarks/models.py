@@ -24,7 +24,7 @@ import numpy.typing as npt
 import typer
 
 from benchmarks import machine
-from benchmarks.engines import SUBJECT, roofline
+from benchmarks.engines import SUBJECT, peak_flops_per_s
 from benchmarks.measure import header
 from benchmarks.minilm import EMBEDDING, VOCABULARY, flops, model_path, torch_encoder
 from benchmarks.results import compare, load, save
@@ -184,8 +184,7 @@ def run_shape(
 def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str, Any]:
     """Measure all shapes in this process; the document."""
     bound = {name: ENGINES[name](threads) for name in names}
-    limits = roofline(threads)
-    peak = limits and limits.flops_per_s
+    peak = peak_flops_per_s(threads)
     shapes = [Shape(batch, length) for batch, lengths in BATCHES.items() for length in lengths]
     # In no order: a length comes after others that are longer and shorter.
     random.Random(0).shuffle(shapes)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import measure, report, results
 from benchmarks.cases import MAX_COPIES, MAX_ROTATED_BYTES, BatchMatmul, Gemm, rotation_copies
 from benchmarks.cases import select as select_cases
-from benchmarks.engines import Engine, NumPy, Roofline
+from benchmarks.engines import Engine, NumPy
 from benchmarks.machine import Machine
 from benchmarks.measure import Request
 from benchmarks.reference import WrongOutputError, check, sampled_rows
@@ -87,8 +87,9 @@ def fakes(monkeypatch):
     """The registry of engines, made up, and a machine whose L2 holds nothing."""
     engines = {engine.name: engine for engine in (Fast, NumPy, Wrong, Absent)}
     monkeypatch.setattr(measure, "ENGINES", engines)
+    monkeypatch.setattr(measure, "peak_flops_per_s", lambda threads: 1e12 * threads)
     monkeypatch.setattr(
-        measure, "roofline", lambda threads: Roofline(1e12 * threads, {"DRAM": 1e9 * threads})
+        measure, "bound_s", lambda flops, moved, level, threads: moved / (1e9 * threads)
     )
     here = Machine("Some CPU", "x86_64", "Linux", 2, {"L1": 1 << 15, "L2": 1 << 19})
     monkeypatch.setattr(measure.machine, "describe", lambda: here)

@@ -1,8 +1,9 @@
 """The uKernel: a tile program of fixed spatial size and run-time reduction length.
 
-The tile equation. Level 0 is the register tile: `mr` rows times `nr = vectors * lanes` columns of
+The tile equation. Level 0 is the register tile: `mr` rows times `vectors * lanes` columns of
 accumulators, held `chains` times over consecutive steps of k and summed at the end (more than one
-chain only where a single tile has too few accumulators to hide the latency of a multiply-add).
+chain only where a single tile has too few accumulators to hide the latency of a multiply-add). As
+many `parts` side by side, mostly one, make up the uKernel's `nr` columns.
 Level 1 is the cache tile of a plan: `mc x kc` of A and a panel of `kc x nr` of B stay in L2.
 """
 

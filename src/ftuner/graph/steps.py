@@ -41,7 +41,7 @@ class ProductStep:
 
     @property
     def by_weight(self) -> bool:
-        """Whether B is a constant matrix, to be packed once."""
+        """Whether B is a constant matrix, to be packed once. Once it is, its array goes."""
         whole = self.b.contiguous and self.b.layout.offset == 0
         return self.b.buffer.array is not None and len(self.b.shape) == 2 and whole
 

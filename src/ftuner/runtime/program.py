@@ -75,9 +75,8 @@ Compiled = CompiledNest | CompiledProduct | CompiledAttention
 
 
 PLANS_AHEAD = 256
-"""Plans made when a model is loaded, in some seven milliseconds: of 64 rows where a layer repeats
-itself. Of inputs as short as that, planning was most of what a first run took longer than a second
-one."""
+"""Plans made when a model is loaded, in some seven milliseconds: of up to 64 rows where an encoder
+repeats a layer of four products. First runs of inputs so short only look them up."""
 
 
 class _Fill(NamedTuple):
@@ -227,10 +226,9 @@ class ProgramWriter:
         causal = None if weighting is None else weighting.causal
         offset = -1 if causal is None else dims.number(causal)
         width = panels.width if panels is not None else 0
-        serves = code.products.compiled.library.serves
         known = None
         if isinstance(step, ProductStep) and width:
-            known = by_rows(step, serves, width, dims)
+            known = by_rows(step, code.products.compiled.library.serves, width, dims)
         task = Task(step.title, code.products, weighting, offset, width, layouts, known)
         number = self._tasks.setdefault(task, len(self._tasks))
         self._works.append((-1, number))
