@@ -138,24 +138,44 @@ def test_implausible_rates_are_replaced() -> None:
     isa = probe_module._isa(kernels, emulated)
     assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (1.0, 4.0, 1.0)
     assert isa.provenance["fma_per_cycle"] == "assumed"
-    assert probe_module._clock(emulated) == (1e9, "probed")
+    assert probe_module._clock(kernels.isa, emulated) == (1e9, "probed")
     stopped = probe_module._Rates(1e3, 1e3, 1e3, 1e3)
-    assert probe_module._clock(stopped)[1] == "assumed"
+    assert probe_module._clock(kernels.isa, stopped)[1] == "assumed"
 
 
 @pytest.mark.parametrize(
-    ("per_cycle", "snapped"), [(1.97, 2.0), (1.8, 2.0), (1.04, 1.0), (1.5, 1.5), (0.5, 0.5)]
-)
-def test_rates_near_a_whole_number_of_units(per_cycle: float, snapped: float) -> None:
-    assert probe_module._snapped(per_cycle) == snapped
-
-
-@pytest.mark.parametrize(
-    ("measured", "ports"),
+    ("measured", "rate"),
     [(0.01, 0.01), (0.49, 0.5), (0.9, 1.0), (1.05, 1.0), (1.5, 2.0), (2.43, 3.0), (9.0, 9.0)],
 )
-def test_loads_are_taken_for_the_next_rate(measured: float, ports: float) -> None:
-    assert probe_module._load_ports(measured) == ports
+def test_a_rate_stands_for_the_next_whole_one(measured: float, rate: float) -> None:
+    assert probe_module._issue_rate(measured) == rate
+
+
+@pytest.mark.parametrize(
+    ("isa", "per_cycle", "stands_for"),
+    [("avx512", 1.97, 2.0), ("avx2", 1.57, 2.0), ("avx512", 1.04, 1.0), ("sse2", 1.5, 1.5)],
+)
+def test_multiply_adds_of_whole_units(isa: str, per_cycle: float, stands_for: float) -> None:
+    of = probe_module.VECTOR_ISAS["x86_64"][isa]
+    assert probe_module._multiply_adds(of, per_cycle) == stands_for
+
+
+@pytest.mark.parametrize(
+    ("multiply_adds", "scalar", "clock"),
+    [
+        (5.34e9, 3.4e9, 2.67e9),  # Ice Lake: the clock falls while wide vectors compute
+        (4.1e9, 3.4e9, 2.05e9),  # beside a busy neighbour: the peak stays what was measured
+        (5.2e9, 2.7e9, 2.7e9),
+        (5.6e9, 2.7e9, 2.8e9),
+    ],
+)
+def test_units_kept_full_tell_the_clock(multiply_adds: float, scalar: float, clock: float) -> None:
+    wide = probe_module.VECTOR_ISAS["x86_64"]["avx512"]
+    rates = probe_module._Rates(multiply_adds, scalar, scalar / 4, multiply_adds / 1.5)
+    assert probe_module._clock(wide, rates) == (clock, "probed")
+    kernels = type("Kernels", (), {"name": "avx512", "isa": wide})()
+    isa = probe_module._isa(kernels, rates)
+    assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (2.0, 4.0, 2.0)
 
 
 @pytest.mark.parametrize(("threads", "seconds"), [(0, 0.0), (1, -1.0), (1, float("nan"))])

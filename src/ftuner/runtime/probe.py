@@ -7,11 +7,11 @@ many times for 60 to 120 microseconds, in turns with the others, and the shortes
 other tenants of the machine only ever make a run longer.
 
 How the numbers follow. Integer `add` and `xor` take one cycle on every core known to us, so their
-chain, run right after multiply-adds, gives the clock under vector load (wide vectors may lower it).
-The issue rate over that clock is near one of `_ISSUE_RATES`, which is then `fma_per_cycle`; a rate
-near none is kept as measured. Loads are taken for the next such rate. The latency chain's time in
-cycles, rounded, is the latency: no assumption is needed about how many units there are, nor about
-the latency.
+chain tells the clock. What a core issues in such a cycle, multiply-adds or loads, is taken for the
+next of `_ISSUE_RATES`: whoever shares the core lowers it, and so does a clock that falls while wide
+vectors compute and at no other time. Units kept full tell that clock: where they do clearly less
+than their number in a cycle of the chain's, the clock is theirs. The latency chain's time in cycles,
+rounded, is the latency: no assumption is needed about how many units there are, nor about it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ftuner.codegen.llvm.microbenchmarks import (
     SINK_BYTES,
     VECTOR_ISAS,
     Microbenchmarks,
+    VectorIsa,
 )
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
@@ -59,10 +60,10 @@ _PLAUSIBLE: Mapping[str, tuple[tuple[float, float], float]] = {
 that seems to do something else: one unit of everything. Stores are not measured."""
 
 _ISSUE_RATES = (0.5, 1.0, 2.0, 3.0, 4.0)
-_SNAP = 0.12
-"""How far a measured rate may lie from one of `_ISSUE_RATES`, relatively, to be taken for it: more
-than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the way from 3 to
-4."""
+_SHORT = 0.12
+"""How far a rate may lie above one of `_ISSUE_RATES`, or below for the clock to stay the chain's,
+relatively: more than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the
+way from 3 to 4."""
 
 _RUN_S = 60e-6
 """At least, and at most twice as long; 1 % of it are the call and the timer."""
@@ -108,7 +109,7 @@ def probe(facts: SystemFacts, threads: int, synchronise_s: float) -> CpuHardware
     buffer = _Buffer(facts, cores)
     rates, bandwidths = _measure_one_core(facts, kernels, buffer)
     together = _measure_together(facts, kernels[-1], buffer, bandwidths)
-    clock_hz, clock_provenance = _clock(rates[-1])
+    clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1])
     done = time.perf_counter()
     _LOG.info(
         "probed %s in %.0f ms, of which compiling %.0f ms",
@@ -343,37 +344,43 @@ def _within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= value <= bounds[1]
 
 
-def _snapped(rate: float) -> float:
-    """The issue rate that a measured one stands for, or the measured one if it is near none."""
-    nearest = min(_ISSUE_RATES, key=lambda r: abs(rate / r - 1))
-    return nearest if abs(rate / nearest - 1) <= _SNAP else rate
-
-
-def _load_ports(rate: float) -> float:
-    """The issue rate that a measured rate of loads stands for: the next one, because whoever shares
-    the core lowers it (1.0 to 1.65 were seen on two ports of Intel Emerald Rapids)."""
-    if rate < _ISSUE_RATES[0] * (1 - _SNAP):
+def _issue_rate(rate: float) -> float:
+    """The issue rate that a measured one stands for: the next one (of two load ports 1.0 to 1.65
+    were seen on Intel Emerald Rapids and Ice Lake), or the measured one if it is below all."""
+    if rate < _ISSUE_RATES[0] * (1 - _SHORT):
         return rate
-    return min((r for r in _ISSUE_RATES if r >= rate * (1 - _SNAP)), default=rate)
+    return min((r for r in _ISSUE_RATES if r >= rate * (1 - _SHORT)), default=rate)
 
 
-def _clock(rates: _Rates) -> tuple[float, str]:
+def _multiply_adds(isa: VectorIsa, rate: float) -> float:
+    """The multiply-adds in a cycle that a measured rate stands for. Units are whole, and a multiply
+    and an add apart are two operations: three units do one and a half of them."""
+    operations = 1 if isa.fused else 2
+    return _issue_rate(operations * rate) / operations
+
+
+def _clock(isa: VectorIsa, rates: _Rates) -> tuple[float, str]:
     """Clock under load of the ISA that `rates` are of, in Hz, and its provenance."""
     clock_hz = rates.scalar_clock_hz
     if not _within(clock_hz, _CLOCK_RANGE_HZ):
         return _ASSUMED_CLOCK_HZ, "assumed"
-    # Where the units were kept full, they tell the clock as well: whichever was disturbed less.
-    per_cycle = _snapped(rates.multiply_adds_per_s / clock_hz)
-    return max(clock_hz, rates.multiply_adds_per_s / per_cycle), "probed"
+    of_units = rates.multiply_adds_per_s / _multiply_adds(isa, rates.multiply_adds_per_s / clock_hz)
+    if of_units < clock_hz * (1 - _SHORT):
+        return of_units, "probed"
+    # Both tell the same clock: whichever was disturbed less.
+    return max(clock_hz, of_units), "probed"
 
 
 def _isa(kernels: Microbenchmarks, rates: _Rates) -> Isa:
     # Per cycle of this ISA's own clock, should a wider one run slower.
-    clock_hz, _ = _clock(rates)
+    clock_hz, _ = _clock(kernels.isa, rates)
     measured = {
-        "fma_per_cycle": _snapped(rates.multiply_adds_per_s / clock_hz),
-        "fma_latency_cycles": float(round(clock_hz / rates.chain_steps_per_s)),
-        "load_per_cycle": _load_ports(rates.loads_per_s / clock_hz),
+        "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz),
+        # One chain leaves the units nearly idle: it keeps the integers' clock.
+        "fma_latency_cycles": float(
+            round(max(clock_hz, rates.scalar_clock_hz) / rates.chain_steps_per_s)
+        ),
+        "load_per_cycle": _issue_rate(rates.loads_per_s / clock_hz),
     }
     provenance = dict.fromkeys(("vector_bytes", "vector_registers", "fused", "masked"), "datasheet")
     for name, (bounds, assumed) in _PLAUSIBLE.items():
