@@ -376,27 +376,3 @@ INT8_SUBJECT = "ftuner, int8"
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (FTuner, NumPy, Torch, TorchCompile, OnnxRuntime, OpenVino)
 }
-
-
-def peak_flops_per_s(threads: int) -> float | None:
-    """Float32 peak of `threads` cores by ftuner's hardware model; None without ftuner."""
-    if not FTuner().available():
-        return None
-    hardware: Any = importlib.import_module("ftuner").hardware()
-    float32 = importlib.import_module("ftuner.core.dtype").FLOAT32
-    cores = min(threads, hardware.cores)
-    return float(hardware.peak_flops_per_s(hardware.widest, float32, cores))
-
-
-def bound_s(flops: int, moved_bytes: int, level: str, threads: int) -> float | None:
-    """The least time of some work on operands that a memory level holds, under ftuner's roofline;
-    None without ftuner."""
-    if not FTuner().available():
-        return None
-    hardware: Any = importlib.import_module("ftuner").hardware()
-    float32 = importlib.import_module("ftuner.core.dtype").FLOAT32
-    machine = importlib.import_module("ftuner.cost.work").Machine
-    roofline_of = importlib.import_module("ftuner.report.roofline").roofline_of
-    cores = min(threads, hardware.cores)
-    line = roofline_of(flops, moved_bytes, 1.0, float32, machine(hardware, hardware.widest, cores))
-    return flops / next(r.attainable_flops_per_s for r in line.roofs if r.level == level)

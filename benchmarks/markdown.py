@@ -11,6 +11,12 @@ def number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
+def both(by_minima: float | None, paired: float | None) -> str:
+    """A share by minima and within rounds, or the former alone where rounds do not tell it."""
+    known = paired is not None and not math.isnan(paired)
+    return f"{number(by_minima)} / {number(paired)}" if known else number(by_minima)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """The lines of a table, and an empty one."""
     yield "| " + " | ".join(head) + " |"

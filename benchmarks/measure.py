@@ -30,12 +30,11 @@ from benchmarks.engines import (
     Array,
     Call,
     Engine,
-    bound_s,
-    peak_flops_per_s,
 )
+from benchmarks.limits import MULTIPLY_ADDS, READS, Limit, Limits, share
 from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.results import SCHEMA, compare, save
-from benchmarks.timing import Settings, measure
+from benchmarks.timing import Settings, Timing, measure
 
 log = logging.getLogger(__name__)
 
@@ -138,18 +137,23 @@ def check_calls(operands: Sequence[tuple[Array, ...]], calls: Sequence[Call], fl
         check(out, x, *rest)
 
 
+def fractions(of: str, timing: Timing, *limits: Timing) -> dict[str, float]:
+    """What results keep of an engine's share of some limits, which are called `of` together."""
+    by_minima, paired = share(timing, *limits)
+    return {f"fraction_of_{of}": by_minima, f"fraction_of_{of}_paired": paired}
+
+
 def run_case(
     case: Case,
     operands: Sequence[tuple[Array, ...]],
     calls: Mapping[str, Sequence[Call]],
     settings: Settings,
     seed: int,
-    peak: float | None = None,
-    least_s: float | None = None,
+    limits: Mapping[str, Sequence[Limit]] | None = None,
 ) -> dict[str, Any]:
     """Check and time one case; the result as JSON. An engine with a wrong output is refused: it is
-    not timed, and its entry says why. `peak` in operations a second and `least_s`, the least time
-    that the machine could take, if they are known."""
+    not timed, and its entry says why. `limits`: what the machine lets through of the case's
+    operations and bytes, by `limits.MULTIPLY_ADDS` and `limits.READS`, timed beside the engines."""
     engines: dict[str, dict[str, Any]] = {}
     right: dict[str, Sequence[Call]] = {}
     for name, engine_calls in calls.items():
@@ -161,12 +165,15 @@ def run_case(
         else:
             right[name] = engine_calls
     rng = random.Random(f"{seed} {case.label}")
-    timings = measure(right, settings, rng)
+    timings = measure(right | dict(limits or {}), settings, rng)
+    timed = {name: timings.pop(name) for name in limits or ()}
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
-        engines[name]["fraction_of_peak"] = peak and case.flops / timing.min_s / peak
-        engines[name]["fraction_of_bound"] = least_s and least_s / timing.min_s
+        if timed:
+            engines[name] |= fractions("peak", timing, timed[MULTIPLY_ADDS])
+            engines[name] |= fractions("bound", timing, *timed.values())
     result = {"case": asdict(case), "label": case.label, "flops": case.flops, "engines": engines}
+    result["limits"] = {name: timing.to_json() for name, timing in timed.items()}
     return result | compare(engines, SUBJECT)
 
 
@@ -191,7 +198,7 @@ def run(request: Request) -> dict[str, Any]:
         log.warning("not available here: %s", ", ".join(missing))
     engines = [engine for engine in engines if engine.name not in missing]
     here = machine.describe()
-    peak = peak_flops_per_s(request.threads) if SUBJECT in request.engines else None
+    limits = Limits(request.threads) if SUBJECT in request.engines else None
     cases = request.cases()
     results: list[dict[str, Any]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -209,13 +216,13 @@ def run(request: Request) -> dict[str, Any]:
                     if not isinstance(group, BatchMatmulGroup):
                         group = BatchMatmulGroup(case, engines, request.threads, request.seed)
                     operands, calls = group.bind(case, copies)
-                level = here.level_holding(copies * case.rotated_bytes)
-                least_s = peak and bound_s(case.flops, case.moved_bytes, level, request.threads)
-                result = run_case(
-                    case, operands, calls, request.settings, request.seed, peak, least_s
-                )
+                of_case = limits and {
+                    MULTIPLY_ADDS: limits.multiply_adds(case.flops),
+                    READS: limits.reads(case.moved_bytes, copies),
+                }
+                result = run_case(case, operands, calls, request.settings, request.seed, of_case)
                 result["copies"] = copies
-                result["operands_level"] = level
+                result["operands_level"] = here.level_holding(copies * case.rotated_bytes)
                 results.append(result)
                 progress.update(task, advance=1, description=case.label)
     return header(request.kind, request.set_name, request.threads, here) | {

@@ -24,8 +24,9 @@ import numpy.typing as npt
 import typer
 
 from benchmarks import machine
-from benchmarks.engines import SUBJECT, peak_flops_per_s
-from benchmarks.measure import header
+from benchmarks.engines import SUBJECT
+from benchmarks.limits import MULTIPLY_ADDS, Limits
+from benchmarks.measure import fractions, header
 from benchmarks.minilm import EMBEDDING, VOCABULARY, flops, model_path, torch_encoder
 from benchmarks.results import compare, load, save
 from benchmarks.run import console, environment, results_here, table
@@ -146,7 +147,7 @@ def inputs(shape: Shape, rng: np.random.Generator) -> Feeds:
 
 def run_shape(
     shape: Shape, bound: Mapping[str, Callable[[Feeds], Callable[[], Array]]],
-    settings: Settings, peak: float | None,
+    settings: Settings, limits: Limits,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and time one shape; the result as JSON."""
     rng = np.random.default_rng([shape.batch, shape.length])
@@ -172,11 +173,13 @@ def run_shape(
         else:
             engines[name] = {"refused": f"differs by {difference.max():.2g}"}
     operations = flops(shape.batch, shape.length)
+    right[MULTIPLY_ADDS] = limits.multiply_adds(operations)
     timings = measure(right, settings, random.Random(shape.label))
+    peak = timings.pop(MULTIPLY_ADDS)
     for name, timing in timings.items():
-        engines[name] = timing.to_json(timings.get(SUBJECT))
-        engines[name]["fraction_of_peak"] = peak and operations / timing.min_s / peak
+        engines[name] = timing.to_json(timings.get(SUBJECT)) | fractions("peak", timing, peak)
     result = {"case": asdict(shape), "label": shape.label, "flops": operations, "engines": engines}
+    result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
     result |= {"first_s": firsts[0], "tenth_s": firsts[-1]}
     return result | compare(engines, SUBJECT)
 
@@ -184,7 +187,7 @@ def run_shape(
 def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str, Any]:
     """Measure all shapes in this process; the document."""
     bound = {name: ENGINES[name](threads) for name in names}
-    peak = peak_flops_per_s(threads)
+    limits = Limits(threads)
     shapes = [Shape(batch, length) for batch, lengths in BATCHES.items() for length in lengths]
     # In no order: a length comes after others that are longer and shorter.
     random.Random(0).shuffle(shapes)
@@ -192,7 +195,7 @@ def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str
     bound[SUBJECT](inputs(Shape(8, 256), np.random.default_rng(0)))()
     results = []
     for shape in shapes:
-        results.append(run_shape(shape, bound, settings, peak))
+        results.append(run_shape(shape, bound, settings, limits))
         ratio = results[-1]["ratio"]
         console.print(f"{shape.label:>8}  {ratio:.3f}  {results[-1]['best_peer']}")
     results.sort(key=lambda r: (r["case"]["batch"], r["case"]["length"]))

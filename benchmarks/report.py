@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.engines import INT8_SUBJECT, SUBJECT
-from benchmarks.markdown import number, table
+from benchmarks.markdown import both, number, table
 from benchmarks.report_gpu import KIND as GPU
 from benchmarks.report_gpu import chapter as gpu_chapter
 from benchmarks.report_models import by_length, draw_latency, starts
@@ -65,7 +65,7 @@ def _overview(documents: Sequence[Document]) -> Iterator[str]:
                 f"{s.least_paired[1]:.2f} ({s.least_paired[0]})" if s.least_paired else "–",
                 str(s.wins),
                 str(len(s.losses)),
-                number(s.fraction_of_peak),
+                both(s.fraction_of_peak, s.fraction_of_peak_paired),
             )
         )
     yield "### Against the best peer at each shape"
@@ -146,17 +146,18 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
         return
     yield "### By rows"
     yield ""
+    kinds = ("peak", "peak_paired", "bound", "bound_paired")
     cells: dict[int, list[str]] = {}
     for document in chosen:
-        groups: dict[int, list[tuple[float, float, float]]] = {}
+        groups: dict[int, list[tuple[float, ...]]] = {}
         for result in document["cases"]:
             if result["ratio"] is not None:
                 own = result["engines"][SUBJECT]
-                shares = own["fraction_of_peak"], own.get("fraction_of_bound", math.nan)
+                shares = (own.get(f"fraction_of_{kind}", math.nan) for kind in kinds)
                 groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
         for m, found in groups.items():
-            means = (geomean(values) for values in zip(*found, strict=True))
-            cells.setdefault(m, []).extend(number(mean) for mean in means)
+            ratio, *shares = (geomean(values) for values in zip(*found, strict=True))
+            cells.setdefault(m, []).extend((number(ratio), both(*shares[:2]), both(*shares[2:])))
     columns = ("ratio", "share of peak", "share of bound")
     titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
     rows = ((str(m), *own) for m, own in sorted(cells.items()))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.engines import SUBJECT
+from benchmarks.markdown import both
 from benchmarks.results import Document
 
 
@@ -18,12 +19,12 @@ def by_length(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
         threads = f"{document['threads']} thread{'s' if document['threads'] > 1 else ''}"
         head += [f"ratio, {threads}", "best peer", "share of peak", "first call / tenth"]
         for result in document["cases"]:
-            share = result["engines"][SUBJECT].get("fraction_of_peak")
+            own = result["engines"][SUBJECT]
             row = cells.setdefault(result["label"], [])
             row += [
                 f"{result['ratio']:.2f}",
                 result["best_peer"],
-                "–" if share is None else f"{share:.2f}",
+                both(own.get("fraction_of_peak"), own.get("fraction_of_peak_paired")),
                 f"{result['first_s'] / result['tenth_s']:.2f}",
             ]
     yield tuple(head)

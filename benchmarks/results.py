@@ -75,11 +75,13 @@ class Summary:
     """Label, engine and reason of the outputs that were wrong."""
     fraction_of_peak: float
     """Geometric mean of the subject's share of the machine's peak; NaN if not known."""
+    fraction_of_peak_paired: float
+    """The same within rounds; NaN where the peak was not timed beside."""
 
 
 def summarise(document: Document, subject: str = "ftuner") -> Summary:
     """The summary of one gemm or bmm document."""
-    ratios, medians, fractions = [], [], []
+    ratios, medians, fractions, fractions_paired = [], [], [], []
     paired: list[tuple[str, float]] = []
     per_peer: dict[str, list[float]] = {}
     refused = []
@@ -97,6 +99,8 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
         own = engines[subject]
         if own["fraction_of_peak"]:
             fractions.append(own["fraction_of_peak"])
+        if own.get("fraction_of_peak_paired"):
+            fractions_paired.append(own["fraction_of_peak_paired"])
         for name, entry in engines.items():
             if name != subject and "min_s" in entry:
                 per_peer.setdefault(name, []).append(entry["min_s"] / own["min_s"])
@@ -114,6 +118,7 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
         per_peer={name: geomean(values) for name, values in per_peer.items()},
         refused=tuple(refused),
         fraction_of_peak=geomean(fractions),
+        fraction_of_peak_paired=geomean(fractions_paired),
     )
 
 

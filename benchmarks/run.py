@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.engines import ENGINES, SUBJECT
 from benchmarks.machine import describe
+from benchmarks.markdown import both
 from benchmarks.measure import Request
 from benchmarks.results import Document, load, summarise
 from benchmarks.timing import Settings
@@ -69,7 +70,7 @@ def table(document: Document) -> Table:
     shown.caption = (
         f"wins {summary.wins}, losses {lost}; by medians {summary.geomean_median:.3f}; "
         f"paired {summary.geomean_paired:.3f}; "
-        f"share of peak {summary.fraction_of_peak:.3f}"
+        f"share of peak {both(summary.fraction_of_peak, summary.fraction_of_peak_paired)}"
     )
     return shown
 

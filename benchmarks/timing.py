@@ -26,7 +26,7 @@ Call = Callable[[], object]
 class Settings:
     """How long to measure. Every number is a choice of this suite."""
 
-    budget_s_per_engine: float = 0.4
+    budget_s_per_engine: float = 0.3
     """Wall-clock time for one case, over its engines; rounds stop when it is spent."""
     burst_s: float = 1e-3
     """A burst lasts at least this long."""

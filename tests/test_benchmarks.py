@@ -8,6 +8,7 @@ import random
 import threading
 from dataclasses import asdict
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -79,6 +80,23 @@ class Absent(Engine):
         raise AssertionError("prepared though not available")
 
 
+class NoWork:
+    """Limits that do nothing, and know what they were asked for."""
+
+    asked: ClassVar[list[tuple[str, int, int]]] = []
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def multiply_adds(self, flops):
+        self.asked.append(("multiply-adds", flops, 1))
+        return [lambda: None]
+
+    def reads(self, size, copies):
+        self.asked.append(("reads", size, copies))
+        return [lambda: None] * copies
+
+
 SETTINGS = Settings(budget_s_per_engine=0.0, burst_s=1e-5, min_rounds=2, max_rounds=3)
 
 
@@ -87,10 +105,7 @@ def fakes(monkeypatch):
     """The registry of engines, made up, and a machine whose L2 holds nothing."""
     engines = {engine.name: engine for engine in (Fast, NumPy, Wrong, Absent)}
     monkeypatch.setattr(measure, "ENGINES", engines)
-    monkeypatch.setattr(measure, "peak_flops_per_s", lambda threads: 1e12 * threads)
-    monkeypatch.setattr(
-        measure, "bound_s", lambda flops, moved, level, threads: moved / (1e9 * threads)
-    )
+    monkeypatch.setattr(measure, "Limits", NoWork)
     here = Machine("Some CPU", "x86_64", "Linux", 2, {"L1": 1 << 15, "L2": 1 << 19})
     monkeypatch.setattr(measure.machine, "describe", lambda: here)
 
@@ -292,10 +307,14 @@ def test_run_refuses_the_wrong_and_reports_the_absent(fakes, tmp_path):
         own, peer = case["engines"]["ftuner"], case["engines"]["numpy"]
         assert 0.0 < own["min_s"] <= own["median_s"]
         assert own["rounds"] == peer["rounds"]
-        assert own["fraction_of_peak"] == pytest.approx(case["flops"] / own["min_s"] / 1e12)
+        least = {name: entry["min_s"] for name, entry in case["limits"].items()}
+        assert own["fraction_of_peak"] == least["multiply-adds"] / own["min_s"]
+        assert own["fraction_of_bound"] == max(least.values()) / own["min_s"]
+        assert own["fraction_of_bound_paired"] >= own["fraction_of_peak_paired"] > 0.0
         m, n, k = (case["case"][extent] for extent in "mnk")
         moved = 4 * (m * k + n * k + n + m * n)
-        assert own["fraction_of_bound"] == pytest.approx(moved / own["min_s"] / 1e9)
+        assert ("multiply-adds", case["flops"], 1) in NoWork.asked
+        assert ("reads", moved, case["copies"]) in NoWork.asked
         assert case["ratio"] == peer["min_s"] / own["min_s"]
     summary = results.summarise(made)
     assert summary.cases == 2

@@ -10,8 +10,8 @@ How the numbers follow. Integer `add` and `xor` take one cycle on every core kno
 chain tells the clock. What a core issues in such a cycle, multiply-adds or loads, is taken for the
 next of `_ISSUE_RATES`: whoever shares the core lowers it, and so does a clock that falls while wide
 vectors compute and at no other time. Units kept full tell that clock: where they do clearly less
-than their number in a cycle of the chain's, the clock is theirs. The latency chain's time in cycles,
-rounded, is the latency: no assumption is needed about how many units there are, nor about it.
+than their number in a cycle of the chain's, the clock is theirs. The latency chain's time in
+cycles, rounded, is the latency: nothing is assumed of how many units there are, nor of it.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ SINK_BYTES = 4096
 """Room that the largest set of accumulators fits in (24 vectors of 64 bytes)."""
 
 _READ_VECTORS = 8
+READ_BYTES = 512
+"""What `read` reads a multiple of: its vectors, at the widest."""
 _I64 = ir.IntType(64)
 _PTR = ir.PointerType()
 
@@ -58,17 +60,19 @@ class Microbenchmarks:
 
     `clock`: `CHAIN_STEPS` dependent integer operations of one cycle each. `issue`: `ISSUE_STEPS`
     multiply-adds of float32 vectors in each of `chains` independent chains. `latency`:
-    `CHAIN_STEPS` of them in one chain. `read`: all of the data, a multiple of 512 bytes, aligned to
-    64, once."""
+    `CHAIN_STEPS` of them in one chain. `read`: all of the data, a multiple of `READ_BYTES`, aligned
+    to 64, once."""
 
     def __init__(self, name: str, isa: VectorIsa) -> None:
         self.name, self.isa = name, isa
         self.chains = _chains(isa)
         self._object = LoadedObject([compile_object(emit(isa), host_target(name))], SYMBOLS)
+        self.addresses = self._object.addresses
+        """Of each function, for native callers."""
         i64, address = ctypes.c_int64, ctypes.c_void_p
         # Called this way a function runs without Python's global lock.
         prototype = ctypes.CFUNCTYPE(None, address, i64, i64, address)
-        self._functions: dict[str, Any] = {s: prototype(self._object.addresses[s]) for s in SYMBOLS}
+        self._functions: dict[str, Any] = {s: prototype(self.addresses[s]) for s in SYMBOLS}
 
     def bind(
         self, symbol: str, data: int, size: int, repeats: int, sink: int

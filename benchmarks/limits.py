@@ -1,0 +1,144 @@
+"""What the machine lets through at most, timed in the same rounds as the engines: multiply-adds
+that wait for no memory, and reads that compute nothing.
+
+A shared machine changes from one second to the next, and a peak that was measured at another time
+is not what an engine could have reached. ftuner's probe has both as micro-benchmarks; here its
+thread pool runs them, as it runs a product.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+
+from benchmarks.timing import Timing
+from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, SLOT_BYTES
+from ftuner.codegen.llvm.build import I64, PTR, VOID, at, call_address, const, pointer_slot, slot
+from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.microbenchmarks import (
+    ISSUE_STEPS,
+    READ_BYTES,
+    SINK_BYTES,
+    VECTOR_ISAS,
+    Microbenchmarks,
+)
+from ftuner.codegen.llvm.pool import JOB_TYPE
+from ftuner.core.dtype import FLOAT32
+from ftuner.runtime.session import default_session
+
+Limit = Callable[[], object]
+
+MULTIPLY_ADDS, READS = "multiply-adds", "reads"
+"""The names of the limits among what is timed."""
+LINE_BYTES = 64
+FILL = 0x3F
+"""Byte of all memory. As float32 it is 0.747: sums neither overflow nor become subnormal."""
+CHUNKS_OF_WORKER = 8
+"""What several workers do is cut into chunks that they take one by one, as ftuner's own work is: a
+worker that the system holds up does not hold up the others."""
+_JOB = "limit"
+
+
+class _Table:
+    """Slots of what all workers are told."""
+
+    FUNCTION, FIRST, STEP, SIZE, REPEATS, SINKS, CHUNKS, TAKEN, COUNT = range(9)
+
+
+def _job() -> ir.Module:
+    """`void limit(table, worker)`: calls the function for one chunk after the other."""
+    module = ir.Module("limits")
+    function = ir.Function(module, JOB_TYPE, _JOB)
+    table, worker = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    micro = pointer_slot(builder, table, _Table.FUNCTION)
+    first, sinks = (pointer_slot(builder, table, i) for i in (_Table.FIRST, _Table.SINKS))
+    numbers = (_Table.STEP, _Table.SIZE, _Table.REPEATS, _Table.CHUNKS)
+    step, size, repeats, chunks = (slot(builder, table, i) for i in numbers)
+    sink = at(builder, sinks, builder.mul(worker, const(SINK_BYTES)))
+    taken = at(builder, table, _Table.TAKEN * SLOT_BYTES)
+    take, work, done = (function.append_basic_block(name) for name in ("take", "work", "done"))
+    builder.branch(take)
+    builder.position_at_end(take)
+    number = builder.atomic_rmw("add", taken, const(1), "seq_cst")
+    builder.cbranch(builder.icmp_signed("<", number, chunks), work, done)
+    builder.position_at_end(work)
+    place = at(builder, first, builder.mul(number, step))
+    kind = ir.FunctionType(VOID, [PTR, I64, I64, PTR])
+    call_address(builder, kind, micro, [place, size, repeats, sink])
+    builder.branch(take)
+    builder.position_at_end(done)
+    builder.ret_void()
+    return module
+
+
+def _aligned(size: int) -> tuple[np.ndarray, int]:
+    """Memory of so many bytes that have been written, and where its first cache line begins."""
+    memory = np.full(size + LINE_BYTES, FILL, np.uint8)
+    return memory, -(-memory.ctypes.data // LINE_BYTES) * LINE_BYTES
+
+
+class Limits:
+    """The limits of `threads` workers of ftuner's pool, with the widest vectors that there are."""
+
+    def __init__(self, threads: int) -> None:
+        session = default_session()
+        hardware, isa = session.hardware, session.hardware.widest
+        self._threads = threads
+        self._chunks = CHUNKS_OF_WORKER * threads if threads > 1 else 1
+        self._pool = session.backend.runtime.pool
+        with self._pool.lock:
+            if not self._pool.grow(threads):
+                raise RuntimeError(f"no {threads} workers to be had")
+        self._micro = Microbenchmarks(isa.name, VECTOR_ISAS[hardware.architecture][isa.name])
+        self._flops_of_repeat = 2 * ISSUE_STEPS * self._micro.chains * isa.lanes(FLOAT32)
+        self._code = LoadedObject([compile_object(_job(), host_target(isa.name))], [_JOB])
+        run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
+        self._run = run(session.backend.runtime.addresses[POOL_RUN_SYMBOL])
+
+    def multiply_adds(self, flops: int) -> list[Limit]:
+        """At least so many operations of float32: one call."""
+        repeats = -(-flops // (self._chunks * self._flops_of_repeat))
+        memory, first = _aligned(READ_BYTES)
+        return [self._call("issue", first, 0, READ_BYTES, repeats, memory)]
+
+    def reads(self, size: int, copies: int) -> list[Limit]:
+        """At least so many bytes read once: a call for each copy."""
+        chunk = -(-size // (self._chunks * READ_BYTES)) * READ_BYTES
+        memory, first = _aligned(copies * self._chunks * chunk)
+        places = (first + i * self._chunks * chunk for i in range(copies))
+        return [self._call("read", place, chunk, chunk, 1, memory) for place in places]
+
+    def _call(
+        self, symbol: str, first: int, step: int, size: int, repeats: int, memory: np.ndarray
+    ) -> Limit:
+        sinks, sink = _aligned(self._threads * SINK_BYTES)
+        table = np.zeros(_Table.COUNT, np.int64)
+        table[_Table.FUNCTION] = self._micro.addresses[symbol]
+        table[_Table.FIRST], table[_Table.STEP], table[_Table.SIZE] = first, step, size
+        table[_Table.REPEATS], table[_Table.SINKS] = repeats, sink
+        table[_Table.CHUNKS] = self._chunks
+        held = (memory, sinks, table)
+        job, address = self._code.addresses[_JOB], table.ctypes.data
+
+        def call() -> object:
+            table[_Table.TAKEN] = 0
+            with self._pool.lock:
+                self._run(self._pool.address, job, address, self._threads, 0, 0)
+            return held
+
+        return call
+
+
+def share(engine: Timing, *limits: Timing) -> tuple[float, float]:
+    """The part that an engine reaches of the longest of some limits, timed in the same rounds: by
+    minima, and the median over the rounds of the part within a round."""
+    longest = [max(samples) for samples in zip(*(t.samples_s for t in limits), strict=True)]
+    pairs = zip(longest, engine.samples_s, strict=True)
+    by_minima = max(limit.min_s for limit in limits) / engine.min_s
+    return by_minima, statistics.median(limit / own for limit, own in pairs)
