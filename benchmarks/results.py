@@ -97,7 +97,7 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
         if result.get("ratio_paired"):
             paired.append((result["label"], result["ratio_paired"]))
         own = engines[subject]
-        if own["fraction_of_peak"]:
+        if own.get("fraction_of_peak"):
             fractions.append(own["fraction_of_peak"])
         if own.get("fraction_of_peak_paired"):
             fractions_paired.append(own["fraction_of_peak_paired"])

@@ -7,6 +7,8 @@ alone, the common case, costs a few microseconds a candidate. The terms are thos
 
 from __future__ import annotations
 
+import math
+
 from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
 from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, STRIDED
@@ -337,9 +339,15 @@ class Option:
             l3_s = (a_bytes * passes + b_bytes + c_bytes) / self._rate_l3
             if footprint > self._machine.last_cache_bytes:
                 dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
-        missing_s = self._fetch_s - self._step_s * first
-        if missing_s > 0.0:
-            stall_s += missing_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
+        if self._fetch_s > 0.0:
+            first_s = self._step_s * first
+            waiting_s = max(self._fetch_s - first_s, 0.0)
+            if self._parts_m > 1:
+                # Workers that read the same panels wait for each of them, and cannot help each
+                # other: neither computing nor fetching hides all of the other. Measured on Intel
+                # Ice Lake, 24 rows on two workers: 1.1 to 1.4 times as fast with n cut.
+                waiting_s = math.hypot(first_s, self._fetch_s) - first_s
+            stall_s += waiting_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         return issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s
 
