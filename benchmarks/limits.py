@@ -8,19 +8,17 @@ thread pool runs them, as it runs a product.
 
 from __future__ import annotations
 
-import ctypes
-import statistics
 from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
 
-from benchmarks.timing import Timing
 from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, SLOT_BYTES
 from ftuner.codegen.llvm.build import I64, PTR, VOID, at, call_address, const, pointer_slot, slot
 from ftuner.codegen.llvm.jit import compile_object, host_target
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.microbenchmarks import (
+    FILL,
     ISSUE_STEPS,
     READ_BYTES,
     SINK_BYTES,
@@ -29,18 +27,14 @@ from ftuner.codegen.llvm.microbenchmarks import (
 )
 from ftuner.codegen.llvm.pool import JOB_TYPE
 from ftuner.core.dtype import FLOAT32
+from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.session import default_session
+from ftuner.runtime.threads import RUN_TYPE
 
 Limit = Callable[[], object]
+"""Does it once."""
 
-MULTIPLY_ADDS, READS = "multiply-adds", "reads"
-"""The names of the limits among what is timed."""
 LINE_BYTES = 64
-FILL = 0x3F
-"""Byte of all memory. As float32 it is 0.747: sums neither overflow nor become subnormal."""
-CHUNKS_OF_WORKER = 8
-"""What several workers do is cut into chunks that they take one by one, as ftuner's own work is: a
-worker that the system holds up does not hold up the others."""
 _JOB = "limit"
 
 
@@ -84,13 +78,16 @@ def _aligned(size: int) -> tuple[np.ndarray, int]:
 
 
 class Limits:
-    """The limits of `threads` workers of ftuner's pool, with the widest vectors that there are."""
+    """The limits of `threads` workers of ftuner's pool, with the widest vectors that there are.
+
+    What several workers do is cut into chunks that they take one by one, as ftuner's own work is: a
+    worker that the system holds up does not hold up the others."""
 
     def __init__(self, threads: int) -> None:
         session = default_session()
         hardware, isa = session.hardware, session.hardware.widest
         self._threads = threads
-        self._chunks = CHUNKS_OF_WORKER * threads if threads > 1 else 1
+        self._most_chunks = CHUNKS_A_WORKER * threads if threads > 1 else 1
         self._pool = session.backend.runtime.pool
         with self._pool.lock:
             if not self._pool.grow(threads):
@@ -98,31 +95,38 @@ class Limits:
         self._micro = Microbenchmarks(isa.name, VECTOR_ISAS[hardware.architecture][isa.name])
         self._flops_of_repeat = 2 * ISSUE_STEPS * self._micro.chains * isa.lanes(FLOAT32)
         self._code = LoadedObject([compile_object(_job(), host_target(isa.name))], [_JOB])
-        run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
-        self._run = run(session.backend.runtime.addresses[POOL_RUN_SYMBOL])
+        self._run = RUN_TYPE(session.backend.runtime.addresses[POOL_RUN_SYMBOL])
 
     def multiply_adds(self, flops: int) -> list[Limit]:
         """At least so many operations of float32: one call."""
-        repeats = -(-flops // (self._chunks * self._flops_of_repeat))
+        chunks, repeats = self._cut(flops, self._flops_of_repeat)
         memory, first = _aligned(READ_BYTES)
-        return [self._call("issue", first, 0, READ_BYTES, repeats, memory)]
+        return [self._call("issue", first, 0, READ_BYTES, repeats, chunks, memory)]
 
     def reads(self, size: int, copies: int) -> list[Limit]:
         """At least so many bytes read once: a call for each copy."""
-        chunk = -(-size // (self._chunks * READ_BYTES)) * READ_BYTES
-        memory, first = _aligned(copies * self._chunks * chunk)
-        places = (first + i * self._chunks * chunk for i in range(copies))
-        return [self._call("read", place, chunk, chunk, 1, memory) for place in places]
+        chunks, pieces = self._cut(size, READ_BYTES)
+        step = pieces * READ_BYTES
+        memory, first = _aligned(copies * chunks * step)
+        places = (first + i * chunks * step for i in range(copies))
+        return [self._call("read", place, step, step, 1, chunks, memory) for place in places]
+
+    def _cut(self, work: int, piece: int) -> tuple[int, int]:
+        """The chunks of some work, and the pieces of each."""
+        pieces = -(-work // piece)
+        chunks = min(self._most_chunks, pieces)
+        return chunks, -(-pieces // chunks)
 
     def _call(
-        self, symbol: str, first: int, step: int, size: int, repeats: int, memory: np.ndarray
-    ) -> Limit:
+        self, symbol: str, first: int, step: int, size: int, repeats: int, chunks: int,
+        memory: np.ndarray,
+    ) -> Limit:  # fmt: skip
         sinks, sink = _aligned(self._threads * SINK_BYTES)
         table = np.zeros(_Table.COUNT, np.int64)
         table[_Table.FUNCTION] = self._micro.addresses[symbol]
         table[_Table.FIRST], table[_Table.STEP], table[_Table.SIZE] = first, step, size
         table[_Table.REPEATS], table[_Table.SINKS] = repeats, sink
-        table[_Table.CHUNKS] = self._chunks
+        table[_Table.CHUNKS] = chunks
         held = (memory, sinks, table)
         job, address = self._code.addresses[_JOB], table.ctypes.data
 
@@ -133,12 +137,3 @@ class Limits:
             return held
 
         return call
-
-
-def share(engine: Timing, *limits: Timing) -> tuple[float, float]:
-    """The part that an engine reaches of the longest of some limits, timed in the same rounds: by
-    minima, and the median over the rounds of the part within a round."""
-    longest = [max(samples) for samples in zip(*(t.samples_s for t in limits), strict=True)]
-    pairs = zip(longest, engine.samples_s, strict=True)
-    by_minima = max(limit.min_s for limit in limits) / engine.min_s
-    return by_minima, statistics.median(limit / own for limit, own in pairs)

@@ -25,12 +25,12 @@ import typer
 
 from benchmarks import machine
 from benchmarks.engines import SUBJECT
-from benchmarks.limits import MULTIPLY_ADDS, Limits
+from benchmarks.limits import Limits
 from benchmarks.measure import fractions, header
 from benchmarks.minilm import EMBEDDING, VOCABULARY, flops, model_path, torch_encoder
 from benchmarks.results import compare, load, save
 from benchmarks.run import console, environment, results_here, table
-from benchmarks.timing import Call, Settings, measure, settle
+from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure, settle
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]

@@ -27,7 +27,7 @@ class Settings:
     """How long to measure. Every number is a choice of this suite."""
 
     budget_s_per_engine: float = 0.3
-    """Wall-clock time for one case, over its engines; rounds stop when it is spent."""
+    """Wall-clock time for one case, over its engines and limits; rounds stop when it is spent."""
     burst_s: float = 1e-3
     """A burst lasts at least this long."""
     burst_calls: int = 3
@@ -61,6 +61,19 @@ class Timing:
             pairs = zip(self.samples_s, subject.samples_s, strict=True)
             kept["paired"] = statistics.median(own / other for own, other in pairs)
         return kept
+
+
+MULTIPLY_ADDS, READS = "multiply-adds", "reads"
+"""The names of what the machine lets through at most (`limits.Limits`), among what is timed."""
+
+
+def share(engine: Timing, *limits: Timing) -> tuple[float, float]:
+    """The part that an engine reaches of the longest of some limits, timed in the same rounds: by
+    minima, and the median over the rounds of the part within a round."""
+    longest = [max(samples) for samples in zip(*(t.samples_s for t in limits), strict=True)]
+    pairs = zip(longest, engine.samples_s, strict=True)
+    by_minima = max(limit.min_s for limit in limits) / engine.min_s
+    return by_minima, statistics.median(limit / own for limit, own in pairs)
 
 
 SETTLE_WINDOW_S = 1e-3

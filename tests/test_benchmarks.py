@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from benchmarks import measure, report, results
+from benchmarks import limits, measure, report, results
 from benchmarks.cases import MAX_COPIES, MAX_ROTATED_BYTES, BatchMatmul, Gemm, rotation_copies
 from benchmarks.cases import select as select_cases
 from benchmarks.engines import Engine, NumPy
@@ -83,10 +83,10 @@ class Absent(Engine):
 class NoWork:
     """Limits that do nothing, and know what they were asked for."""
 
-    asked: ClassVar[list[tuple[str, int, int]]] = []
+    asked: ClassVar[list[tuple[object, ...]]] = []
 
     def __init__(self, threads):
-        self.threads = threads
+        self.asked.append(("threads", threads))
 
     def multiply_adds(self, flops):
         self.asked.append(("multiply-adds", flops, 1))
@@ -105,7 +105,8 @@ def fakes(monkeypatch):
     """The registry of engines, made up, and a machine whose L2 holds nothing."""
     engines = {engine.name: engine for engine in (Fast, NumPy, Wrong, Absent)}
     monkeypatch.setattr(measure, "ENGINES", engines)
-    monkeypatch.setattr(measure, "Limits", NoWork)
+    monkeypatch.setattr(limits, "Limits", NoWork)
+    NoWork.asked.clear()
     here = Machine("Some CPU", "x86_64", "Linux", 2, {"L1": 1 << 15, "L2": 1 << 19})
     monkeypatch.setattr(measure.machine, "describe", lambda: here)
 
@@ -118,6 +119,7 @@ def document(ratios, *, kind="gemm", threads=1):
         engines = {
             name: {"min_s": s, "median_s": 2 * s, "rounds": 5, "calls_per_burst": 3}
             | {"fraction_of_peak": 0.5, "fraction_of_bound": 0.75, "paired": s / 1e-6}
+            | {"fraction_of_peak_paired": 0.25, "fraction_of_bound_paired": 0.375}
             for name, s in (("ftuner", 1e-6), ("a", ratio * 1e-6), ("b", 2 * ratio * 1e-6))
         }
         entry = {"case": asdict(case), "label": case.label, "flops": case.flops}
@@ -313,6 +315,7 @@ def test_run_refuses_the_wrong_and_reports_the_absent(fakes, tmp_path):
         assert own["fraction_of_bound_paired"] >= own["fraction_of_peak_paired"] > 0.0
         m, n, k = (case["case"][extent] for extent in "mnk")
         moved = 4 * (m * k + n * k + n + m * n)
+        assert NoWork.asked[0] == ("threads", 1)
         assert ("multiply-adds", case["flops"], 1) in NoWork.asked
         assert ("reads", moved, case["copies"]) in NoWork.asked
         assert case["ratio"] == peer["min_s"] / own["min_s"]
@@ -434,7 +437,14 @@ def test_report_by_rows():
     assert (
         "| m | ratio, 1 thread | share of peak, 1 thread | share of bound, 1 thread |" in generated
     )
-    assert "| 2 | 3.00 | 0.50 | 0.75 |" in generated
+    assert "| 2 | 3.00 | 0.50 / 0.25 | 0.75 / 0.38 |" in generated
+
+
+def test_report_of_shares_that_were_not_paired():
+    made = document([2.0]) | {"set": "mlp"}
+    own = made["cases"][0]["engines"]["ftuner"]
+    del own["fraction_of_peak_paired"], own["fraction_of_bound_paired"]
+    assert "| 1 | 2.00 | 0.50 | 0.75 |" in report.render([made])
 
 
 def test_report_of_searches():

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from tests.conftest import HOST_ISAS
 
 from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle, bundle_key
+from ftuner.codegen.llvm.compile import compile_bundle
 from ftuner.codegen.llvm.jit import host_target
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache, default_cache
-from ftuner.runtime.compiling import OBJECTS, compile_missing
+from ftuner.runtime.compiling import OBJECTS, _compile_in_processes, compile_missing
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.session import HARDWARE, Session, known_hardware
 
@@ -240,6 +241,23 @@ def test_objects_without_a_folder(tmp_path: Path) -> None:
         objects = compile_missing(small_bundles(), target, Cache(blocked), None)
     assert len(caught) == 1
     assert len(objects) == 2
+
+
+@pytest.mark.parametrize("folder", ["plain", 'it\'s a "folder"'])
+def test_processes_compile_the_same(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they are started, and whatever lies there."""
+    here = tmp_path / folder
+    here.mkdir()
+    for name in ("ftuner", "types", "pickle", "numpy", "llvmlite"):
+        (here / f"{name}.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(here)
+    target, bundles = host_target(HOST_ISAS[0]), small_bundles()
+    found: dict[int, bytes] = {}
+    left = _compile_in_processes(list(enumerate(bundles)), target, 1, found.__setitem__)
+    assert left == []
+    assert [found[i] for i in range(len(bundles))] == [compile_bundle(b, target) for b in bundles]
 
 
 def test_two_processes_share_a_folder(tmp_path: Path) -> None:

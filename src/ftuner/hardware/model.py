@@ -73,7 +73,8 @@ class CpuHardware:
     cores: int
     """Cores that this process may use (affinity and cgroup limits respected)."""
     clock_hz: float
-    """Sustained clock of a core under vector load."""
+    """Sustained clock of a core under load of its widest vectors: where those lower it, narrower
+    ones do more than this clock tells."""
     isas: tuple[Isa, ...]
     """Widest last."""
     levels: tuple[MemoryLevel, ...]

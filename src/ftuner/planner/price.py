@@ -68,7 +68,7 @@ FETCHED_BY_OTHERS = 2.0
 more, that share of the wait is left: the tiles fetch parts of the next panel. Fitted on Intel
 Emerald Rapids, 768 columns by 768 steps, 10 to 96 rows in tiles of 48 and 64 columns: of what the
 first tile falls short of the transfer, 0.9 is waited for with two tiles, 0.6 with three and four,
-and 0.4 with six to eight."""
+and 0.4 with six to eight. (Where m is cut, what is waited for is more than that: see `terms`.)"""
 MAX_MAGNITUDE = 12
 """Bits of the lengths of k from which on entering a tile weighs too little to change a cover."""
 MAX_ROWS = 1 << 62
@@ -344,8 +344,9 @@ class Option:
             waiting_s = max(self._fetch_s - first_s, 0.0)
             if self._parts_m > 1:
                 # Workers that read the same panels wait for each of them, and cannot help each
-                # other: neither computing nor fetching hides all of the other. Measured on Intel
-                # Ice Lake, 24 rows on two workers: 1.1 to 1.4 times as fast with n cut.
+                # other: neither computing nor fetching hides all of the other. A smooth maximum,
+                # fitted on Intel Ice Lake with two workers: 24 rows run 1.1 to 1.4 times as fast
+                # with n cut, and 18 to 22 rows alike either way. Not measured on more.
                 waiting_s = math.hypot(first_s, self._fetch_s) - first_s
             stall_s += waiting_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s

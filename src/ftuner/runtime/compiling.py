@@ -29,15 +29,17 @@ COMPILER_MODULE = "ftuner.codegen.llvm.compile"
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHILD = f"""
-import sys, types
-package = types.ModuleType({PACKAGE.name!r})
+import sys
+sys.path[:] = [path for path in sys.path if path] + [{str(PACKAGE.parent)!r}]
+package = type(sys)({PACKAGE.name!r})
 package.__path__ = [{str(PACKAGE)!r}]
 sys.modules[package.__name__] = package
 from {COMPILER_MODULE} import serve
 serve()
 """
-"""A compiling process. The package's front, which holds all that users ask for, is left out: it
-would be a third of what the process takes to start."""
+"""A compiling process. The folder that it is started in is no place to look for modules: one there
+could take the place of another. The package's front, which holds all that users ask for, is left
+out: it would be a third of what the process takes to start."""
 
 RUNTIME_SIZE = 1000
 """The runtime takes longer to compile than any family."""
@@ -91,11 +93,7 @@ def _compile_in_processes(
         command = [sys.executable, "-c", CHILD]
         item: Work | None = None
         try:
-            # In the folder that holds this package: `-c` looks there first, and a module of the
-            # user's folder cannot take the place of another.
-            with subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PACKAGE.parent
-            ) as child:
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
                 assert child.stdin is not None
                 assert child.stdout is not None
                 while not waiting.empty():

@@ -34,6 +34,7 @@ import numpy as np
 from ftuner.codegen.llvm.jit import ISA_FEATURES
 from ftuner.codegen.llvm.microbenchmarks import (
     CHAIN_STEPS,
+    FILL,
     ISSUE_STEPS,
     SINK_BYTES,
     VECTOR_ISAS,
@@ -65,6 +66,9 @@ _SHORT = 0.12
 relatively: more than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the
 way from 3 to 4."""
 
+_LOADS_SHORT = 0.03
+"""The same for loads, above a rate only. What a core was seen to do of two loads a cycle is half of
+that and a little more, so that little more than one is taken for two."""
 _RUN_S = 60e-6
 """At least, and at most twice as long; 1 % of it are the call and the timer."""
 _ROUNDS = 220
@@ -82,9 +86,6 @@ _DRAM_BUFFER_BYTES = (64 * _MIB, 128 * _MIB)
 """Memory read for the bandwidth of DRAM: `_DRAM_CACHES` times the last cache within these bounds,
 for each instance of the last cache."""
 _PAGE_BYTES = 4096
-_FILL = 0x3F
-"""Byte that the memory is filled with. As float32 it is 0.747: sums neither overflow nor become
-subnormal."""
 
 _Run = Callable[[], object]
 
@@ -169,8 +170,8 @@ class _Buffer:
 
     def _touch(self, thread: int) -> None:
         # Each thread writes its own part first, so that the pages lie near its core.
-        ctypes.memset(self.stream(thread), _FILL, self.stream_bytes)
-        ctypes.memset(self.resident(thread), _FILL, self.resident_bytes)
+        ctypes.memset(self.stream(thread), FILL, self.stream_bytes)
+        ctypes.memset(self.resident(thread), FILL, self.resident_bytes)
 
     def stream(self, thread: int) -> int:
         return self._begin + thread * self.stream_bytes
@@ -223,7 +224,7 @@ class _Rates:
 
     multiply_adds_per_s: float
     scalar_clock_hz: float
-    """Right after multiply-adds: a core that slows down for wide vectors is still slow."""
+    """Right after multiply-adds, when some cores are fast again."""
     chain_steps_per_s: float
     loads_per_s: float
 
@@ -344,12 +345,13 @@ def _within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= value <= bounds[1]
 
 
-def _issue_rate(rate: float) -> float:
-    """The issue rate that a measured one stands for: the next one (of two load ports 1.0 to 1.65
-    were seen on Intel Emerald Rapids and Ice Lake), or the measured one if it is below all."""
+def _issue_rate(rate: float, short: float = _SHORT) -> float:
+    """The issue rate that a measured one stands for: the next one, from which it may lie `short`
+    upwards (of two load ports 1.0 to 1.65 were seen on Intel Emerald Rapids and Ice Lake); or the
+    measured one if it is below or above all."""
     if rate < _ISSUE_RATES[0] * (1 - _SHORT):
         return rate
-    return min((r for r in _ISSUE_RATES if r >= rate * (1 - _SHORT)), default=rate)
+    return min((r for r in _ISSUE_RATES if r >= rate * (1 - short)), default=rate)
 
 
 def _multiply_adds(isa: VectorIsa, rate: float) -> float:
@@ -374,13 +376,12 @@ def _clock(isa: VectorIsa, rates: _Rates) -> tuple[float, str]:
 def _isa(kernels: Microbenchmarks, rates: _Rates) -> Isa:
     # Per cycle of this ISA's own clock, should a wider one run slower.
     clock_hz, _ = _clock(kernels.isa, rates)
+    # What leaves the units nearly idle, one chain or loads, keeps the integers' clock.
+    idle_hz = max(clock_hz, rates.scalar_clock_hz)
     measured = {
         "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz),
-        # One chain leaves the units nearly idle: it keeps the integers' clock.
-        "fma_latency_cycles": float(
-            round(max(clock_hz, rates.scalar_clock_hz) / rates.chain_steps_per_s)
-        ),
-        "load_per_cycle": _issue_rate(rates.loads_per_s / clock_hz),
+        "fma_latency_cycles": float(round(idle_hz / rates.chain_steps_per_s)),
+        "load_per_cycle": _issue_rate(rates.loads_per_s / idle_hz, _LOADS_SHORT),
     }
     provenance = dict.fromkeys(("vector_bytes", "vector_registers", "fused", "masked"), "datasheet")
     for name, (bounds, assumed) in _PLAUSIBLE.items():

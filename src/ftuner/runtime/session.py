@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 ISA_VARIABLE = "FTUNER_ISA"
 HARDWARE = "hardware"
 """Kind of cache entry."""
+PROBE_VERSION = 2
+"""What the probe concludes from what it measured; it changes with that, and kept models of other
+versions are not looked at."""
 SYNCHRONISE_S = 2e-6
 """Seconds to start a job on spinning workers and to wait for them. Measured with an empty job on
 two cores of AMD Zen 3: 1.1 us to 2.4 us."""
@@ -111,7 +114,7 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture that ftuner has no code generator for.
     """
     facts = read_system()
-    key = f"{facts.fingerprint}.json"
+    key = f"{facts.fingerprint}-{PROBE_VERSION}.json"
     data = None if again else cache.read(HARDWARE, key)
     if data is not None:
         try:

@@ -90,7 +90,7 @@ def _stop(
 ) -> None:  # fmt: skip
     with lock:
         if workers:
-            run = _RUN_TYPE(code.addresses[POOL_RUN_SYMBOL])
+            run = RUN_TYPE(code.addresses[POOL_RUN_SYMBOL])
             run(address, None, None, len(workers) + 1, 0, 0)
             for worker in workers:
                 worker.join()
@@ -100,7 +100,7 @@ def _stop(
 
 
 _WORKER_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-_RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
+RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
 _POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 

@@ -80,7 +80,8 @@ def compile_bundle(bundle: Bundle, target: Target) -> bytes:
 
 def serve() -> None:
     """Compile what standard input asks for until it ends. Nothing is garbage-collected meanwhile:
-    modules are full of cycles, and looking for some among them took a tenth of the time."""
+    modules are full of cycles, and looking for some among them took a tenth of the time. All of a
+    library in one process comes to 200 MB, and to 156 with collections."""
     gc.disable()
     requests, results = sys.stdin.buffer, sys.stdout.buffer
     while True:
