@@ -16,6 +16,7 @@ from llvmlite import ir
 from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, SLOT_BYTES
 from ftuner.codegen.llvm.build import I64, PTR, VOID, at, call_address, const, pointer_slot, slot
 from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.k_loop import LINE_BYTES
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.microbenchmarks import (
     FILL,
@@ -34,7 +35,6 @@ from ftuner.runtime.threads import RUN_TYPE
 Limit = Callable[[], object]
 """Does it once."""
 
-LINE_BYTES = 64
 _JOB = "limit"
 
 

@@ -345,8 +345,9 @@ class Option:
             if self._parts_m > 1:
                 # Workers that read the same panels wait for each of them, and cannot help each
                 # other: neither computing nor fetching hides all of the other. A smooth maximum,
-                # fitted on Intel Ice Lake with two workers: 24 rows run 1.1 to 1.4 times as fast
-                # with n cut, and 18 to 22 rows alike either way. Not measured on more.
+                # fitted on Intel Ice Lake with two workers: 24 rows run up to 1.4 times as fast
+                # with n cut, on none of six weights slower, and 18 to 22 rows alike either way.
+                # Not measured on more workers.
                 waiting_s = math.hypot(first_s, self._fetch_s) - first_s
             stall_s += waiting_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s

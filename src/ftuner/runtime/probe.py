@@ -65,10 +65,10 @@ _SHORT = 0.12
 """How far a rate may lie above one of `_ISSUE_RATES`, or below for the clock to stay the chain's,
 relatively: more than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the
 way from 3 to 4."""
-
 _LOADS_SHORT = 0.03
 """The same for loads, above a rate only. What a core was seen to do of two loads a cycle is half of
 that and a little more, so that little more than one is taken for two."""
+
 _RUN_S = 60e-6
 """At least, and at most twice as long; 1 % of it are the call and the timer."""
 _ROUNDS = 220

@@ -60,8 +60,8 @@ in parts read half of the bytes that they pass, and want it too: fitted on Intel
 PLACES = 8
 """Places in k, evenly apart, at which a tile that waits for B goes on in turns: a core has more
 lines under way where it reads at several places. Fitted on Intel Ice Lake beside busy neighbours:
-with 8 places, products of 1 to 6 rows are 1.04 to 1.4 times as fast as with one, of 8 to 13 rows
-1.02 to 1.2 times, and those of more rows as fast; with 4 places, 1 to 3 rows gain half of that."""
+with 8 places, products of 1 to 6 rows are up to 1.4 times as fast as with one, of 8 to 13 rows up
+to 1.2 times, and those of more rows as fast; with 4 places, 1 to 3 rows gain half of that."""
 PREFETCH_STEPS = 16
 """The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
 LINE_BYTES = 64
