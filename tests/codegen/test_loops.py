@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ftuner.codegen.llvm.jit import compile_object, host_target
 from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.loops import I64, counted_loop, lower, partition_bounds
+from ftuner.codegen.llvm.loops import I64, carried_loop, counted_loop, lower, partition_bounds
 from ftuner.core.mapping import TaskMapping, bounds, grid, repeat, spatial, split
 
 ISA = "neon" if platform.machine() in ("aarch64", "arm64") else "sse2"
@@ -161,6 +161,24 @@ def test_what_cannot_be_lowered_is_refused() -> None:
         emit_module(
             lambda builder, *_: counted_loop(builder, 0, 4, step=0).__enter__(), arguments=0
         )
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_carried_loop_keeps_values(some: bool) -> None:
+    """Triangular numbers, and how many rounds there were."""
+
+    def emit(builder: ir.IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
+        def body(values: list[ir.Value]) -> list[ir.Value]:
+            rounds = builder.add(values[0], ir.Constant(I64, 1))
+            return [rounds, builder.add(values[1], rounds)]
+
+        zero = ir.Constant(I64, 0)
+        record(*carried_loop(builder, arguments[0], [zero, zero], body, some))
+
+    triangular = Recorder(emit, arguments=1)
+    for count in (1, 2, 7) if some else (-3, 0, 1, 2, 7):
+        rounds = max(count, 0)
+        assert triangular(count) == [rounds, rounds * (rounds + 1) // 2]
 
 
 @pytest.fixture(scope="module")

@@ -121,13 +121,17 @@ class Plan(NamedTuple):
         if not self.chunk_by_panels:
             return first._replace(batch=(0, self.problem.batch))
         bands: dict[str, Band] = {}
-        for band in (band for share in self.shares for band in share.bands):
+        for band in self.bands():
             before = bands.get(band.family.name)
             if before is not None:
                 panels, columns = before.panels + band.panels, before.columns + band.columns
                 band = before._replace(panels=panels, columns=columns)
             bands[band.family.name] = band
         return first._replace(bands=tuple(bands.values()))
+
+    def bands(self) -> list[Band]:
+        """Those of all shares."""
+        return [band for share in self.shares for band in share.bands]
 
     @property
     def workers(self) -> int:

@@ -160,23 +160,24 @@ class PlanWriter:
         for at in self._workers:
             records[at + WorkerSlot.PACKS] += address
             records[at + WorkerSlot.BANDS] += address
-        position = iter(self._bands)
-        for share in (plan.whole(),) if self._chunked else plan.shares:
-            for band in share.bands:
-                at, addresses = next(position)
-                segments = band.segments
-                records[at + BandSlot.ROW] = band.rows[0]
-                records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
-                records[at + BandSlot.SEGMENTS] = len(segments)
-                if len(segments) > 1:
-                    others = sum(tiles for _, tiles in segments) - segments[0][1]
-                    records[at + BandSlot.OTHER_TILES] = others
-                at += BandSlot.FIRST_SEGMENT
-                for mr, tiles in segments:
-                    records[at] = addresses[mr - 1]
-                    records[at + 1] = mr
-                    records[at + 2] = tiles
-                    at += SegmentSlot.SIZE
+        bands = plan.bands()
+        if self._chunked:
+            # Those of a family differ in columns alone, which the image has.
+            bands = list({band.family.name: band for band in bands}.values())
+        for (at, addresses), band in zip(self._bands, bands, strict=True):
+            segments = band.segments
+            records[at + BandSlot.ROW] = band.rows[0]
+            records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
+            records[at + BandSlot.SEGMENTS] = len(segments)
+            if len(segments) > 1:
+                others = sum(tiles for _, tiles in segments) - segments[0][1]
+                records[at + BandSlot.OTHER_TILES] = others
+            at += BandSlot.FIRST_SEGMENT
+            for mr, tiles in segments:
+                records[at] = addresses[mr - 1]
+                records[at + 1] = mr
+                records[at + 2] = tiles
+                at += SegmentSlot.SIZE
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
             workspace = self._place_by_rows(plan, records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,16 +21,21 @@ def places(spans: Iterable[Span]) -> tuple[list[int], int]:
     all. Buffers come in the order of their first stage."""
     offsets: list[int] = []
     living: list[tuple[int, int, int]] = []
-    total = 0
+    stage = total = 0
     for size, first, last in spans:
-        living = [x for x in living if x[2] >= first]
+        if first > stage:
+            stage = first
+            living = [x for x in living if x[2] >= first]
         offset = 0
         for begin, end, _ in living:
             if offset + size <= begin:
                 break
-            offset = max(offset, end)
-        living.append((offset, offset + size, last))
-        living.sort()
+            # Not `max`, which takes longer: this is on the path of a call whose shape is new.
+            if offset < end:
+                offset = end
+        end = offset + size
+        insort(living, (offset, end, last))
         offsets.append(offset)
-        total = max(total, offset + size)
+        if total < end:
+            total = end
     return offsets, total

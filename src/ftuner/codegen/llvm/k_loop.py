@@ -251,7 +251,7 @@ class _Loop:
         def step(given: list[ir.Value]) -> list[ir.Value]:
             ends = self._fetched(streams, given[: len(streams)], const(places))
             a, b, *_ = given = given[len(streams) :]
-            _, _, *sums = carried_loop(builder, const(turns), given, turn)
+            _, _, *sums = carried_loop(builder, const(turns), given, turn, some=True)
             return [
                 *ends,
                 at(builder, a, self._a_steps[1]),
@@ -287,7 +287,7 @@ class _Loop:
                 for i, offset in product(range(self._kernel.mr), lines):
                     row = at(builder, values[0], self._a_rows[i])
                     prefetch(builder, at(builder, row, offset), L1)
-            done = self._rounds(now, values, self._steps, asked)
+            done = self._rounds(now, values, self._steps, asked, some=True)
             return [builder.sub(left, now), *ends, *done]
 
         first = [rounds, *(stream.first for stream in streams), *values]
@@ -306,7 +306,12 @@ class _Loop:
         return ends
 
     def _rounds(
-        self, count: ir.Value, values: Sequence[ir.Value], steps: int, asked: bool
+        self,
+        count: ir.Value,
+        values: Sequence[ir.Value],
+        steps: int,
+        asked: bool,
+        some: bool = False,
     ) -> list[ir.Value]:
         """`count` rounds of so many steps, from places in A and in B and sums to the next ones."""
         builder, tile = self._builder, self._kernel.tile
@@ -322,7 +327,7 @@ class _Loop:
             ends = at(builder, a, self._a_steps[steps]), at(builder, b, self._b_steps[steps])
             return [*ends, *sums]
 
-        return carried_loop(builder, count, values, body)
+        return carried_loop(builder, count, values, body, some)
 
     def _ask(self, row: ir.Value, ahead: ir.Value) -> None:
         """Ask for the row of B that lies so many bytes behind another."""

@@ -67,16 +67,21 @@ def carried_loop(
     count: ir.Value,
     values: Sequence[ir.Value],
     body: Callable[[list[ir.Value]], list[ir.Value]],
+    some: bool = False,
 ) -> list[ir.Value]:
     """Emit a loop of `count` (i64) rounds that keeps `values` in registers; returns the last ones.
 
     `body` gets the values of a round and gives those of the next, of the same types; it may add
-    blocks. With a count of zero or less the loop is passed over.
+    blocks. With a count of zero or less the loop is passed over; `some`: the count is known to be
+    more.
     """
     before = builder.block
     inside = builder.append_basic_block("carried.body")
     after = builder.append_basic_block("carried.done")
-    builder.cbranch(builder.icmp_signed(">", count, _i64(0)), inside, after)
+    if some:
+        builder.branch(inside)
+    else:
+        builder.cbranch(builder.icmp_signed(">", count, _i64(0)), inside, after)
     builder.position_at_end(inside)
     index = builder.phi(I64)
     carried = [builder.phi(value.type) for value in values]
@@ -90,6 +95,8 @@ def carried_loop(
         phi.add_incoming(initial, before)
         phi.add_incoming(update, end)
     builder.position_at_end(after)
+    if some:
+        return result
     last = []
     for initial, update in zip(values, result, strict=True):
         phi = builder.phi(initial.type)
