@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import llvmlite.ir as ir
 
@@ -24,13 +25,17 @@ def scalar_type(dtype: DType) -> ir.Type:
     return ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
 
 
+@lru_cache(maxsize=4096)
 def const(value: int) -> ir.Constant:
+    """An i64. Constants write their text once: one object for all of a value."""
     return ir.Constant(I64, value)
 
 
 def at(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value | int) -> ir.Value:
     """The address `offset` bytes from `pointer`."""
     index = const(offset) if isinstance(offset, int) else offset
+    if isinstance(index, ir.Constant) and index.constant == 0:
+        return pointer
     return builder.gep(pointer, [index], source_etype=I8)
 
 
@@ -59,11 +64,16 @@ def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:
 
 
 def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
-    vector = ir.VectorType(scalar.type, lanes)
-    undefined = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
-    zeros = ir.Constant(ir.VectorType(I32, lanes), None)
+    undefined, zeros = _splat_operands(scalar.type, lanes)
+    first = builder.insert_element(undefined, scalar, const(0))
     return builder.shuffle_vector(first, undefined, zeros)
+
+
+@cache
+def _splat_operands(element: ir.Type, lanes: int) -> tuple[ir.Constant, ir.Constant]:
+    """A vector of nothing, and the number of its first lane for all lanes."""
+    undefined = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    return undefined, ir.Constant(ir.VectorType(I32, lanes), None)
 
 
 def shuffle(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, lanes: Sequence[int]) -> ir.Value:
@@ -129,16 +139,12 @@ def opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return builder.asm(same, "", "=r,0", [value], False)
 
 
-def in_order(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> list[ir.Value]:
-    """The same vectors, in registers of x86. What they follow from comes before here, what follows
-    from them behind it; loads and stores stay on their side. No instruction."""
+def in_order(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> None:
+    """Have vectors in registers of x86 here: what they follow from comes before, and loads and
+    stores stay on their side. No instruction."""
     kinds = [vector.type for vector in vectors]
-    result = kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
-    constraints = ["=v"] * len(kinds) + [str(i) for i in range(len(kinds))] + ["~{memory}"]
-    same = builder.asm(ir.FunctionType(result, kinds), "", ",".join(constraints), vectors, True)
-    if len(kinds) == 1:
-        return [same]
-    return [builder.extract_value(same, i) for i in range(len(kinds))]
+    constraints = ",".join([*["v"] * len(kinds), "~{memory}"])
+    builder.asm(ir.FunctionType(VOID, kinds), "", constraints, vectors, True)
 
 
 def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> list[ir.Value]:

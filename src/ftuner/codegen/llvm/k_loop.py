@@ -131,7 +131,8 @@ class _Multiples:
         if number == 0 or self._fixed is not None:
             return const(number * (self._fixed or 0))
         power = _power_of_two(number)
-        return self._builder.mul(self._of_odd(number // power), const(power))
+        odd = self._of_odd(number // power)
+        return odd if power == 1 else self._builder.mul(odd, const(power))
 
 
 def _power_of_two(number: int) -> int:
@@ -354,7 +355,9 @@ class _Loop:
                 )
                 for _, v in places
             ]
-            done += in_order(builder, added) if kernel.isa in LARGE_TILES else added
+            if kernel.isa in LARGE_TILES:
+                in_order(builder, added)
+            done += added
         return done
 
     def _vector_of_b(self, row: ir.Value, v: int) -> ir.Value:
