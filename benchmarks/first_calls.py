@@ -1,0 +1,94 @@
+"""`python -m benchmarks.first_calls`: what the first call of a shape costs beside the tenth.
+
+A process has one first call of each shape, and a neighbour may hold up just that: several processes
+run all shapes, each in an order of its own. All ten calls have tokens that were not seen before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from benchmarks.minilm import Shape, inputs, model_path, shapes_in_disorder
+from benchmarks.run import environment
+from benchmarks.timing import settle
+
+TRIES = 5
+"""Processes."""
+CALLS = 10
+KNOWN = Shape(1, 3)
+"""No shape that is measured."""
+LARGEST = Shape(8, 256)
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """Seconds of the first call of a shape and of the tenth: medians over the processes."""
+
+    first_s: float
+    tenth_s: float
+
+
+def here(threads: int, seed: int) -> dict[str, list[float]]:
+    """Seconds of each of the calls, by the shape's label, in this process."""
+    model = importlib.import_module("ftuner").load(model_path(), threads=threads)
+    rng = np.random.default_rng(seed)
+    # Memory for the largest shape is there before shapes come that are new.
+    model.run(inputs(LARGEST, rng))
+    known = inputs(KNOWN, rng)
+    found = {}
+    for shape in shapes_in_disorder(seed):
+        feeds = [inputs(shape, rng) for _ in range(CALLS)]
+        # What is asked is what a new shape costs: a known one goes before, on workers that are
+        # awake.
+        settle()
+        for _ in range(5):
+            model.run(known)
+        seconds = []
+        for feed in feeds:
+            began = time.perf_counter()
+            model.run(feed)
+            seconds.append(time.perf_counter() - began)
+        found[shape.label] = seconds
+    return found
+
+
+def first_calls(threads: int) -> Mapping[str, FirstCall]:
+    """What all processes found, by the shape's label."""
+    tries: list[dict[str, list[float]]] = []
+    for seed in range(TRIES):
+        command = [sys.executable, "-m", "benchmarks.first_calls", "--threads", str(threads),
+                   "--seed", str(seed)]  # fmt: skip
+        done = subprocess.run(command, env=environment(threads), cwd=Path(__file__).parent.parent,
+                              check=True, capture_output=True, text=True)  # fmt: skip
+        tries.append(json.loads(done.stdout))
+    return {
+        label: FirstCall(
+            statistics.median(found[label][0] for found in tries),
+            statistics.median(found[label][-1] for found in tries),
+        )
+        for label in tries[0]
+    }
+
+
+def main(
+    threads: Annotated[int, typer.Option(help="Threads of a run.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the tokens and of the order.")] = 0,
+) -> None:
+    """Print the seconds of each call, by shape, as JSON."""
+    print(json.dumps(here(threads, seed)))
+
+
+if __name__ == "__main__":
+    typer.run(main)
