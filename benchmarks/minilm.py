@@ -19,7 +19,6 @@ VOCABULARY = 30522
 EMBEDDING = "461"
 """The output that is one vector a sentence."""
 
-
 LENGTHS = (1, 2, 4, 8, 13, 16, 24, 31, 48, 64, 77, 96, 128, 160, 197, 256, 384, 512)
 BATCHES = {1: LENGTHS, 8: (1, 4, 13, 16, 31, 64, 77, 128, 197, 256)}
 """Lengths by batch size."""
