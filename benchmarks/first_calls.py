@@ -1,7 +1,8 @@
-"""`python -m benchmarks.first_calls`: what the first call of a shape costs beside the tenth.
+"""What the first call of a shape costs beside the tenth.
 
 A process has one first call of each shape, and a neighbour may hold up just that: several processes
 run all shapes, each in an order of its own. All ten calls have tokens that were not seen before.
+`python -m benchmarks.first_calls` is one of these processes.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def first_calls(threads: int) -> Mapping[str, FirstCall]:
         command = [sys.executable, "-m", "benchmarks.first_calls", "--threads", str(threads),
                    "--seed", str(seed)]  # fmt: skip
         done = subprocess.run(command, env=environment(threads), cwd=Path(__file__).parent.parent,
-                              check=True, capture_output=True, text=True)  # fmt: skip
+                              check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
         tries.append(json.loads(done.stdout))
     return {
         label: FirstCall(

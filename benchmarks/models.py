@@ -155,12 +155,15 @@ def run_shape(
 
 
 def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str, Any]:
-    """Measure all shapes in this process; the document."""
+    """Measure all shapes in this process, and before that their first calls in others; the
+    document."""
+    firsts = first_calls(threads)
     bound = {name: ENGINES[name](threads) for name in names}
     limits = Limits(threads)
     results = []
     for shape in shapes_in_disorder(0):
-        results.append(run_shape(shape, bound, settings, limits))
+        result = run_shape(shape, bound, settings, limits)
+        results.append(result | asdict(firsts[shape.label]))
         ratio = results[-1]["ratio"]
         console.print(f"{shape.label:>8}  {ratio:.3f}  {results[-1]['best_peer']}")
     results.sort(key=lambda r: (r["case"]["batch"], r["case"]["length"]))
@@ -232,12 +235,7 @@ def main(
                    str(count), "--peers", peers, "--budget", str(budget)]  # fmt: skip
         root = Path(__file__).parent.parent
         subprocess.run(command, env=environment(count), cwd=root, check=True)
-        document = load(path)
-        found = first_calls(count)
-        for result in document["cases"]:
-            result |= asdict(found[result["label"]])
-        save(document, path)
-        console.print(table(document))
+        console.print(table(load(path)))
     if start:
         with tempfile.TemporaryDirectory() as folder:
             document = header("start", "minilm", 0, machine.describe())

@@ -33,9 +33,9 @@ def places(spans: Iterable[Span]) -> tuple[list[int], int]:
             # Not `max`, which takes longer: this is on the path of a call whose shape is new.
             if offset < end:
                 offset = end
-        end = offset + size
-        insort(living, (offset, end, last))
+        behind = offset + size
+        insort(living, (offset, behind, last))
         offsets.append(offset)
-        if total < end:
-            total = end
+        if total < behind:
+            total = behind
     return offsets, total
