@@ -23,11 +23,11 @@ from ftuner.codegen.llvm.microbenchmarks import (
     ISSUE_STEPS,
     READ_BYTES,
     SINK_BYTES,
-    VECTOR_ISAS,
     Microbenchmarks,
 )
 from ftuner.codegen.llvm.pool import JOB_TYPE
 from ftuner.core.dtype import FLOAT32
+from ftuner.hardware.isas import VECTOR_ISAS
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import RUN_TYPE

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ import typer
 from benchmarks import machine
 from benchmarks.engines import SUBJECT
 from benchmarks.first_calls import first_calls
-from benchmarks.limits import Limits
 from benchmarks.measure import fractions, header
 from benchmarks.minilm import (
     EMBEDDING,
@@ -40,6 +39,9 @@ from benchmarks.minilm import (
 from benchmarks.results import compare, load, save
 from benchmarks.run import console, environment, results_here, table
 from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
+
+if TYPE_CHECKING:
+    from benchmarks.limits import Limits
 
 Array = npt.NDArray[Any]
 COPIES = 4
@@ -159,7 +161,9 @@ def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str
     document."""
     firsts = first_calls(threads)
     bound = {name: ENGINES[name](threads) for name in names}
-    limits = Limits(threads)
+    # Imported by name: it needs the internals of the present ftuner, which other users of this
+    # module may not have.
+    limits = importlib.import_module("benchmarks.limits").Limits(threads)
     results = []
     for shape in shapes_in_disorder(0):
         result = run_shape(shape, bound, settings, limits)

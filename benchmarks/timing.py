@@ -112,7 +112,7 @@ def settle(others: Callable[[], bool] = other_threads_run) -> None:
         quiet = 0 if others() else quiet + 1
 
 
-class _Runner:
+class Runner:
     """One engine's calls, taken round robin, and the size of its bursts."""
 
     def __init__(self, calls: Sequence[Call], settings: Settings, clock: Callable[[], float]):
@@ -159,10 +159,10 @@ def measure(
     gc.disable()
     try:
         start = clock()
-        runners: dict[str, _Runner] = {}
+        runners: dict[str, Runner] = {}
         for name, calls in engines.items():
             settle()
-            runners[name] = _Runner(calls, settings, clock)
+            runners[name] = Runner(calls, settings, clock)
         any_long = any(runner.long for runner in runners.values())
         min_rounds = settings.long_call_min_rounds if any_long else settings.min_rounds
         budget_s = settings.budget_s_per_engine * len(engines)
