@@ -1,6 +1,5 @@
 """ftuner: tensor programs with dynamic shapes at the hardware's limit."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ftuner.api import (
@@ -15,8 +14,10 @@ from ftuner.api import (
     set_num_threads,
     tune,
 )
+from ftuner.core.forks import import_undivided
 from ftuner.errors import (
     CacheWarning,
+    CompileError,
     ConfigurationError,
     DTypeError,
     ExpressionError,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "CompileError",
     "ConfigurationError",
     "DTypeError",
     "Dense",
@@ -71,5 +73,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Models are imported when they are first asked for: who multiplies matrices need not wait."""
     if name in ("InferenceSession", "Model", "SessionOptions", "load"):
-        return getattr(import_module("ftuner.inference"), name)
+        return getattr(import_undivided("ftuner.inference"), name)
     raise AttributeError(f"module 'ftuner' has no attribute {name!r}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
+from ftuner.core.forks import import_undivided
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import load_recorded
@@ -22,6 +22,7 @@ from ftuner.runtime.devices import CPU, backend_of, hardware_on
 from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.grouped import GroupedMatmul
 from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.options import checked_flag
 from ftuner.runtime.session import default_session
 from ftuner.runtime.threads import checked_threads
 from ftuner.ukernels.block_filters import BlockFunnel
@@ -97,6 +98,7 @@ def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool 
         DTypeError: another dtype, or two of them.
         OperandError: an object that is no array, or an `out` that is read-only; operands on
             several devices.
+        ConfigurationError: an `accumulate` that is no boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
     return _matmul()(a, b, out, accumulate)
@@ -183,16 +185,17 @@ def attention(
         OperandError: an object that is no array, or an `out` that is read-only; operands on
             several devices; offsets on a GPU, or beside a mask.
         ConfigurationError: a scale that is no finite number, or none of those that it is multiplied
-            as: of float64 where the operands are, else of float32.
+            as: of float64 where the operands are, else of float32. A `causal` that is no boolean.
         HardwareError: a GPU that kernels cannot run on.
         UnsupportedKernelError: `q_offsets` while a CUDA graph is being captured: they are copied
             from the host.
     """
+    causal = checked_flag(causal, "causal")
     if any(on_gpu(x) for x in (q, k, v)):
         room = gpu_module("ftuner.runtime.gpu.attending")
     else:
         # Imported by name: it needs graphs, which products do without.
-        room = import_module("ftuner.runtime.attending")
+        room = import_undivided("ftuner.runtime.attending")
     return room.attention(
         q, k, v, mask=mask, causal=causal, scale=scale, q_offsets=q_offsets, k_offsets=k_offsets,
         out=out,
@@ -223,10 +226,11 @@ def tune(
 
     Raises:
         DTypeError, ExpressionError: unknown names.
-        ConfigurationError: no such device, or its extra is not installed.
+        ConfigurationError: no such device, or its extra is not installed; a `bias` or `residual`
+            that is no boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
-    if dtype not in DTYPES | GPU_DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)

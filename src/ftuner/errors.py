@@ -6,9 +6,27 @@ Each also derives from the built-in error a caller would expect, so that code wr
 
 from __future__ import annotations
 
+MAX_MESSAGE = 2000
+"""Characters of a message. Names and lists in messages come from files and callers, and may have
+any length."""
+
 
 class FTunerError(Exception):
-    """Base of every error that ftuner raises on purpose."""
+    """Base of every error that ftuner raises on purpose. A long message is cut in its middle, and
+    characters that are not printable are written as escapes."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(_shown(p) if isinstance(p, str) else p for p in parts))
+
+
+def _shown(text: str) -> str:
+    if len(text) > MAX_MESSAGE:
+        end = MAX_MESSAGE // 4
+        begin = MAX_MESSAGE - end
+        text = f"{text[:begin]} ... ({len(text)} characters) ... {text[-end:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ShapeError(FTunerError, ValueError):
@@ -47,12 +65,20 @@ class IndexRangeError(FTunerError, IndexError):
     """An index in a tensor that is outside the axis it selects from."""
 
 
+class AllocationError(FTunerError, MemoryError):
+    """Memory that the system does not give, or more than it can address."""
+
+
 class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 
 
 class ObjectFileError(FTunerError, ValueError):
     """Machine code that cannot be loaded: damaged, for another machine, or of an unknown kind."""
+
+
+class CompileError(FTunerError, RuntimeError):
+    """Code that could not be compiled: the compiler failed, or its process ended or hung."""
 
 
 class ConfigurationError(FTunerError, ValueError):

@@ -4,8 +4,6 @@ what it must give."""
 from __future__ import annotations
 
 import ctypes
-import math
-import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +16,9 @@ from ftuner.codegen.llvm.jit import compile_object, host_target
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.nest import emit_nest
 from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.dim import Dim, Symbolic, evaluate, symbol
+from ftuner.core.dim import Dim, Symbolic, symbol
 from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.core.evaluation import evaluate
 from ftuner.core.schedule import BLOCK, operand_numbers, schedule_of, task_count
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
@@ -28,7 +27,6 @@ from ftuner.graph.operators import OPERATORS
 Array = npt.NDArray[Any]
 Bindings = Mapping[str, int]
 VECTOR_BYTES = {"sse2": 16, "avx2": 32, "avx512": 64, "neon": 16}
-GUARD_BYTES = 192
 A, B, C = symbol("A"), symbol("B"), symbol("C")
 DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint64", "bool")
 EXTENTS = tuple(
@@ -180,21 +178,6 @@ class Functions:
         return int(status[0])
 
 
-class Guarded:
-    """Memory for a result between guards."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        self._memory = np.full(size + 2 * GUARD_BYTES, 0xA5, np.uint8)
-        self.array = self._memory[GUARD_BYTES : GUARD_BYTES + size].view(dtype).reshape(shape)
-        self.address = int(self._memory.ctypes.data) + GUARD_BYTES
-
-    @property
-    def untouched(self) -> bool:
-        guards = self._memory[:GUARD_BYTES], self._memory[-GUARD_BYTES:]
-        return all(bool(np.all(guard == 0xA5)) for guard in guards)
-
-
 def assert_equal(case: Case, found: Array, arrays: Sequence[Array], bindings: Bindings) -> None:
     """The result is the operator's reference; floats to within what rounding explains."""
     reference = OPERATORS[case.op].reference
@@ -218,24 +201,6 @@ def assert_equal(case: Case, found: Array, arrays: Sequence[Array], bindings: Bi
         error = np.abs(found - wide)
     wrong = finite & ~(error <= np.broadcast_to(allowed, wide.shape))
     assert not wrong.any(), f"{message}: {found[wrong][:4]} is not {wide[wrong][:4]}"
-
-
-_WALLS: list[mmap.mmap] = []
-
-
-def before_a_wall(x: Array) -> Array:
-    """A copy that ends where memory ends."""
-    page = mmap.PAGESIZE
-    size = -(-x.nbytes // page) * page or page
-    memory = mmap.mmap(-1, size + page)
-    _WALLS.append(memory)
-    whole = np.frombuffer(memory, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    wall = ctypes.c_void_p(int(whole.ctypes.data) + size)
-    assert libc.mprotect(wall, ctypes.c_size_t(page), 0) == 0
-    found: Array = whole[size - x.nbytes : size].view(x.dtype).reshape(x.shape)
-    found[...] = x
-    return found
 
 
 def one_nan_a_line(dtype: str, axis: int, kind: str) -> tuple[Case, Array]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import struct
+import sys
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -12,8 +15,11 @@ from tests.codegen.objects import TARGETS, object_of
 
 from ftuner.codegen.llvm.elf import parse
 from ftuner.codegen.llvm.linking import MACHINES, Linked
+from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.errors import ObjectFileError
+from ftuner.hardware.system import ARCHITECTURES
 
+HERE = ARCHITECTURES[platform.machine().lower()]
 BASE = 0x7F12_3456_0000
 
 
@@ -77,6 +83,94 @@ def test_damage_is_an_error_or_harmless(machine: str, data: st.DataObject) -> No
         damaged[where] = data.draw(st.sampled_from([0, 1, 2, 4, 127, 128, 255]))
     with suppress(ObjectFileError):
         place(bytes(damaged))
+
+
+# The fields of a file: (offset, format), of its header, of a section, a symbol, a relocation.
+HEADER = ((16, "H"), (18, "H"), (40, "Q"), (52, "H"), (58, "H"), (60, "H"), (62, "H"))
+SECTION = (
+    (0, "I"), (4, "I"), (8, "Q"), (24, "Q"), (32, "Q"), (40, "I"), (44, "I"), (48, "Q"), (56, "Q"),
+)  # fmt: skip
+SYMBOL = ((0, "I"), (4, "B"), (6, "H"), (8, "Q"), (16, "Q"))
+RELOCATION = ((0, "Q"), (8, "I"), (12, "I"), (16, "q"))
+EXTREMES = (0, 1, 2, 7, 63, 64, 4095, 4096, 1 << 16, 1 << 31, 1 << 32, 1 << 47, 1 << 63)
+
+
+def fields_of(data: bytes) -> list[tuple[int, str]]:
+    """Where each field is that says what an object holds."""
+    (table,) = struct.unpack_from("<Q", data, 40)
+    (count,) = struct.unpack_from("<H", data, 60)
+    found = list(HEADER)
+    for at in range(table, table + 64 * count, 64):
+        found += [(at + offset, kind) for offset, kind in SECTION]
+        kind, place, size = struct.unpack_from("<xxxxIxxxxxxxxxxxxxxxxQQ", data, at)
+        entry, parts = {2: (24, SYMBOL), 4: (24, RELOCATION)}.get(kind, (size or 1, ()))
+        for begin in range(place, place + size, entry):
+            found += [(begin + offset, field) for offset, field in parts]
+    return found
+
+
+@given(st.data())
+@settings(max_examples=250, deadline=None)
+@pytest.mark.parametrize("machine", TARGETS)
+def test_fields_that_say_anything(machine: str, data: st.DataObject) -> None:
+    """Small or huge, or what another field says: the named error, or a block of bounded size."""
+    damaged = bytearray(object_of(data.draw(st.sampled_from(["scaled", "triple"])), machine))
+    whole, fields = bytes(damaged), fields_of(damaged)
+    for place, kind in data.draw(st.lists(st.sampled_from(fields), min_size=1, max_size=4)):
+        other, other_kind = data.draw(st.sampled_from(fields))
+        (copied,) = struct.unpack_from(f"<{other_kind}", whole, other)
+        extreme, step = data.draw(st.sampled_from(EXTREMES)), data.draw(st.integers(-1, 1))
+        value = data.draw(st.sampled_from([copied, extreme + step, len(whole) - extreme + step]))
+        bits = 8 * struct.calcsize(f"<{kind}")
+        struct.pack_into(f"<{kind.upper()}", damaged, place, value % (1 << bits))
+    with suppress(ObjectFileError):
+        linked = Linked([parse(bytes(damaged))], 4096)
+        assert linked.size < len(whole) + (4 << 20)
+        assert all(0 <= linked.symbols[name] < linked.code_bytes for name in linked.entries)
+        linked.block(BASE, dict.fromkeys(linked.functions, BASE))
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
+def test_damage_is_never_mapped(data: st.DataObject) -> None:
+    """With the functions of this process, in memory of this process."""
+    damaged = bytearray(object_of("triple", HERE))
+    place, kind = data.draw(st.sampled_from(fields_of(damaged)))
+    value = data.draw(st.sampled_from(EXTREMES)) + data.draw(st.integers(-1, 1))
+    bits = 8 * struct.calcsize(f"<{kind}")
+    struct.pack_into(f"<{kind.upper()}", damaged, place, value % (1 << bits))
+    with suppress(ObjectFileError):
+        LoadedObject([bytes(damaged)], ["triple"])
+
+
+def crowded(sections: int, size: int, overlap: bool) -> bytes:
+    """An object of many sections of code, of symbols with long names, or both."""
+    names = b"\0" + b"x" * 400_000 + b"\0"
+    end = 64 + len(names)
+    header = struct.pack("<IIQQQQIIQQ", 1, 1, 2 | 4, 0, 64, size, 0, 0, 4096, 0)
+    strings = struct.pack("<IIQQQQIIQQ", 1, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    symbols = struct.pack("<IIQQQQIIQQ", 1, 2, 0, 0, 64, 24 * 1000 * overlap, 0, 0, 1, 24)
+    table = strings + symbols + header * sections
+    return struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, 62, 1, 0, 0, end, 0, 64, 0, 0, 64,
+        sections + 2, 0,
+    ) + names + table  # fmt: skip
+
+
+@pytest.mark.parametrize("sections", [1, 1000, 60_000])
+@pytest.mark.parametrize("size", [0, 1, 400_000])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_small_files_take_little_memory(sections: int, size: int, overlap: bool) -> None:
+    """Sections that all claim the same bytes, names that all share theirs."""
+    tracemalloc.start()
+    try:
+        with suppress(ObjectFileError):
+            place(crowded(sections, size, overlap))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
 
 
 @pytest.mark.parametrize("machine", TARGETS)

@@ -12,9 +12,9 @@ from ftuner.codegen.llvm.microbenchmarks import (
     ISSUE_STEPS,
     SINK_BYTES,
     SYMBOLS,
-    VECTOR_ISAS,
     emit,
 )
+from ftuner.hardware.isas import VECTOR_ISAS
 
 TARGETS = {
     "sse2": ("x86_64-unknown-linux-gnu", "x86-64"),

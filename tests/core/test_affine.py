@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ftuner.core.affine import Kernel, kernel_of
 from ftuner.core.definition import Nest, Operand, Step
-from ftuner.core.dim import Dim, evaluate, row_major_strides, symbol
+from ftuner.core.dim import Dim, quotient, row_major_strides, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64
+from ftuner.core.evaluation import evaluate
 from ftuner.core.scalar import SCALAR_FUNCTIONS
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
@@ -388,3 +389,26 @@ def test_the_definition_is_that_of_numpy() -> None:
     for (_, source), (_, target) in visits:
         turned[target] = x.flat[source]
     assert np.array_equal(turned.reshape(5, 3, 4), x.transpose(2, 0, 1))
+
+
+def test_kernels_are_numbered_by_parameters() -> None:
+    """Kernels that compute their parameters differently have the same code; what a parameter is
+    does not depend on what it is called."""
+
+    def kernel(*shape: Dim) -> Kernel:
+        nest, results = nest_of(
+            "slice", floats(*shape), starts=(0, S), steps=(1, 2), shape=(shape[0], 3)
+        )
+        return kernel_of(nest, [contiguous(results)[0]])
+
+    one, other = kernel(B, T), kernel(B * T + 1, quotient(T, 3))
+    assert one != other
+    assert one.numbered() == other.numbered()
+    assert repr(one.numbered()) == repr(other.numbered())
+    assert len(one.numbered().parameters()) == len(one.parameters())
+    assert [str(p) for p in one.numbered().parameters()] == [
+        f"p{i}" for i in range(len(one.parameters()))
+    ]
+    static = kernel(4, 9)
+    assert static.numbered() != one.numbered()
+    assert static.numbered() != kernel(4, symbol("9")).numbered()

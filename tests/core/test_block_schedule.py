@@ -17,8 +17,9 @@ from ftuner.core.block_schedule import (
     reduced_elements,
 )
 from ftuner.core.definition import Nest
-from ftuner.core.dim import Dim, evaluate, symbol
+from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, GPU_DTYPES, INT64, DType
+from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 

@@ -163,6 +163,10 @@ def test_key_is_this_text():
     assert key(relu(ACCUMULATOR)) == "acc:tile|0x0.0p+0|maximum(0,1)"
     assert key(silu(ACCUMULATOR + BIAS)) == "acc:tile|bias:column|add(0,1)|sigmoid(2)|mul(2,3)"
     assert key(Constant(0.0)) != key(Constant(-0.0))
+    # Libraries are kept by expression: those of one are none of the other.
+    assert Constant(0.0) != Constant(-0.0)
+    assert 1.0 / (ACCUMULATOR * 0.0) != 1.0 / (ACCUMULATOR * -0.0)
+    assert len({Constant(0.0), Constant(-0.0), Constant(0), Constant(1.0), Constant(1)}) == 3
     assert key(ACCUMULATOR - BIAS) != key(BIAS - ACCUMULATOR)
 
 

@@ -9,7 +9,8 @@ from tests.codegen.nest_cases import CASES
 from tests.codegen.nest_running import A, B, C, Case
 from tests.conftest import recorded_cpus
 
-from ftuner.core.dim import evaluate, product
+from ftuner.core.dim import product
+from ftuner.core.evaluation import evaluate
 from ftuner.core.schedule import operand_numbers
 from ftuner.cost.elementary import CALL_CYCLES
 from ftuner.cost.nest import GATHER_CYCLES, LOOP_CYCLES, NestCost, Operand

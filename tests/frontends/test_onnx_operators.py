@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tests.frontends.onnx_models import run_node
 
+from ftuner.errors import GraphError, ShapeError
+
 RANDOM = np.random.default_rng(0)
 MICROSOFT = "com.microsoft"
 
@@ -189,6 +191,19 @@ def test_norm_of_a_sum() -> None:
         epsilon=0.1,
     )  # fmt: skip
     close(found, (total - mean) * scale * gamma + beta, mean, scale, total)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_skip_norms_keep_the_shape_of_their_input(op: str) -> None:
+    """What is skipped may be broadcast to the input; a scale is not."""
+    x, gamma = floats(2, 3, 4), floats(4)
+    for skip in (floats(1, 3, 4), floats(3, 4)):
+        (found,) = run_node(op, [x, skip, gamma], domain=MICROSOFT)
+        assert found.shape == x.shape
+    for given in ([floats(1, 3, 4), x, gamma], [x, x, floats(1)], [x, x, floats(1, 4)]):
+        for symbolic in (False, True):
+            with pytest.raises((GraphError, ShapeError)):
+                run_node(op, given, domain=MICROSOFT, symbolic=symbolic)
 
 
 def test_fused_matmul() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.dim import Dim, Shape, evaluate, symbol
-from ftuner.core.dtype import FLOAT32, DType
-from ftuner.graph.buffers import View, collapses
+from ftuner.core.dim import Dim, Shape, symbol
+from ftuner.core.dtype import FLOAT32, INT64, DType
+from ftuner.core.evaluation import evaluate
+from ftuner.graph.buffers import View
 from ftuner.graph.builder import Builder
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
@@ -22,6 +23,7 @@ from ftuner.graph.steps import (
 from ftuner.graph.verify import verify
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session
+from ftuner.runtime.strided import StridedArray
 
 Array = npt.NDArray[Any]
 B, S, T = symbol("B"), symbol("S"), symbol("T")
@@ -106,6 +108,35 @@ def graph_of(body: Callable[[Maker], Value | Sequence[Value]]) -> Graph:
     return maker.made(*([outputs] if isinstance(outputs, Value) else outputs))
 
 
+def selection() -> Graph:
+    """Elements of `x` at indices along its first axis, and `x` with others there."""
+    maker = Maker()
+    x, at = maker.given("x", B, S), maker.given("at", T, symbol("U"), dtype=INT64)
+    updates = maker.given("updates", *at.shape)
+    return maker.made(
+        maker.add("gather_elements", x, at, axis=0),
+        maker.add("scatter_elements", x, at, updates, axis=0, kind="none"),
+    )
+
+
+def selected(x: Array, at: Array, updates: Array) -> list[Array]:
+    """What `selection` gives."""
+    scattered = x.copy()
+    columns = np.arange(at.shape[1])
+    scattered[at, columns] = updates
+    return [x[at, columns], scattered]
+
+
+def grown() -> Graph:
+    """`x` in S copies of a row, read again and again: as a result, and in memory between two steps.
+    Extents of a model are few, its results may be any."""
+    maker = Maker()
+    x, n = maker.given("x", 1, 3), maker.given("n", S, dtype=INT64)
+    wide = maker.add("broadcast", x, shape=(S * S * S * S, 3))
+    largest, _ = maker.add_many("top_k", wide, axis=0, k=1, largest=True)
+    return maker.made(maker.add("exp", wide), largest, n)
+
+
 def layer(width: int = 24, heads: int = 2, hidden: int = 40) -> Graph:
     """An encoder layer, with a mask of ones and zeros."""
     maker = Maker()
@@ -137,6 +168,13 @@ def inputs_of(graph: Graph, bindings: Mapping[str, int], seed: int = 0) -> dict[
 
 def shape_of(shape: Shape, bindings: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(n, bindings) for n in shape)
+
+
+def strided(view: View, bindings: Mapping[str, int]) -> StridedArray:
+    """How a view lies at some extents."""
+    size = view.layout.dtype.itemsize
+    strides = tuple(n * size for n in shape_of(view.layout.strides, bindings))
+    return StridedArray(shape_of(view.shape, bindings), strides, size)
 
 
 def reference(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
@@ -176,19 +214,17 @@ def ops(graph: Graph) -> list[str]:
 
 
 def assert_steps_are_sound(lowered: Lowered) -> None:
-    """What native code takes for granted: a product with a weight of two axes walks the rows of all
-    axes as one, in each array that it touches."""
-
-    def flat(view: View) -> bool:
-        return len(view.shape) < 2 or all(n == 1 for n in view.shape[:-1]) or collapses(view)
-
+    """What native code takes for granted: a product with a matrix B walks the rows of all axes as
+    one, in each array that it touches."""
     for step in lowered.steps:
         if isinstance(step, ProductStep):
+            flat = len(step.b.shape) == 2
             for view in (step.c, *step.operands):
                 assert view.layout.strides[-1] == 1, step.title
-            if len(step.b.shape) == 2:
-                for view in (step.a, step.c, *step.operands):
-                    assert flat(view), f"{step.title}: rows of {view.layout} are no one axis"
+            for view in (step.a, step.c) if flat else ():
+                assert len(view.shape) == 2, f"{step.title}: {view.layout} is no matrix"
+            for view in step.operands:
+                assert view.shape in (step.c.shape, (1, step.c.shape[-1])), step.title
 
 
 def assert_left_alone(apply: Callable[[Graph], Graph], body: Body) -> None:

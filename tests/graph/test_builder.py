@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, reference
 
-from ftuner.core.dim import Dim, evaluate, maximum, quotient, remainder, symbol
+from ftuner.core.dim import Dim, maximum, quotient, remainder, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT32, INT64, TENSOR_DTYPES
+from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError, GraphError, IndexRangeError, ShapeError
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.evaluate import run_reference
@@ -136,6 +137,26 @@ def test_what_is_not_certain_is_computed() -> None:
     for n, sign in ((5, 1), (4, -1)):
         array = np.arange(n, dtype=np.float32)
         assert np.array_equal(run_reference(graph, [array])[0], sign * array)
+
+
+def test_dims_expanded_to_an_extent_that_only_run_time_tells() -> None:
+    maker = Maker()
+    maker.given("x", B, S)
+    maker.given("z", T)
+    found = maker.add("broadcast", maker.dims([B, S, B + S]), shape=(T,))
+    graph = maker.made(found)
+    assert found.shape == (3,)
+    (result,) = reference(graph, inputs_of(graph, {"B": 2, "S": 5, "T": 3}))
+    assert result.tolist() == [2, 5, 7]
+    with pytest.raises(ShapeError):
+        reference(graph, inputs_of(graph, {"B": 2, "S": 5, "T": 4}))
+
+
+def test_tensors_without_elements_that_have_a_symbol_are_not_followed() -> None:
+    builder = Builder()
+    empty = builder.add("broadcast", builder.constant(np.array(True)), shape=(0, S))
+    assert empty.dims is None
+    assert builder.add("logical_not", empty).shape == (0, S)
 
 
 def test_large_tensors_are_not_followed() -> None:
@@ -300,6 +321,21 @@ WRONG: tuple[tuple[type[FTunerError], Callable[[Maker], Value]], ...] = (
     (GraphError, lambda g: g.add("gather", g.weight(3), g.weight(2), axis=0)),
     (IndexRangeError, lambda g: g.add("gather", g.weight(3), g.constant(np.array([3])), axis=0)),
 )
+
+
+def test_extents_of_more_than_64_bits_are_refused() -> None:
+    maker = Maker()
+    maker.where = "Node '/encoder/7'"
+    n = maker.dims((S * (1 << 40) - S * (1 << 40) + (1 << 40),))
+    for body in (lambda: maker.dims((1 << 80,)), lambda: maker.dims((1, -(1 << 63) - 1), (2,))):
+        with pytest.raises(ShapeError, match="'/encoder/7': extents of more than 64 bits"):
+            body()
+    # Sums of tensors have the bits of their type.
+    halves = maker.dims((S + (1 << 62),)), maker.dims((-S + (1 << 62),))
+    total = maker.add("add", *halves).constant
+    assert total is not None
+    assert total.tolist() == [-(1 << 63)]
+    assert maker.add("multiply", n, n).constant == 0
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))

@@ -352,7 +352,51 @@ PRODUCTS: tuple[tuple[Body, list[str]], ...] = (
     (no_steps_of_k, ["matmul"]),
 )
 """With at most one view that the rows of all axes cannot be walked as one in."""
+
+
+def sliced_behind_one(g: Maker) -> Value:
+    """The axis of one element hides that batches are further apart than their rows tell."""
+    part = g.add("slice", g.given("x", B, 1, T, 8), starts=(0, 0, 0, 0), steps=(1, 1, 2, 1),
+                 shape=(B, 1, (T + 1) // 2, 8))  # fmt: skip
+    return g.add("matmul", part, weight_of(g))
+
+
+def reversed_behind_one(g: Maker) -> Value:
+    back = g.add("slice", g.given("x", B, 1, T, 8), starts=(0, 0, T - 1, 0), steps=(1, 1, -1, 1),
+                 shape=(B, 1, T, 8))  # fmt: skip
+    return g.add("matmul", back, weight_of(g))
+
+
+def turned_behind_one(g: Maker) -> Value:
+    return g.add("matmul", g.add("transpose", g.given("x", B, 1, 8, T), perm=(0, 1, 3, 2)),
+                 weight_of(g))  # fmt: skip
+
+
+def residual_behind_one(g: Maker) -> Value:
+    part = g.add("slice", g.given("y", B, 1, 13, 9), starts=(0, 0, 1, 0), steps=(1, 1, 2, 1),
+                 shape=(B, 1, 6, 9))  # fmt: skip
+    return g.add("add", g.linear(g.given("x", B, 1, 6, 8), 9), part)
+
+
+def result_behind_one(g: Maker) -> Value:
+    y = g.add("matmul", g.given("x", B, 1, S, 8), weight_of(g))
+    return g.add("concat", y, g.given("y", B, 1, T, 9), axis=2)
+
+
+def one_behind_the_rows(g: Maker) -> Value:
+    """Strides along an axis of one element mean nothing, least of all between rows."""
+    back = g.add("slice", g.given("x", T, 1, 8), starts=(T - 1, 0, 0), steps=(-1, 1, 1),
+                 shape=(T, 1, 8))  # fmt: skip
+    return g.add("matmul", back, weight_of(g))
+
+
 APART = (
+    sliced_behind_one,
+    reversed_behind_one,
+    turned_behind_one,
+    residual_behind_one,
+    result_behind_one,
+    one_behind_the_rows,
     turned_operand,
     last_rows,
     sliced_operand,
@@ -361,7 +405,7 @@ APART = (
     turned_residual,
     sliced_residual,
 )
-"""Arrays of products with a weight in which the rows of all axes are not one axis."""
+"""Arrays of products with a weight in which the rows of all axes may not be one axis."""
 RUNS: tuple[dict[str, int], ...] = (
     {"B": 2, "S": 5, "T": 3}, {"B": 3, "S": 17, "T": 33}, {"B": 1, "S": 1, "T": 1},
 )  # fmt: skip

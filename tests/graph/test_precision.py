@@ -34,10 +34,10 @@ def test_a_layer_multiplies_halves() -> None:
     products = [step for step in lowered.steps if isinstance(step, ProductStep)]
     assert len(products) == 4
     for step in products:
-        matrices = [step.a, step.b, step.c, *(v for v in step.operands if len(v.shape) > 1)]
+        matrices = [step.a, step.b, step.c, *(v for v in step.operands if v.shape[0] != 1)]
         assert {v.layout.dtype for v in matrices} == {FLOAT16}
         # Numbers for columns are added as they are.
-        assert {v.layout.dtype for v in step.operands if len(v.shape) == 1} == {FLOAT32}
+        assert {v.layout.dtype for v in step.operands if v.shape[0] == 1} == {FLOAT32}
     (attention,) = [step for step in lowered.steps if isinstance(step, AttentionStep)]
     assert {v.layout.dtype for v in (attention.q, attention.k, attention.v, attention.out)} == {
         FLOAT16

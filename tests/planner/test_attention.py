@@ -15,7 +15,7 @@ from ftuner.planner.attention import (
     attention_estimate,
 )
 from ftuner.planner.planner import Planner, planner_for
-from ftuner.ukernels.library import PANELS, build_library
+from ftuner.ukernels.library import build_library
 
 PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 
@@ -23,7 +23,7 @@ PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 def planner(name: str) -> Planner:
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
-    return planner_for(build_library(machine, machine.widest.name, FLOAT32, serves=PANELS))
+    return planner_for(build_library(machine, machine.widest.name, FLOAT32))
 
 
 def plain(

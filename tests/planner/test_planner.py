@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -20,7 +19,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.planner.plan import Plan, Problem
 from ftuner.planner.planner import MIN_K_PART, Planner, grids
 from ftuner.planner.price import PANELS_OF_CHUNK, most_rows, split_rows
-from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, build_library
+from ftuner.ukernels.library import build_library
 
 MACHINES = {
     (machine.name, isa.name): machine for machine in recorded_cpus() for isa in machine.isas
@@ -38,7 +37,7 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
     machine, isa = draw(st.sampled_from(sorted(MACHINES)))
     planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
     extent = st.integers(1, 40) | st.integers(1, largest)
-    m, n, k = draw(extent), draw(extent), draw(extent | st.integers(1, 5000))
+    m, n, k = draw(extent), draw(extent), draw(extent | st.integers(0, 5000))
     source = draw(st.sampled_from(["panels", "rows", "columns", "other"]))
     int8 = source == "panels" and draw(st.booleans())
     in_panels = source == "panels"
@@ -84,7 +83,7 @@ def assert_exact(plan: Plan) -> None:
     ends = [0] + [ranges[part][1] for part in range(parts)]
     assert [ranges[part][0] for part in range(parts)] == ends[:-1]
     assert ends[-1] == problem.k
-    assert all(begin < end for begin, end in ranges.values())
+    assert all(begin < end or not problem.k for begin, end in ranges.values())
     times = np.zeros((parts, problem.batch, problem.m, problem.n), dtype=np.int8)
     for share in plan.shares:
         assert share.k == ranges[share.part]
@@ -150,8 +149,6 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
             assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)
             assert not (band.packed and problem.in_panels)
             assert not band.family.tail or in_panels
-            serves = INT8_PANELS if narrow else ANY_OPERANDS
-            assert band.family in replace(planner.library, serves=serves).families()
 
 
 @settings(max_examples=60, deadline=None)

@@ -154,7 +154,7 @@ def test_models_are_kept_for_kinds_not_for_extents(widest: Session) -> None:
     q, k, v = operands_of(*EXTENTS[0])
     for number in range(MAX_MODELS + 2):
         attend(q, k, v, scale=0.01 * number)
-    assert len(attend._models) == MAX_MODELS
+    assert MAX_MODELS // 2 <= len(attend._models) <= MAX_MODELS
 
 
 def test_results_are_not_copied(widest: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ from ftuner.runtime.attention import attention_record
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session
 from ftuner.runtime.strided import StridedArray
-from ftuner.ukernels.library import PANELS
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)
@@ -250,7 +249,7 @@ def record_of(session: Session, workers: int, *shape: int, causal: int | None = 
     q = StridedArray((h, g, s, 16), (64 * s * g, 64 * s, 64, 4), 4)
     k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
-    products = session.products(FLOAT32, serves=PANELS)
+    products = session.products(FLOAT32)
     weighting = Weighting(SCALE, causal)
     record = attention_record(products, q, k, v, None, q, weighting, causal, workers)
     slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)

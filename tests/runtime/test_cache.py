@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +21,15 @@ from hypothesis import strategies as st
 from tests.conftest import HOST_ISAS
 
 from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle, bundle_key
-from ftuner.codegen.llvm.compile import compile_bundle
 from ftuner.codegen.llvm.jit import host_target
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning
-from ftuner.runtime.cache import CACHE_VARIABLE, Cache, default_cache
-from ftuner.runtime.compiling import OBJECTS, _compile_in_processes, compile_missing
+from ftuner.hardware.recorded import load_recorded, to_document
+from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
+from ftuner.runtime.compiling import compile_missing
 from ftuner.runtime.cpu import CpuBackend
-from ftuner.runtime.session import HARDWARE, Session, known_hardware
+from ftuner.runtime.session import Session, known_hardware
 
 PAYLOAD = b"some machine code" * 50
 
@@ -181,10 +185,11 @@ def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None
             bundles, target, cache, lambda _, done, total: counts.append(total - done)
         )
     assert counts == [1, 0]
-    assert again == first
+    assert [again[b].data for b in bundles] == [first[b].data for b in bundles]
+    assert [again[b].was_kept for b in bundles] == [False, True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert compile_missing(bundles, target, cache, None) == first
+        assert all(o.was_kept for o in compile_missing(bundles, target, cache, None).values())
 
 
 def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> None:
@@ -218,18 +223,57 @@ def test_damaged_hardware_is_probed_again(
     assert len(probes) == 1
     (entry,) = cache.entries()
     assert entry.kind == HARDWARE
-    # A sound entry that makes no sense: not JSON, not a machine, a machine of zero cores.
-    data = cache.read(HARDWARE, entry.key)
-    assert data is not None
-    for nonsense in (b"{", b"[]", b'{"kind": "cpu"}', data.replace(b'"cores"', b'"corses"')):
-        cache.write(HARDWARE, entry.key, nonsense)
-        assert known_hardware(cache) == widest.hardware
-    assert len(probes) == 5
     known_hardware(cache, again=True)
-    assert len(probes) == 6
+    assert len(probes) == 2
     path = entry_path(cache, HARDWARE, entry.key)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.warns(CacheWarning, match="damaged"):
+        assert known_hardware(cache) == widest.hardware
+
+
+def nested(document: Any, path: tuple[str | int, ...], value: object) -> Any:
+    """A document with another value at a place."""
+    if not path:
+        return value
+    copied = copy(document)
+    copied[path[0]] = nested(document[path[0]], path[1:], value)
+    return copied
+
+
+WRONG: dict[str, tuple[tuple[str | int, ...], object]] = {
+    "no table": ((), []),
+    "no model": ((), {"kind": "cpu"}),
+    "a GPU": ((), to_document(load_recorded("h200"))),
+    "another CPU": ((), to_document(load_recorded("xeon-8375c"))),
+    "text for a number": (("clock_hz",), "fast"),
+    "NaN": (("clock_hz",), math.nan),
+    "infinity": (("levels", 0, "bandwidth_bytes_per_s"), math.inf),
+    "negative": (("isas", 0, "fma_latency_cycles"), -4.0),
+    "zero": (("isas", 0, "fma_per_cycle"), 0.0),
+    "beyond floats": (("clock_hz",), 10**400),
+    "cores": (("cores",), 10**9),
+    "capacity": (("levels", 0, "capacity_bytes"), 10**30),
+    "no levels": (("levels",), []),
+    "vector": (("isas", 0, "vector_bytes"), 7),
+    "an ISA that is not": (("isas", 0, "name"), "avx1024"),
+    "another page": (("page_bytes",), 12345),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_sound_entries_that_make_no_sense_are_probed_again(
+    tmp_path: Path, widest: Session, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr("ftuner.runtime.session.probe_machine", lambda _: widest.hardware)
+    cache = Cache(tmp_path)
+    document = to_document(known_hardware(cache))
+    (entry,) = cache.entries()
+    path, value = WRONG[wrong]
+    cache.write(HARDWARE, entry.key, json.dumps(nested(document, path, value)).encode())
+    with pytest.warns(CacheWarning, match="HardwareError"):
+        assert known_hardware(cache) == widest.hardware
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert known_hardware(cache) == widest.hardware
 
 
@@ -243,23 +287,6 @@ def test_objects_without_a_folder(tmp_path: Path) -> None:
     assert len(objects) == 2
 
 
-@pytest.mark.parametrize("folder", ["plain", 'it\'s a "folder"'])
-def test_processes_compile_the_same(
-    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever they are started, and whatever lies there."""
-    here = tmp_path / folder
-    here.mkdir()
-    for name in ("ftuner", "types", "pickle", "numpy", "llvmlite"):
-        (here / f"{name}.py").write_text("raise ImportError('not this one')")
-    monkeypatch.chdir(here)
-    target, bundles = host_target(HOST_ISAS[0]), small_bundles()
-    found: dict[int, bytes] = {}
-    left = _compile_in_processes(list(enumerate(bundles)), target, 1, found.__setitem__)
-    assert left == []
-    assert [found[i] for i in range(len(bundles))] == [compile_bundle(b, target) for b in bundles]
-
-
 def test_two_processes_share_a_folder(tmp_path: Path) -> None:
     """Both begin with nothing and end with the same objects."""
     script = f"""
@@ -270,7 +297,7 @@ from tests.runtime.test_cache import HOST_ISAS, Cache, compile_missing, host_tar
 sys.stdin.readline()
 cache = Cache(Path({str(tmp_path)!r}))
 objects = compile_missing(small_bundles(), host_target(HOST_ISAS[0]), cache, None)
-print(hashlib.sha256(b"".join(objects)).hexdigest())
+print(hashlib.sha256(b"".join(objects[b].data for b in small_bundles())).hexdigest())
 """
     root = Path(__file__).parents[2]
     children = [

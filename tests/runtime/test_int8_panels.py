@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.conftest import recorded_cpus
 from tests.reference import lie, product_bound, uniform
 
-from ftuner.core.dtype import DTYPES
+from ftuner.core.dtype import DTYPES, FLOAT32
+from ftuner.core.ukernel import ROW
+from ftuner.hardware.model import CpuHardware
+from ftuner.planner.planner import planner_for
 from ftuner.planner.widths import best_width
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.panels import Panels, pack_int8
 from ftuner.runtime.products import Products
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import INT8_PANELS
+from ftuner.ukernels.library import Operands, build_library
 
 ROWS = (*range(1, 20), 31, 64, 100, 257)
 COLUMNS = (1, 7, 16, 17, 31, 33, 64, 80, 81, 159, 333)
@@ -23,6 +27,14 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
     found = np.random.default_rng(seed).integers(-128, 128, (n, k)).astype(np.int8)
     found.flat[0], found.flat[-1] = -128, 127
     return found
+
+
+def narrow_products(session: Session, dtype: str) -> Products:
+    """Products with all families that weights of 8-bit integers may use."""
+    products = session.products(DTYPES[dtype])
+    operands = Operands((ROW,), ("panels",), int8=True)
+    families = products.compiled.library.families(operands)
+    return session.products(DTYPES[dtype], families=families)
 
 
 def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
@@ -44,7 +56,7 @@ def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
 def test_every_candidate_is_right(session: Session, dtype: str, n: int) -> None:
-    products = session.products(DTYPES[dtype], serves=INT8_PANELS)
+    products = narrow_products(session, dtype)
     for k in (1, 37, 1000):
         weight = integers(n, n, k)
         panels = packed(products, weight, 2)
@@ -73,18 +85,19 @@ def assert_candidates(
     assert widens == {False, True}
 
 
-def test_short_inputs_read_integers_and_long_ones_widen_first(session: Session) -> None:
-    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
-    panels = packed(products, integers(0, 1536, 384), 1)
-    widens = [
-        products.planner.plan(panels.problem(rows, 1)).choice.widen for rows in (1, 2, 3, 512)
-    ]
-    assert widens == [False, False, False, True]
+@pytest.mark.parametrize("machine", recorded_cpus(), ids=lambda machine: machine.name)
+def test_short_inputs_read_integers_and_long_ones_widen_first(machine: CpuHardware) -> None:
+    for isa in machine.isas:
+        planner = planner_for(build_library(machine, isa.name, FLOAT32))
+        width = best_width(planner, 1536, 384, 1, int8=True)
+        panels = Panels(np.empty(0, np.int8), width, 1536, 384)
+        widens = [planner.plan(panels.problem(rows, 1)).choice.widen for rows in (1, 2, 3, 512)]
+        assert widens == [False, False, False, True], isa.name
 
 
 def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
     """A weight that does not stay in L2 is read in a quarter of the time."""
-    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
+    products = narrow_products(session, "float32")
     narrow = packed(products, integers(0, 4096, 4096), 1)
     wide = Panels(np.empty(0, np.float32), narrow.width, 4096, 4096)
     planner = products.planner
@@ -93,7 +106,7 @@ def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
 
 
 def test_packing_takes_any_strides(session: Session) -> None:
-    products = session.products(DTYPES["float32"], serves=INT8_PANELS)
+    products = narrow_products(session, "float32")
     weight = integers(3, 90, 41)
     for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):
         again = np.ascontiguousarray(view)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.apart import apart
 from tests.reference import Array, assert_product, uniform
+from tests.runtime.holding import held_elsewhere
+from tests.runtime.interrupting import is_free
 
 from ftuner.codegen.llvm.abi import Known, PoolSlot, Site
 from ftuner.codegen.llvm.known_call import CALLS_ALONE
+from ftuner.errors import AllocationError
 from ftuner.runtime.dense import Dense
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.session import Session
@@ -181,19 +188,16 @@ def test_threads_are_those_of_now(matmul: _Counted, session: Session) -> None:
 
 @pytest.mark.parametrize("is_short", [True, False])
 def test_workers_that_are_taken(matmul: _Counted, session: Session, is_short: bool) -> None:
-    """While another thread has the pool, a call works alone: natively from the second on, and at
-    once if it is short."""
+    """While another thread has the pool, native code works alone."""
     session.threads = 2
     a, b = _short(matmul) if is_short else operands(20_000, 200, 150)
     matmul.learn(a, b)
-    looked = 0 if is_short else 1
-    with session.backend.runtime.pool.lock:
+    with held_elsewhere(session.backend.runtime.pool.lock):
         for _ in range(3):
             assert_product(matmul(a, b), a, b)
-            assert matmul.looked == looked
     assert_product(matmul(a, b), a, b)
-    assert matmul.looked == looked
-    assert not session.backend.runtime.pool.lock.locked()
+    assert matmul.looked == 0
+    assert is_free(session.backend.runtime.pool.lock)
 
 
 def _short(matmul: _Counted) -> tuple[Array, Array]:
@@ -289,6 +293,31 @@ def test_more_layouts_than_the_table_holds(matmul: _Counted) -> None:
     assert matmul.looked <= 2 * len(few)
 
 
+def test_lengths_in_turn_are_known(matmul: _Counted) -> None:
+    """None of them puts out another one for ever, before or after it is known."""
+    b = uniform(1, (3, 2), "float32")
+    many = [uniform(m, (m, 3), "float32") for m in range(1, 513)]
+    for _ in range(4):
+        for a in many:
+            matmul(a, b)
+    matmul.looked = 0
+    for a in many:
+        matmul(a, b)
+    assert matmul.looked <= len(many) // 50
+
+
+def test_a_layout_that_is_used_stays(matmul: _Counted) -> None:
+    b, often = uniform(1, (3, 2), "float32"), uniform(2, (7, 3), "float32")
+    matmul.learn(often, b)
+    for m in range(8, 4 * Site.TABLE_SLOTS):
+        a = np.zeros((m, 3), np.float32)
+        for _ in range(2):
+            matmul(a, b)
+        matmul.looked = 0
+        matmul(often, b)
+        assert matmul.looked == 0
+
+
 def test_several_threads(matmul: _Counted, session: Session) -> None:
     """Calls that need a workspace, while others come and go in the table."""
     session.threads = 2
@@ -327,6 +356,37 @@ def test_after_a_fork(matmul: _Counted, session: Session) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no such limit")
+def test_results_that_no_memory_holds(matmul: _Counted, session: Session) -> None:
+    """Of calls that are known, of those that are not, and of layers."""
+    a, b = operands(4000, 1, 4000)
+    layer = Dense(b.T, session=session)
+    matmul.learn(a, b)
+    for _ in range(2):
+        layer(a)
+
+    def call(note: Callable[[str], None]) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        # Less than a result takes.
+        limit = used + (32 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # Nor is what earlier tests have left in the heap enough for one.
+        taken = []
+        with suppress(MemoryError):
+            while True:
+                taken.append(np.empty((4000, 4000), np.float32))
+        for name, run in (
+            ("known", lambda: matmul(a, b)),
+            ("not known", lambda: matmul(a[::-1], b)),
+            ("layer", lambda: layer(a)),
+        ):
+            note(name)
+            with pytest.raises(AllocationError, match="no memory"):
+                run()
+
+    apart(call)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ftuner.errors import AllocationError
 from ftuner.runtime import memory
 from ftuner.runtime.memory import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, Arena, long_lived
 
@@ -69,7 +70,7 @@ def test_after_a_fork() -> None:
 
 
 def test_more_than_there_is() -> None:
-    with pytest.raises(MemoryError, match="cannot allocate"):
+    with pytest.raises(AllocationError, match="cannot allocate"):
         long_lived(1 << 62)
 
 
@@ -95,6 +96,6 @@ def test_an_arena_beyond_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_arena_that_nobody_can_have() -> None:
     arena = Arena()
     address = arena.grown(1000)
-    with pytest.raises(MemoryError, match="cannot allocate"):
+    with pytest.raises(AllocationError, match="cannot allocate"):
         arena.grown(1 << 62)
     assert arena.grown(1000) == address

@@ -19,18 +19,23 @@ from tests.graph.graphs import (
     S,
     T,
     assert_close,
+    assert_runs,
     graph_of,
+    grown,
     inputs_of,
     layer,
     reference,
+    selected,
+    selection,
 )
 
 from ftuner.core.dtype import BOOL, FLOAT64, INT32, INT64, TENSOR_DTYPES
-from ftuner.errors import IndexRangeError, InputError, ShapeError
+from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.compiled import MAX_PROGRAMS
 from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.program import CompiledProduct
+from ftuner.runtime.run_states import MAX_PROGRAM_BYTES
 from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]
@@ -95,20 +100,112 @@ def test_no_elements(encoder: Model, sums: Model, widest: Session) -> None:
         assert_right(sums, small(), B=0, S=3)
 
 
-def test_a_product_over_no_elements_is_refused(widest: Session) -> None:
-    graph = graph_of(lambda g: g.add("matmul", g.given("x", S, T), g.given("y", T, B)))
-    model = Model(graph, widest)
-    assert_right(model, graph, S=2, T=3, B=4)
-    with pytest.raises(ShapeError, match="no elements"):
-        model.run(inputs_of(graph, {"S": 2, "T": 0, "B": 4}))
-    assert_right(model, graph, S=2, T=3, B=4)
+def test_sums_of_no_elements_are_zeros(widest: Session) -> None:
+    """In products that lie in any way, with an epilogue and without, and in attention."""
+
+    def body(g: Maker) -> list[Value]:
+        x, y = g.given("x", S, T), g.given("y", T, B)
+        turned = g.add("transpose", g.given("z", B, T), perm=(1, 0))
+        products = [g.add("matmul", x, other) for other in (y, turned)]
+        bound = g.add("add", g.add("erf", g.add("matmul", x, y)), g.given("r", S, B))
+        batch = g.add("matmul", g.given("u", B, S, T), g.given("v", B, T, 20))
+        known = g.add("add", g.add("matmul", g.given("w", S, 0), g.weight(0, 20)), g.weight(20))
+        q, k, v = g.given("q", B, S, 8), g.given("k", B, 8, T), g.given("values", B, T, 5)
+        # Scores of nothing are zeros, of which all weigh as much.
+        deep = g.add("attention", x, y, g.given("of", B, 3), scale=0.5)
+        return [*products, bound, batch, known, deep, g.add("attention", q, k, v, scale=0.5),
+                g.add("attention", q, k, v, g.given("mask", S, T), scale=0.5, causal=T - S),
+                g.attention(q, k, v, 0.5, None)]  # fmt: skip
+
+    graph = graph_of(body)
+    extents = [{"S": s, "T": t, "B": b} for s in (2, 33) for t in (3, 0, 1) for b in (4, 70)]
+    for g in (graph, optimised(graph)):
+        assert_runs(g, widest, *extents, *extents[::-1])
 
 
-def test_programs_are_bounded(widest: Session) -> None:
+def test_epilogues_that_differ_by_the_sign_of_a_zero(widest: Session) -> None:
+    def body(g: Maker) -> list[Value]:
+        x = g.given("x", S, 8)
+        return [
+            g.add("divide", g.add("matmul", x, g.weight(8, 4)), g.number(zero))
+            for zero in (0.0, -0.0)
+        ]
+
+    assert_runs(graph_of(body), widest, {"S": 3})
+
+
+@pytest.mark.parametrize("turned_first", [False, True])
+def test_products_that_read_one_weight_differently(widest: Session, turned_first: bool) -> None:
+    """Rows and columns of A, epilogues, and the weight as it came."""
+
+    def body(g: Maker) -> list[Value]:
+        weight, x = g.weight(16, 70), g.given("x", S, 16)
+        operands = [x, g.add("transpose", g.given("y", 16, T), perm=(1, 0))]
+        if turned_first:
+            operands.reverse()
+        products = [g.add("matmul", a, weight) for a in operands]
+        bound = g.add("add", g.add("matmul", g.add("negative", x), weight), g.weight(70))
+        back = g.add("matmul", g.given("z", S, 70), g.add("transpose", weight, perm=(1, 0)))
+        return [*products, bound, back, g.add("multiply", weight, g.number(2))]
+
+    extents = ({"S": s, "T": t} for s in (1, 5, 40) for t in (1, 7, 64))
+    model = assert_runs(graph_of(body), widest, *extents)
+    panels = {
+        id(code.panels)
+        for part in model.parts
+        for code in part._writer._kept[1]
+        if isinstance(code, CompiledProduct)
+    }
+    assert len(panels) == 2, "a weight is packed once, and so is its transpose"
+
+
+def bindings(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is bound from here on."""
+    (part,) = model.parts
+    bind, found = part._writer.bind, []
+
+    def counted(*arguments: Any) -> Any:
+        found.append(bind(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(part._writer, "bind", counted)
+    return found
+
+
+def test_lengths_in_turn_are_bound_once(
+    widest: Session, encoder: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lengths of a sentence encoder, in two batch sizes, have room."""
     model = Model(small(), widest)
-    for s in (*range(1, MAX_PROGRAMS + 40), 1, 2):
-        assert_right(model, small(), B=1, S=s)
-    assert [len(part._programs) for part in model.parts] == [MAX_PROGRAMS]
+    bound = bindings(model, monkeypatch)
+    inputs = {name: np.ones((2, 512), np.float32) for name in ("x", "y")}
+    for _ in range(2):
+        for s in range(1, 513):
+            for b in (1, 2):
+                model.run({name: x[:b, :s] for name, x in inputs.items()})
+        assert len(bound) == 1024
+    encoder.run(inputs_of(LAYER, {"B": 2, "S": 60}))
+    (state,) = encoder.parts[0].states.all
+    *_, program = state.programs.values()
+    # Twelve such layers.
+    assert 2 * 1024 * 12 * program.records_bytes < MAX_PROGRAM_BYTES
+
+
+def test_programs_are_bounded_and_kept_by_use(
+    widest: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftuner.runtime.run_states.MAX_PROGRAM_BYTES", 64 << 10)
+    model = Model(small(), widest)
+    bound = bindings(model, monkeypatch)
+    x = np.ones((1, 400), np.float32)
+    for s in range(2, 400):
+        for length in (1, s):
+            model.run({"x": x[:, :length], "y": x[:, :length]})
+    assert len(bound) == 399
+    ((state,),) = [part.states.all for part in model.parts]
+    kept = list(state.programs.values())
+    assert 10 < len(kept) < 399
+    assert sum(program.records_bytes for program in kept) <= 64 << 10
 
 
 def test_sizes_in_bytes_of_every_dtype(widest: Session) -> None:
@@ -283,16 +380,49 @@ def test_two_indices_out_of_range_are_forgotten_together(widest: Session) -> Non
     assert_close(found, [x[right], x[right]])
 
 
-def test_any_index_into_nothing_is_out_of_range(widest: Session) -> None:
+def test_nothing_has_no_index(widest: Session) -> None:
+    """It is refused before anything is read: an array without elements has no address to read."""
     model = Model(lookups(), widest)
     none = np.zeros(0, np.float32)
-    with pytest.raises(IndexRangeError):
+    with pytest.raises(ShapeError, match=r"first.*no element along axis 0"):
         model.run({"x": none, "i": np.zeros(1, np.int64), "j": np.zeros(1, np.int32)})
     found = model.run({"x": none, "i": np.zeros(0, np.int64), "j": np.zeros(0, np.int32)})
     assert [y.shape for y in found] == [(0,), (0,)]
 
 
+def test_indices_with_extents_that_the_data_lacks(widest: Session) -> None:
+    """Nothing is read or written outside the data, however long the axes of indices are."""
+    model = Model(selection(), widest)
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    for columns in (3, 3_000_000):
+        at, updates = np.zeros((2, columns), np.int64), np.ones((2, columns), np.float32)
+        with pytest.raises(ShapeError, match="more indices than elements along axis 1"):
+            model.run({"x": x, "at": at, "updates": updates})
+    at, updates = np.array([[4], [-4]]), np.full((2, 1), 7, np.float32)
+    assert_close(model.run({"x": x, "at": at, "updates": updates}), selected(x, at, updates))
+
+
 # Outputs.
+
+
+@pytest.mark.parametrize("n", [1 << 10, 1 << 13, 1 << 16])
+def test_results_that_no_memory_holds(widest: Session, n: int) -> None:
+    """More than the system gives, than a process has addresses for, than 64 bits count."""
+    model = Model(grown(), widest)
+    x = np.arange(3, dtype=np.float32).reshape(1, 3)
+    with pytest.raises(AllocationError, match=r"no memory|cannot allocate"):
+        model.run({"x": x, "n": np.zeros(n, np.int64)})
+    found = model.run({"x": x, "n": np.zeros(2, np.int64)})
+    assert_close(found, [np.exp(np.repeat(x, 16, 0)), x, np.zeros(2, np.int64)])
+
+
+def test_inputs_that_no_memory_holds(widest: Session) -> None:
+    """A view without strides is copied."""
+    graph = graph_of(lambda g: g.add("reduce", g.given("x", S), kind="sum", axes=(0,)))
+    model = Model(graph, widest)
+    with pytest.raises(AllocationError, match="no memory"):
+        model.run({"x": np.broadcast_to(np.float32(1), (1 << 58,))})
+    assert_close(model.run({"x": np.ones(5, np.float32)}), [np.float32(5)])
 
 
 def test_outputs_own_their_memory(widest: Session, encoder: Model, sums: Model) -> None:

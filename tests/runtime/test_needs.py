@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, assert_close, graph_of, inputs_of, reference
+from tests.graph.graphs import (
+    B,
+    Maker,
+    S,
+    T,
+    assert_close,
+    assert_runs,
+    graph_of,
+    inputs_of,
+    reference,
+    strided,
+)
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
+from ftuner.planner.planner import planner_for
 from ftuner.runtime.model import Model
 from ftuner.runtime.needs import by_library, need_of
+from ftuner.runtime.operands import step_problem
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import INT8_PANELS, PANELS
+from ftuner.ukernels.library import build_library, families_of_calls
 
 
 def layers(*columns: int) -> Graph:
@@ -73,7 +88,6 @@ def test_int8_weights_are_read_both_ways(recorded: CpuHardware) -> None:
     (step,) = lower(graph).steps
     need = need_of(step, recorded, recorded.widest.name, 1)
     assert need is not None
-    assert need.library.serves == INT8_PANELS
     layouts = {family.b_layout for family in need.families}
     assert layouts == {"packed", "packed_int8"}
 
@@ -88,7 +102,48 @@ def test_another_graph_adds_what_it_needs(widest: Session, first: int) -> None:
         for rows in (1, 9, 70):
             feeds = inputs_of(graph, {"B": rows})
             assert_close(model.run(feeds), reference(graph, feeds))
-    # Whoever asks for all of them gets them.
-    products = session.products(FLOAT32, serves=PANELS)
-    library = products.compiled.library
-    assert set(products.compiled.kernels) == {f.name for f in library.families()}
+    # Whoever asks for those of calls gets them.
+    products = session.products(FLOAT32)
+    found = families_of_calls(products.compiled.library)
+    assert {family.name for family in found} <= set(products.compiled.kernels)
+
+
+def squares(g: Maker) -> Sequence[Value]:
+    """Products of two activations that lie in every way, with an epilogue and without."""
+    x, y = g.given("x", S, 16), g.given("y", T, 16)
+    turned, beside = (g.add("transpose", z, perm=(1, 0)) for z in (x, y))
+    wide = g.add("matmul", x, beside)
+    return [
+        g.add("erf", g.add("matmul", g.add("absolute", x), g.add("transpose", x, perm=(1, 0)))),
+        g.add("erf", g.add("matmul", turned, g.add("erf", wide))),
+        g.add("matmul", wide, y),
+        g.add("erf", g.add("matmul", beside, y)),
+    ]
+
+
+def test_products_of_activations_at_any_extents(widest: Session) -> None:
+    """Which uKernels a plan chooses depends on the extents."""
+    graph = graph_of(squares)
+    extents = (1, 2, 9, 33, 64, 200)
+    assert_runs(graph, widest, *({"S": s, "T": t} for s in extents for t in (1, 17, 130)))
+
+
+def test_families_hold_what_plans_of_a_step_choose(recorded: CpuHardware) -> None:
+    """Whatever the extents are, on every machine."""
+    steps = lower(graph_of(squares)).steps
+    for step in steps:
+        need = need_of(step, recorded, recorded.widest.name, 2)
+        if not isinstance(step, ProductStep):
+            continue
+        assert need is not None
+        planner = planner_for(build_library(recorded, recorded.widest.name, *need.library))
+        for s, t in product((1, 2, 8, 33, 300), repeat=2):
+            a, b, c, *rest = (strided(view, {"S": s, "T": t}) for view in step.views)
+            problem, _ = step_problem(a, b, c, rest, need.width, 2, recorded.page_bytes)
+            chosen = {
+                family
+                for option in planner.options(problem)
+                for family in (option.family if option.full else None, option.tail_family)
+                if family is not None
+            }
+            assert chosen <= set(need.families), (step.title, s, t)

@@ -17,12 +17,13 @@ from ftuner.core.expr import Expr, evaluate
 from ftuner.core.ukernel import ROW
 from ftuner.planner.plan import Choice, Problem
 from ftuner.runtime.arrays import Array
-from ftuner.runtime.cpu import CompiledLibrary
+from ftuner.runtime.cpu import CompiledLibrary, CpuBackend
 from ftuner.runtime.dense import Dense, layer_epilogue
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.matmul import Matmul
 from ftuner.runtime.products import Products, words
 from ftuner.runtime.session import Session
+from ftuner.runtime.workspaces import Workspaces
 
 
 def problem_of(a: Array, b: Array, workers: int) -> Problem:
@@ -39,22 +40,36 @@ def strides_of(
     return Strides(*a.strides, *b.strides, c.strides[0], (), operands, accumulate)
 
 
-class _WatchedProducts(Products):
-    """Products whose workspace lies between bytes that are watched."""
+class _Watched(Workspaces):
+    """Workspaces between bytes that are watched."""
 
-    def _workspace(self, size: int) -> int:
+    parts: tuple[Array, ...] = ()
+
+    def take(self, size: int) -> int:
         margin = 4096
         memory = np.full(size + 2 * margin, 0xA5, dtype=np.uint8)
-        self._watched = memory[:margin], memory[margin + size :]
-        self._memory = memory
+        self.parts = memory[:margin], memory[margin + size :]
         return int(memory.ctypes.data) + margin
 
+    def give_back(self, address: int) -> None:
+        pass
+
+
+class _WatchedProducts(Products):
+    """Products whose workspace is watched."""
+
+    def __init__(self, backend: CpuBackend, compiled: CompiledLibrary) -> None:
+        super().__init__(backend, compiled)
+        self._workspaces: _Watched = _Watched(backend.runtime.addresses)
+
     def kept_within(self) -> bool:
-        return all(np.all(part == 0xA5) for part in getattr(self, "_watched", ()))
+        return all(np.all(part == 0xA5) for part in self._workspaces.parts)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520), (37, 53, 0)]
+)
 def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: bool) -> None:
     """Right, and in no more workspace than the plan says."""
     real = session.products(FLOAT32)
@@ -74,7 +89,7 @@ def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: b
             products.launch(encoded, a, b, c, None)
             assert_product(c, a, b, message=str(option.choice))
             assert products.kept_within(), option.choice
-    assert len(seen) > 4
+    assert len(seen) > (4 if k else 2)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -220,4 +235,4 @@ def test_plans_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) 
         for m in range(1, 30):
             a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")
             assert_product(matmul(a, b), a, b)
-    assert len(products._ready) == 8
+    assert 4 <= len(products._ready) <= 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from tests.conftest import HOST_ISAS
 
 from ftuner.codegen.llvm.jit import Target, host_target
+from ftuner.errors import CacheWarning
 from ftuner.hardware.system import read_system
-from ftuner.runtime.cache import Cache
-from ftuner.runtime.targets import TARGETS, known_target
+from ftuner.runtime.cache import TARGETS, Cache
+from ftuner.runtime.targets import known_target
 
 ISA = HOST_ISAS[-1]
 
@@ -36,15 +38,25 @@ def test_llvm_is_asked_once(tmp_path: Path, asked: list[str]) -> None:
     assert {e.kind for e in Cache(tmp_path).entries()} == {TARGETS}
 
 
-@pytest.mark.parametrize("nonsense", [b"{", b"[]", b'{"triple": ""}', b'{"cpu": 1, "more": 2}'])
+NONSENSE: tuple[object, ...] = (
+    [], 7, None, {"cpu": 1, "more": 2}, {"triple": 1, "cpu": 2, "features": 3},
+    {"triple": None}, {"triple": "riscv64-unknown-linux-gnu"}, {"triple": ""}, {"features": ""},
+    {"features": "+avx513"},
+)  # fmt: skip
+"""In place of a target, or of some of its fields."""
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=str)
 def test_what_makes_no_sense_is_asked_again(
-    tmp_path: Path, asked: list[str], nonsense: bytes
+    tmp_path: Path, asked: list[str], nonsense: object
 ) -> None:
     cache = Cache(tmp_path)
-    known_target(ISA, cache)
+    sound = vars(known_target(ISA, cache))
     (entry,) = cache.entries()
-    cache.write(TARGETS, entry.key, nonsense)
-    assert known_target(ISA, cache) == known_target(ISA, cache) == host_target(ISA)
+    document = {**sound, **nonsense} if isinstance(nonsense, dict) else nonsense
+    cache.write(TARGETS, entry.key, json.dumps(document).encode())
+    with pytest.warns(CacheWarning, match="made again"):
+        assert known_target(ISA, cache) == known_target(ISA, cache) == host_target(ISA)
     assert asked == [ISA] * 2
 
 

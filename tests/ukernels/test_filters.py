@@ -17,7 +17,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.dense import layer_epilogue
 from ftuner.ukernels.enumerate import register_tiles
 from ftuner.ukernels.filters import MAX_WIDTHS, registers_needed, run_filters
-from ftuner.ukernels.library import Library, build_library
+from ftuner.ukernels.library import Library, build_library, families_of_calls
 
 
 def libraries(machine: CpuHardware) -> Iterator[Library]:
@@ -70,7 +70,7 @@ def test_no_library_is_empty(recorded: CpuHardware) -> None:
     for library in libraries(recorded):
         assert 1 <= len(library.widths) <= MAX_WIDTHS
         assert list(library.widths) == sorted(library.widths)
-        assert library.families()
+        assert families_of_calls(library)
 
 
 def test_the_tallest_tiles_hide_latency_and_loads(recorded: CpuHardware) -> None:
@@ -96,12 +96,12 @@ def test_odd_machines_get_a_library(registers: int, latency: float, bandwidth: f
     assert funnel.widths
     assert funnel.kept
     library = Library(odd, isa, FLOAT32, ACCUMULATOR, funnel)
-    assert all(family.kernels for family in library.families())
+    assert all(family.kernels for family in families_of_calls(library))
 
 
 def test_families_hold_each_height_once(recorded: CpuHardware) -> None:
     for library in libraries(recorded):
-        families = library.families()
+        families = families_of_calls(library)
         assert len({family.name for family in families}) == len(families)
         symbols = [kernel.symbol for family in families for kernel in family.kernels]
         assert len(set(symbols)) == len(symbols)
@@ -118,7 +118,7 @@ def test_layers_pack_their_weight(recorded: CpuHardware) -> None:
     library = build_library(
         recorded, recorded.widest.name, FLOAT32, layer_epilogue(True, "relu", False)
     )
-    assert all(family.b_layout == PACKED for family in library.families())
+    assert all(family.b_layout == PACKED for family in families_of_calls(library))
 
 
 def test_unknown_isa(recorded: CpuHardware) -> None:

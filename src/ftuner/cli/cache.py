@@ -32,9 +32,10 @@ def cache(
         kinds.setdefault(entry.kind, []).append(entry.bytes)
     if as_json:
         by_kind = {kind: {"entries": len(s), "bytes": sum(s)} for kind, s in kinds.items()}
-        print_json({"folder": str(kept.folder), "kinds": by_kind})
+        document = {"folder": str(kept.folder), "max_bytes": kept.max_bytes, "kinds": by_kind}
+        print_json(document)
         return
-    typer.echo(str(kept.folder))
+    typer.echo(f"{kept.folder}, at most {capacity(kept.max_bytes)}")
     if not kinds:
         typer.echo("empty")
         return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ftuner.core.definition import Nest, Operand, Stage, Step
-from ftuner.core.dim import Dim, Shape, symbols_of
+from ftuner.core.dim import Dim, Shape, symbol
 
 AxisCoefficients = tuple[Dim, ...]
 POSITIONAL = frozenset({"argmax", "argmin", "scan"})
@@ -61,9 +61,36 @@ class Kernel:
                 assert not isinstance(step.payload, str | None)
                 dims.append(step.payload)  # type: ignore[arg-type]
         for dim in dims:
-            if symbols_of((dim,)):
+            if not isinstance(dim, int):
                 found.setdefault(dim)
         return tuple(found)
+
+    def numbered(self) -> Kernel:
+        """The kernel that code is made of: each parameter is a symbol with its number for a name.
+
+        Kernels that only compute their parameters differently have the same code.
+        """
+        symbols = {dim: symbol(f"p{i}") for i, dim in enumerate(self.parameters())}
+
+        def named(dim: Dim) -> Dim:
+            return dim if isinstance(dim, int) else symbols[dim]
+
+        def access_of(access: Access) -> Access:
+            rest = tuple((step, named(m)) for step, m in access.rest)
+            coefficients = tuple(map(named, access.coefficients))
+            return Access(named(access.constant), coefficients, rest)
+
+        return replace(
+            self,
+            kept=tuple(map(named, self.kept)),
+            reduced=tuple(map(named, self.reduced)),
+            steps=tuple(
+                s._replace(payload=named(s.payload)) if s.op == "dim" else s  # type: ignore[arg-type]
+                for s in self.steps
+            ),
+            accesses=tuple(None if a is None else access_of(a) for a in self.accesses),
+            targets=tuple(map(access_of, self.targets)),
+        )
 
 
 def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:

@@ -1,16 +1,71 @@
-"""Tables of bounded length."""
+"""Tables of bounded size that keep what is used."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-def forget_oldest(table: dict[Any, Any], limit: int) -> None:
-    """Make room for one entry more in a table of at most `limit`. Several threads may do so at
-    once: entries may be looked up and added meanwhile."""
-    while len(table) >= limit:
-        try:
-            table.pop(next(iter(table)), None)
-        except (RuntimeError, StopIteration):
-            # Another thread added or removed an entry, and has seen to the length.
-            continue
+class RecentlyUsed(Generic[K, V]):
+    """A table of at most `limit` entries, or of entries of at most so much together, that forgets
+    those not used for longest.
+
+    Entries are of two generations. What is added, or found in the older one, belongs to the younger
+    one; when that has half of the limit it becomes the older one, and what was left there is
+    forgotten. So whatever is used again before half of the limit has been used stays, and finding
+    an entry takes one look-up. Several threads may use a table at once: entries that two of them
+    add meanwhile may be forgotten early.
+    """
+
+    def __init__(
+        self, limit: int, size: Callable[[V], int] | None = None,
+        forgotten: Callable[[V], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`size`: of an entry, by default 1; `forgotten`: called with what is."""
+        self.limit = limit
+        self._size, self._forgotten = size, forgotten
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+        self._filled = 0
+        """What the younger generation has."""
+
+    def get(self, key: K) -> V | None:
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is not None:
+                self.add(key, found)
+        return found
+
+    def add(self, key: K, value: V) -> None:
+        """Keep a value, in place of the one before."""
+        size = 1 if self._size is None else self._size(value)
+        if 2 * (self._filled + size) > self.limit and self._young:
+            left, self._old, self._young = self._old, self._young, {}
+            self._filled = 0
+            if self._forgotten is not None:
+                for other, entry in left.items():
+                    if other not in self._old and other != key:
+                        self._forgotten(entry)
+        self._filled += size
+        self._young[key] = value
+
+    def values(self) -> Iterator[V]:
+        """All entries, those of the older generation first."""
+        young = dict(self._young)
+        yield from (value for key, value in list(self._old.items()) if key not in young)
+        yield from young.values()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        entries = list(self.values()) if self._forgotten is not None else []
+        self._old, self._young, self._filled = {}, {}, 0
+        for entry in entries:
+            assert self._forgotten is not None
+            self._forgotten(entry)
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())

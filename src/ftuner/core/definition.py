@@ -21,6 +21,10 @@ from ftuner.core.dtype import BOOL, INT64, DType
 Payload = int | float | bool | str | Dim | None
 
 
+ABSENT = "absent"
+"""Payload of a `where`."""
+
+
 class Step(NamedTuple):
     """One operation. What `payload` is depends on `op`:
 
@@ -30,7 +34,9 @@ class Step(NamedTuple):
     - `checked`: a text that names the check; arguments are an index that data tells, which counts
       from the back if it is negative, and the extent it must be within: if it is not, the program
       fails with that text;
-    - otherwise nothing: arithmetic as NumPy's function of the same name, `cast`, or `where`.
+    - `where`: `ABSENT` if its second argument may read outside operands where the condition does
+      not hold, so that nothing may be read there; otherwise nothing;
+    - otherwise nothing: arithmetic as NumPy's function of the same name, or `cast`.
     """
 
     op: str
@@ -165,8 +171,10 @@ class Writer:
     def compare(self, op: str, x: Value, y: Value) -> Value:
         return self.step(op, BOOL, x, y)
 
-    def where(self, condition: Value, x: Value, y: Value) -> Value:
-        return self.step("where", self.steps[x].dtype, condition, x, y)
+    def where(self, condition: Value, x: Value, y: Value, absent: bool = False) -> Value:
+        """`absent`: elsewhere, x may read outside operands."""
+        payload = ABSENT if absent else None
+        return self.step("where", self.steps[x].dtype, condition, x, y, payload=payload)
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if self.steps[x].dtype == dtype else self.step("cast", dtype, x)

@@ -3,64 +3,159 @@
 A dim is a Python integer wherever it can be. Otherwise it is a `Symbolic`: a sum of products of
 *atoms* (symbols, quotients, remainders, maxima, minima) in a canonical order, so that two dims are
 equal if their sums are. Functions take and give either; `Symbolic` has Python's operators.
+
+Model files contain any arithmetic. So a dim has a bounded size of its own (`MAX_TERMS`,
+`MAX_DEGREE`, `MAX_BITS`, `MAX_TEXT`): what would be larger is written as a sum or product of
+*whole* values, which are atoms. Dims share their operands, and may be nested thousands deep:
+nothing here recurses, each distinct operation is evaluated once, and equality compares digests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Union
 
+from ftuner.core.kept import kept
 from ftuner.errors import ShapeError
 
 Dim = Union[int, "Symbolic"]
 Shape = tuple[Dim, ...]
 
+MAX_TERMS = 64
+"""Products in one sum. Shapes of exported models have up to eight."""
+MAX_DEGREE = 16
+"""Atoms in one product."""
+MAX_BITS = 2048
+"""Of the value of a sum, where symbols have 63."""
+MAX_TEXT = 200
+"""Characters of a dim's text; a longer one is cut, and ends with the digest."""
+MAX_NAME = 60
+"""Characters of a symbol's name that are taken from a model file."""
+WORD_BITS = 63
+_DIGEST_BYTES = 16
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Symbol:
     """A name for an extent, zero or more, known at run time."""
 
     name: str
+    digest: bytes = field(init=False, repr=False)
+    text: str = field(init=False, repr=False)
+    bits: int = field(init=False, repr=False, default=WORD_BITS)
+    natural: bool = field(init=False, repr=False, default=True)
 
-    @cached_property
-    def text(self) -> str:
-        return self.name
+    def __post_init__(self) -> None:
+        digest = _digest("symbol", self.name.encode())
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "text", _shortened(self.name, digest))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Atom:
     """An operation that is no sum or product: `quotient` and `remainder` round towards minus
-    infinity as Python's do, `maximum`, `minimum`, and `broadcast`: x unless it is one, then y."""
+    infinity as Python's do, `maximum`, `minimum`, `broadcast`: x unless it is one, then y, and
+    `whole`: x, which must fit 64 bits."""
 
     kind: str
     x: Dim
     y: Dim
+    digest: bytes = field(init=False, repr=False)
+    text: str = field(init=False, repr=False)
+    bits: int = field(init=False, repr=False)
+    natural: bool = field(init=False, repr=False)
+    """Whether it is known to be zero or more."""
 
-    @cached_property
-    def text(self) -> str:
+    def __post_init__(self) -> None:
+        digest = _digest(self.kind, _digest_of(self.x), _digest_of(self.y))
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "text", _shortened(self._text(), digest))
+        object.__setattr__(self, "bits", self._bits())
+        object.__setattr__(self, "natural", self._natural())
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Atom) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def _text(self) -> str:
         sign = {"quotient": "//", "remainder": "%"}.get(self.kind)
         if sign:
             return f"({self.x} {sign} {self.y})"
-        return f"{_WORDS[self.kind]}({self.x}, {self.y})"
+        if self.kind == "whole":
+            return f"({self.x})"
+        return f"{WORDS[self.kind]}({self.x}, {self.y})"
+
+    def _bits(self) -> int:
+        x, y = _bits_of(self.x), _bits_of(self.y)
+        if self.kind == "whole":
+            return WORD_BITS
+        if self.kind == "quotient":
+            return x + 1
+        return y if self.kind == "remainder" else max(x, y)
+
+    def _natural(self) -> bool:
+        x, y = (low is not None and low >= 0 for low in map(least_value, (self.x, self.y)))
+        if self.kind == "remainder":
+            return y
+        if self.kind == "whole":
+            return x
+        return x or y if self.kind == "maximum" else x and y
 
 
-_WORDS = {"maximum": "max", "minimum": "min", "broadcast": "broadcast"}
+WORDS = {"maximum": "max", "minimum": "min", "broadcast": "broadcast", "whole": "whole"}
 
 Monomial = tuple["Symbol | Atom", ...]
 """A product of atoms, in the order of their texts; empty for a constant."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Symbolic:
     """A sum of at least one product that is not constant: ((monomial, coefficient), ...)."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    digest: bytes = field(init=False, repr=False)
+    bits: int = field(init=False, repr=False)
+    """Of the largest value it can have."""
+    least: int | None = field(init=False, repr=False)
+    """A lower bound of the value; None if none is known."""
+
+    def __post_init__(self) -> None:
+        parts = []
+        bits = 0
+        least: int | None = 0
+        for monomial, coefficient in self.terms:
+            parts.append(b"%d of %d:" % (coefficient, len(monomial)))
+            parts += [atom.digest for atom in monomial]
+            factors = [atom.bits for atom in monomial]
+            bits = max(bits, sum(factors) + coefficient.bit_length())
+            if not monomial:
+                least = None if least is None else least + coefficient
+            elif coefficient < 0 or not all(atom.natural for atom in monomial):
+                least = None
+        digest = _digest("sum", *parts)
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "bits", bits + len(self.terms).bit_length())
+        object.__setattr__(self, "least", least)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Symbolic) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     def __add__(self, other: Dim) -> Dim:
-        return _sum((self, other))
+        return _sum(self, other)
 
     __radd__ = __add__
 
@@ -68,10 +163,10 @@ class Symbolic:
         return _from_terms((m, -c) for m, c in self.terms)
 
     def __sub__(self, other: Dim) -> Dim:
-        return _sum((self, -other))
+        return _sum(self, -other)
 
     def __rsub__(self, other: Dim) -> Dim:
-        return _sum((other, -self))
+        return _sum(other, -self)
 
     def __mul__(self, other: Dim) -> Dim:
         return _product(self, other)
@@ -87,8 +182,13 @@ class Symbolic:
     def __mod__(self, other: Dim) -> Dim:
         return remainder(self, other)
 
+    @kept
+    def text(self) -> str:
+        text = " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
+        return _shortened(text, self.digest)
+
     def __str__(self) -> str:
-        return " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
+        return self.text
 
     __repr__ = __str__
 
@@ -193,93 +293,74 @@ def row_major_strides(shape: Sequence[Dim]) -> Shape:
 
 def least_value(x: Dim) -> int | None:
     """A lower bound of a dim whose symbols are zero or more; None if none is known."""
-    if isinstance(x, int):
-        return x
-    low = 0
-    for monomial, coefficient in x.terms:
-        if not monomial:
-            low += coefficient
-        elif coefficient < 0 or not all(_is_natural(atom) for atom in monomial):
-            return None
-    return low
+    return x if isinstance(x, int) else x.least
 
 
 def symbols_of(dims: Iterable[Dim]) -> list[str]:
     """The names of all symbols in dims, in the order of their first use."""
-    found: dict[str, None] = {}
+    found = UsedSymbols()
+    found.add(dims)
+    return list(found.names)
 
-    def visit(dim: Dim) -> None:
-        if isinstance(dim, int):
-            return
-        for monomial, _ in dim.terms:
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    found.setdefault(atom.name)
-                else:
-                    visit(atom.x)
-                    visit(atom.y)
 
-    for dim in dims:
-        visit(dim)
+class UsedSymbols:
+    """The symbols of dims that are added one after the other; what they share is visited once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        """In the order of their first use."""
+        self._visited: set[Atom] = set()
+
+    def add(self, dims: Iterable[Dim]) -> None:
+        left: list[Dim | Atom | Symbol] = [*reversed([*dims])]
+        while left:
+            node = left.pop()
+            if isinstance(node, Symbol):
+                self.names.setdefault(node.name)
+            elif isinstance(node, Symbolic):
+                left += [atom for monomial, _ in node.terms for atom in monomial][::-1]
+            elif isinstance(node, Atom) and node not in self._visited:
+                self._visited.add(node)
+                left += (node.y, node.x)
+
+
+def atoms_of(roots: Iterable[Dim | Atom]) -> list[Atom]:
+    """The operations in dims, each once, after those that it reads."""
+    found: dict[Atom, None] = {}
+    left: list[tuple[Dim | Atom | Symbol, bool]] = [(root, False) for root in [*roots][::-1]]
+    while left:
+        node, visited = left.pop()
+        if isinstance(node, Symbolic):
+            left += [(atom, False) for monomial, _ in node.terms for atom in monomial][::-1]
+        elif isinstance(node, Atom) and node not in found:
+            if visited:
+                found[node] = None
+            else:
+                left += ((node, True), (node.y, False), (node.x, False))
     return list(found)
 
 
-def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
-    """The dim with all symbols bound."""
-    if isinstance(dim, int):
-        return dim
-    total = 0
-    for monomial, coefficient in dim.terms:
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                coefficient *= values[atom.name]
-            else:
-                x, y = evaluate(atom.x, values), evaluate(atom.y, values)
-                coefficient *= _OPERATIONS[atom.kind](x, y)
-        total += coefficient
-    return total
+# How dims are made.
 
 
-def compiled(dims: Sequence[Dim], names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
-    """A function from the values of the symbols `names`, in their order, to those of `dims`: what
-    `evaluate` gives, in microseconds for hundreds of dims."""
-    known = {name: f"s[{i}]" for i, name in enumerate(names)}
-    body = ", ".join(_source(dim, known) for dim in dims)
-    # The source is made of integers and the fixed words above, never of names that were given.
-    words = {"max": max, "min": min, "broadcast": _broadcast}
-    made: Callable[[Sequence[int]], list[int]] = eval(f"lambda s: [{body}]", words)
-    return made
+def _digest(kind: str, *parts: bytes) -> bytes:
+    return blake2b(b"".join((kind.encode(), b":", *parts)), digest_size=_DIGEST_BYTES).digest()
 
 
-def _broadcast(x: int, y: int) -> int:
-    return y if x == 1 else x
+def _digest_of(dim: Dim) -> bytes:
+    return _digest("integer", b"%d" % dim) if isinstance(dim, int) else dim.digest
 
 
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "quotient": lambda x, y: x // y,
-    "remainder": lambda x, y: x % y,
-    "maximum": max,
-    "minimum": min,
-    "broadcast": _broadcast,
-}
+def _bits_of(dim: Dim) -> int:
+    return dim.bit_length() if isinstance(dim, int) else dim.bits
 
 
-def _source(dim: Dim, known: Mapping[str, str]) -> str:
-    if isinstance(dim, int):
-        return str(dim)
-    terms = []
-    for monomial, coefficient in dim.terms:
-        factors = [] if coefficient == 1 and monomial else [f"({coefficient})"]
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                factors.append(known[atom.name])
-                continue
-            x, y = _source(atom.x, known), _source(atom.y, known)
-            sign = {"quotient": "//", "remainder": "%"}.get(atom.kind)
-            call = f"(({x}) {sign} ({y}))" if sign else f"{_WORDS[atom.kind]}({x}, {y})"
-            factors.append(call)
-        terms.append("*".join(factors))
-    return " + ".join(terms)
+def _shortened(text: str, digest: bytes) -> str:
+    """A text, or what is left of a long one, with the digest so that it differs from others."""
+    if len(text) <= MAX_TEXT:
+        return text
+    end = f"...#{digest.hex()}"
+    return text[: MAX_TEXT - len(end)] + end
 
 
 def _term_text(monomial: Monomial, coefficient: int) -> str:
@@ -309,16 +390,37 @@ def _from_terms(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     return Symbolic(tuple(order))
 
 
-def _sum(dims: Iterable[Dim]) -> Dim:
-    return _from_terms(term for dim in dims for term in _terms(dim))
+def _sum(x: Dim, y: Dim) -> Dim:
+    terms = (*_terms(x), *_terms(y))
+    if len(terms) > MAX_TERMS or max(_bits_of(x), _bits_of(y)) >= MAX_BITS:
+        terms = (*_terms(_whole(x)), *_terms(_whole(y)))
+    return _from_terms(terms)
 
 
 def _product(x: Dim, y: Dim) -> Dim:
+    if isinstance(x, int):
+        x, y = y, x
+    assert isinstance(x, Symbolic)
+    if y in (0, 1):
+        return x if y == 1 else 0
+    wide = x.bits + _bits_of(y) > MAX_BITS
+    if isinstance(y, int) and not wide:
+        return Symbolic(tuple((monomial, c * y) for monomial, c in x.terms))
+    degree = max(len(m) for m, _ in x.terms) + max(len(m) for m, _ in _terms(y))
+    if wide or degree > MAX_DEGREE or len(x.terms) * len(_terms(y)) > MAX_TERMS:
+        x, y = _whole(x), _whole(y)
     return _from_terms(
         (tuple(sorted(m1 + m2, key=lambda a: a.text)), c1 * c2)
         for m1, c1 in _terms(x)
         for m2, c2 in _terms(y)
     )
+
+
+def _whole(dim: Dim) -> Dim:
+    """The value as one atom; what is no more than that already stays as it is."""
+    if isinstance(dim, int) or (len(dim.terms) == 1 and dim.bits <= WORD_BITS + 2):
+        return dim
+    return _atom("whole", dim, 0)
 
 
 def _atom(kind: str, x: Dim, y: Dim) -> Dim:
@@ -344,17 +446,6 @@ def _exact_quotient(x: Dim, y: Dim) -> Dim | None:
     return _from_terms(found)
 
 
-def _is_natural(atom: Symbol | Atom) -> bool:
-    """Whether an atom is known to be zero or more."""
-    if isinstance(atom, Symbol):
-        return True
-    bounds = [least_value(atom.x), least_value(atom.y)]
-    known = [b is not None and b >= 0 for b in bounds]
-    if atom.kind == "remainder":
-        return known[1]
-    return any(known) if atom.kind == "maximum" else all(known)
-
-
 def _difference_bound(x: Dim, y: Dim) -> int | None:
     """Zero or more if x >= y is certain, less if x <= y is, None if neither is known."""
     low = least_value(x - y)
@@ -370,5 +461,6 @@ _IDENTIFIER = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 def symbol_name(text: str) -> str:
-    """A name of a symbol from what a model file calls a dim."""
-    return _IDENTIFIER.sub("_", text) or "dim"
+    """A name of a symbol from what a model file calls a dim: not one that reads as a number."""
+    name = _IDENTIFIER.sub("_", text)[:MAX_NAME] or "dim"
+    return name if name[0].isalpha() or name[0] == "_" else f"_{name}"

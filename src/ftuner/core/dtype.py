@@ -29,6 +29,8 @@ class DType:
         return self.name
 
 
+ADDRESSABLE_BYTES = 1 << 48
+"""No process has more addresses: they have 47 bits on x86-64, up to 48 on AArch64."""
 FLOAT16 = DType("float16", 2, 11)
 BFLOAT16 = DType("bfloat16", 2, 8)
 FLOAT32 = DType("float32", 4, 24)

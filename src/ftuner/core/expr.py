@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -95,10 +95,14 @@ class Constant(Expr):
     """A number, rounded to the element type where it is used. Raises ExpressionError on NaN."""
 
     value: float
+    negative: bool = field(init=False, repr=False)
+    """The sign counts where two constants are compared: 0.0 and -0.0 are equal as numbers, and
+    divide differently."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.value):
             raise ExpressionError("constant is NaN; expected a number or an infinity")
+        object.__setattr__(self, "negative", math.copysign(1.0, self.value) < 0)
 
 
 @dataclass(frozen=True)

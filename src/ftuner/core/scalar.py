@@ -81,6 +81,16 @@ def _fmod(x: Any, y: Any) -> Any:
     return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
 
 
+def _power(x: Any, y: Any) -> Any:
+    """Of integers with a negative exponent: rounded towards zero; zero where x is."""
+    x, y = np.asarray(x), np.asarray(y)
+    if y.dtype.kind != "i":
+        return np.power(x, y)
+    negative = y < 0
+    power = np.power(x, np.where(negative, y & 1, y))
+    return np.where(negative & (x != 1) & (x != -1), 0, power).astype(x.dtype)
+
+
 COMPOSED: Mapping[str, Callable[[Expr], Expr]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
@@ -110,7 +120,7 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "divide": _same(2, NUMBERS, _truncated_quotient),
     "remainder": _same(2, NUMBERS, _remainder),
     "fmod": _same(2, NUMBERS, _fmod),
-    "power": _same(2, NUMBERS, np.power),
+    "power": _same(2, NUMBERS, _power),
     "maximum": _same(2, NUMBERS, np.maximum),
     "minimum": _same(2, NUMBERS, np.minimum),
     "negative": _same(1, NUMBERS, np.negative),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ftuner.core.affine import POSITIONAL, Access, Kernel
 from ftuner.core.definition import Stage
-from ftuner.core.dim import evaluate
+from ftuner.core.evaluation import evaluate
 from ftuner.core.scalar import SCALAR_FUNCTIONS
 from ftuner.core.schedule import BLOCK, operand_numbers, schedule_of
 from ftuner.cost.elementary import operation_cycles

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ftuner.core.definition import Operand
-from ftuner.core.dim import Dim, Shape, minimum, row_major_strides
+from ftuner.core.dim import Dim, Shape, minimum, product, row_major_strides
 from ftuner.core.dtype import DType
 from ftuner.graph.ir import Array, TensorType
 
@@ -76,12 +77,16 @@ def spread(view: View, shape: Shape) -> View:
     return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
 
 
-def collapses(view: View) -> bool:
-    """Whether all axes but the last can be walked as one."""
-    strides, shape = view.layout.strides, view.shape
-    return all(
-        shape[i] == 1 or strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 2)
-    )
+def as_rows(view: View) -> View | None:
+    """The view with all axes but the last as one axis of rows; None unless the rows are evenly
+    apart, whatever the extents are. Strides along axes of one element do not count."""
+    *axes, last = zip(view.shape, view.layout.strides, strict=True)
+    walked = [(extent, stride) for extent, stride in axes if extent != 1]
+    if any(outer != inner * extent for (_, outer), (extent, inner) in pairwise(walked)):
+        return None
+    rows = (product(extent for extent, _ in walked), walked[-1][1] if walked else 0)
+    shape, strides = zip(rows, last, strict=True)
+    return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
 
 
 def reshaped_strides(view: View, shape: Shape) -> Shape | None:

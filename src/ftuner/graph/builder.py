@@ -8,18 +8,19 @@ known only because of that, which is why folding cannot wait for a pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ftuner.core import dim as dims_of
-from ftuner.core.dim import Dim, Shape, least_value, product
-from ftuner.core.dtype import BOOL, GPU_TENSOR_DTYPES, INT32, INT64, DType
+from ftuner.core.dim import Dim, Shape, Symbolic, least_value, product
+from ftuner.core.dtype import ADDRESSABLE_BYTES, BOOL, GPU_TENSOR_DTYPES, INT32, INT64, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.graph.arrays import converted
-from ftuner.graph.folding import folded
-from ftuner.graph.ir import Array, Constraint, Graph, Node, TensorType, Value, live_nodes
+from ftuner.graph.folding import Folding
+from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLLOWED = 64
@@ -39,6 +40,7 @@ class Builder:
         """What messages say the nodes that follow come from."""
         self._names = 0
         self._made: dict[object, tuple[Value, ...]] = {}
+        self.folding = Folding()
 
     def name(self) -> str:
         self._names += 1
@@ -63,11 +65,19 @@ class Builder:
             dims = tuple(int(x) for x in array.ravel())
         return Value(self.name(), TensorType(found, array.shape), array, dims)
 
+    def stored(self, array: Any, dtype: DType) -> Value:
+        """A constant that the model holds. What is folded is in proportion to these."""
+        self.folding.allow(array.nbytes)
+        return self.constant(array, dtype)
+
     def dims(self, values: Sequence[Dim], shape: Shape | None = None) -> Value:
         """A tensor of int64 with the given elements, in one axis unless `shape` is given."""
         shape = (len(values),) if shape is None else shape
         if all(isinstance(v, int) for v in values):
-            return self.constant(np.array(values, np.int64).reshape(shape))
+            try:
+                return self.constant(_int64s(values).reshape(shape))
+            except ShapeError as error:
+                raise ShapeError(self._placed(error)) from None
         return Value(self.name(), TensorType(INT64, shape), None, tuple(values))
 
     def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
@@ -98,8 +108,7 @@ class Builder:
         operator = OPERATORS[op]
         try:
             types = operator.infer([v.type for v in inputs], attributes, self.require)
-            if any(isinstance(n, int) and n < 0 for type_ in types for n in type_.shape):
-                raise ShapeError(f"{op} would give {', '.join(map(str, types))}")
+            self._expect_possible(op, types)
             known = self._folded(op, inputs, attributes, types)
         except (ShapeError, GraphError) as error:
             raise type(error)(self._placed(error)) from None
@@ -116,6 +125,22 @@ class Builder:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
             self.nodes.append(Node(op, inputs, found, attributes))
         return found
+
+    def _expect_possible(self, op: str, types: Sequence[TensorType]) -> None:
+        """Demand that extents are zero or more, and that tensors are not too large for memory."""
+        for type_ in types:
+            if type_.rank > MAX_RANK:
+                raise ShapeError(f"{op} would give {type_.rank} axes; at most {MAX_RANK}")
+            elements = product(type_.shape)
+            if isinstance(elements, int) and elements * type_.dtype.itemsize > ADDRESSABLE_BYTES:
+                raise ShapeError(f"{op} would give {type_}; no process has so many addresses")
+        for n in (n for type_ in types for n in type_.shape):
+            least = least_value(n)
+            if least is None or least < 0:
+                what = f"{op} would give {', '.join(map(str, types))}"
+                if isinstance(n, int):
+                    raise ShapeError(what)
+                self.require(dims_of.maximum(-n, 0), 0, what)
 
     def _placed(self, error: Exception) -> str:
         text = str(error)
@@ -143,15 +168,17 @@ class Builder:
         types: Sequence[TensorType],
     ) -> tuple[Value, ...] | None:
         if not _may_stay_narrow(op, inputs, types):
-            results = folded(op, inputs, attributes, types)
+            results = self.folding.folded(op, inputs, attributes, types)
             if results is not None:
                 return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
         followed = _follow(op, inputs, attributes, type_)
         if followed is None:
             return None
+        if type_.dtype != BOOL:
+            followed = [_wrapped(d, type_.dtype.bits) for d in followed]
         if all(isinstance(d, int) for d in followed):
-            array = np.array(followed, np.int64).astype(type_.dtype.name)
+            array = _int64s(followed).astype(type_.dtype.name)
             return (self.constant(array.reshape(_static(type_.shape))),)
         return (Value(self.name(), type_, None, tuple(followed)),)
 
@@ -160,6 +187,26 @@ class Builder:
         made = tuple((name, self.materialised(value)) for name, value in outputs)
         nodes = live_nodes(self.nodes, [value for _, value in made])
         return Graph(tuple(inputs), made, nodes, tuple(self.constraints.values()))
+
+
+def _wrapped(value: Dim, bits: int) -> Dim:
+    """A number as a signed integer of some bits has it."""
+    if not isinstance(value, int):
+        return value
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
+
+
+def _int64s(values: Sequence[Dim]) -> Array:
+    """Integers as an array.
+
+    Raises:
+        ShapeError: one of them has more than 64 bits.
+    """
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        raise ShapeError(f"extents of more than 64 bits: {list(values)}") from None
 
 
 def _static(shape: Shape) -> tuple[int, ...]:
@@ -225,8 +272,10 @@ def _follow(
     """The elements of a result as dims, if those of the operands are."""
     if type_.dtype not in (INT32, INT64, BOOL) or not inputs:
         return None
-    size = product(type_.shape)
-    if not isinstance(size, int) or size > MAX_FOLLOWED:
+    if any(isinstance(n, Symbolic) for n in type_.shape):
+        # It may have no elements all the same.
+        return None
+    if math.prod(_static(type_.shape)) > MAX_FOLLOWED:
         return None
     arrays = []
     for value in inputs:
@@ -249,6 +298,9 @@ def _follow(
             return None
         arrays[1] = arrays[1].astype(np.int64)
     if op in _MOVING:
+        numbers = [n for a in attributes.values() if isinstance(a, tuple) for n in a]
+        if not all(isinstance(n, int) for n in numbers):
+            return None
         moved = OPERATORS[op].reference(*arrays, **attributes)
         return list(np.asarray(moved, object).ravel())
     return None

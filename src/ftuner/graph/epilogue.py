@@ -12,6 +12,10 @@ from ftuner.core.scalar import COMPOSED
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
+MAX_EPILOGUE_STEPS = 48
+"""Longer expressions are computed by a step of their own: each uKernel of a family has the
+epilogue. A bias, a gelu and a residual have ten."""
+
 
 @dataclass(frozen=True)
 class Epilogue:

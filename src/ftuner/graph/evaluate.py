@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Symbolic, compiled, evaluate, symbols_of
+from ftuner.core.dim import Symbolic
+from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.errors import ShapeError
 from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Constraint, Graph, Value, bound_symbols
@@ -33,8 +34,10 @@ class Binding:
             self._axes.append(axes)
         self.names = list(numbers)
         # Others wait for data.
+        sides = [side for c in graph.constraints for side in (c.x, c.y)]
+        known = all_symbols_in(sides, numbers)
         self._constraints = [
-            c for c in graph.constraints if all(n in numbers for n in symbols_of((c.x, c.y)))
+            c for c, x, y in zip(graph.constraints, known[::2], known[1::2], strict=True) if x and y
         ]
         sides = [side for c in self._constraints for side in (c.x, c.y)]
         self._sides = compiled(sides, self.names)
@@ -61,7 +64,11 @@ class Binding:
                         f"input {value} was given {tuple(shape)}: {value.shape[axis]} is {known} "
                         "elsewhere"
                     )
-        sides = self._sides(values)
+        try:
+            sides = self._sides(values)
+        except ZeroDivisionError:
+            extents = ", ".join(f"{n} = {v}" for n, v in zip(self.names, values, strict=True))
+            raise ShapeError(f"an extent is divided by zero where {extents}") from None
         for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
             if not constraint.holds(x, y):
                 raise ShapeError(_contradiction(constraint, x, y))
@@ -89,7 +96,7 @@ def check(graph: Graph, values: Mapping[str, int]) -> None:
         ShapeError: one of them does not hold.
     """
     for constraint in graph.constraints:
-        if any(name not in values for name in symbols_of((constraint.x, constraint.y))):
+        if not all(all_symbols_in((constraint.x, constraint.y), values)):
             continue
         x, y = evaluate(constraint.x, values), evaluate(constraint.y, values)
         if not constraint.holds(x, y):

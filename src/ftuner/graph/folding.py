@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.errors import GraphError, IndexRangeError
 from ftuner.graph.arrays import widened
 from ftuner.graph.ir import Array, TensorType, Value
 from ftuner.graph.operator import reference_result
@@ -16,28 +17,90 @@ from ftuner.graph.operators import OPERATORS
 MAX_FOLDED_BYTES = 64 << 20
 """Constants that folding would make larger than this (a model can ask for any) are left to run
 time."""
+FREE_BYTES = 16 << 20
+"""What folding may make in all, beside what is in proportion to the model's own constants."""
+FREE_WORK = 1 << 27
+"""Elements that folding may read and write in all, besides: a tenth of a second of NumPy's."""
+PROPORTION = 16
+"""Bytes that folding may make for each byte of the model's constants. Integers of 8 bits that are
+widened, shifted and scaled on their way to a product take twelve."""
+MULTIPLY_ADDS = 8
+"""That NumPy does of floats in the time of one element of anything else."""
 
 
-def folded(
-    op: str,
-    inputs: Sequence[Value],
-    attributes: Mapping[str, Any],
-    types: Sequence[TensorType],
-) -> list[Array] | None:
-    """The results of an operator, if all that it reads is known and they are not too large."""
-    given = [widened(v.constant, v.dtype) for v in inputs if v.constant is not None]
-    if len(given) < len(inputs) or op == "dims":
-        return None
-    dims = [d for v in attributes.values() if isinstance(v, tuple) for d in v]
-    if not all(isinstance(d, int) for d in [*dims, *(n for t in types for n in t.shape)]):
-        return None
-    if max(_bytes_of(type_) for type_ in types) > MAX_FOLDED_BYTES:
-        return None
-    with np.errstate(all="ignore"):
-        results = OPERATORS[op].reference(*given, **attributes)
-    results = results if len(types) > 1 else (results,)
-    return [reference_result(r, type_) for r, type_ in zip(results, types, strict=True)]
+class Folding:
+    """Folds nodes, up to a number of bytes and of elements in all: what is beyond is left to run
+    time."""
+
+    def __init__(self) -> None:
+        self._bytes_left = FREE_BYTES
+        self._work_left = FREE_WORK
+
+    def allow(self, size: int) -> None:
+        """Allow as much more as the bytes of a constant of the model are worth."""
+        self._bytes_left += PROPORTION * size
+        self._work_left += PROPORTION * size
+
+    def folded(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attributes: Mapping[str, Any],
+        types: Sequence[TensorType],
+    ) -> list[Array] | None:
+        """The results of an operator, if all that it reads is known and they are not too large.
+
+        Raises:
+            IndexRangeError, GraphError: what its operands hold is out of range, or does not fit.
+        """
+        given = [v.constant for v in inputs if v.constant is not None]
+        if len(given) < len(inputs) or op == "dims":
+            return None
+        dims = [d for v in attributes.values() if isinstance(v, tuple) for d in v]
+        if not all(isinstance(d, int) for d in [*dims, *(n for t in types for n in t.shape)]):
+            return None
+        if max(map(_bytes_of, types)) > MAX_FOLDED_BYTES:
+            return None
+        if not self.spend(sum(map(_bytes_of, types)), _work(op, given, types)):
+            return None
+        arrays = [widened(x, v.dtype) for x, v in zip(given, inputs, strict=True)]
+        try:
+            with np.errstate(all="ignore"):
+                results = OPERATORS[op].reference(*arrays, **attributes)
+        except IndexError as error:
+            raise IndexRangeError(str(error)) from None
+        except ValueError as error:
+            raise GraphError(str(error)) from None
+        results = results if len(types) > 1 else (results,)
+        return [reference_result(r, type_) for r, type_ in zip(results, types, strict=True)]
+
+    def spend(self, size: int, work: int) -> bool:
+        """Take bytes to make and elements to read and write from what is left, if there is as
+        much."""
+        if size > self._bytes_left or work > self._work_left:
+            return False
+        self._bytes_left -= size
+        self._work_left -= work
+        return True
 
 
 def _bytes_of(type_: TensorType) -> int:
-    return math.prod(n for n in type_.shape if isinstance(n, int)) * type_.dtype.itemsize
+    return _elements_of(type_) * type_.dtype.itemsize
+
+
+def _elements_of(type_: TensorType) -> int:
+    return math.prod(n for n in type_.shape if isinstance(n, int))
+
+
+def _work(op: str, given: Sequence[Array], types: Sequence[TensorType]) -> int:
+    """Elements that a reference reads and writes, or as many as take as long."""
+    elements = sum(x.size for x in given) + sum(map(_elements_of, types))
+    if op in ("matmul", "int8_matmul"):
+        floats = types[0].dtype.kind == "float"
+        steps = _elements_of(types[0]) * given[0].shape[-1]
+        return int(elements + (steps // MULTIPLY_ADDS if floats else steps))
+    if op == "attention":
+        # Rows, keys, and the depths of both products.
+        q, k = given[:2]
+        return int(elements + q.size // max(q.shape[-1], 1) * k.shape[-1] * (q.shape[-1] + 1))
+    return int(elements)

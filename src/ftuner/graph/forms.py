@@ -47,7 +47,7 @@ class PendingProduct:
     b: View
     result: Value
     flat: bool
-    """Whether all axes of the result but the last are one."""
+    """Whether all axes of the result but the last are walked as one; A has two axes then."""
     epilogue: Epilogue
     title: str
 

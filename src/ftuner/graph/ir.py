@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ftuner.core.dim import Dim, Shape, Symbolic, symbols_of
+from ftuner.core.dim import Dim, Shape, Symbolic, UsedSymbols
 from ftuner.core.dtype import DType
 
 Array = npt.NDArray[Any]
+MAX_RANK = 64
+"""Axes of a tensor: as many as NumPy's arrays can have."""
 
 
 @dataclass(frozen=True)
@@ -131,26 +133,28 @@ def bound_symbols(node: Node) -> tuple[str, ...]:
     return (node.attributes["count"],) if node.op == "non_zero" else ()
 
 
-def used_symbols(node: Node) -> set[str]:
-    """The symbols in the shapes and attributes of a node."""
+def used_dims(node: Node) -> list[Dim]:
+    """The dims in the shapes and attributes of a node."""
     dims = [n for value in (*node.inputs, *node.outputs) for n in value.shape]
     for attribute in node.attributes.values():
         entries = attribute if isinstance(attribute, tuple) else (attribute,)
         dims += [entry for entry in entries if isinstance(entry, Symbolic)]
-    return set(symbols_of(dims))
+    return dims
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Iterable[Value]) -> tuple[Node, ...]:
     """The nodes that outputs depend on, by a value or by a symbol that a node binds, in order."""
     wanted = set(outputs)
     binding = any(map(bound_symbols, nodes))
-    symbols = set(symbols_of(n for value in wanted for n in value.shape)) if binding else set()
+    symbols = UsedSymbols()
+    if binding:
+        symbols.add(n for value in wanted for n in value.shape)
     kept: list[Node] = []
     for node in reversed(nodes):
         read = any(value in wanted for value in node.outputs)
-        if read or not symbols.isdisjoint(bound_symbols(node)):
+        if read or any(name in symbols.names for name in bound_symbols(node)):
             kept.append(node)
             wanted.update(node.inputs)
             if binding:
-                symbols |= used_symbols(node)
+                symbols.add(used_dims(node))
     return tuple(reversed(kept))

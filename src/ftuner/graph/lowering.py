@@ -15,20 +15,20 @@ from dataclasses import replace
 from ftuner.core.definition import Body, Nest, Stage, Store
 from ftuner.core.dim import Dim, product, row_major_strides
 from ftuner.core.dtype import INT8, DType
-from ftuner.core.expr import ACCUMULATOR, OperandKind
+from ftuner.core.expr import ACCUMULATOR, OperandKind, flatten
 from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.core.weighting import Weighting
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import (
     Buffer,
     View,
-    collapses,
+    as_rows,
     permuted,
     reshaped_strides,
     row_major,
     spread,
 )
-from ftuner.graph.epilogue import Epilogue, extended
+from ftuner.graph.epilogue import MAX_EPILOGUE_STEPS, Epilogue, extended
 from ftuner.graph.forms import (
     MAX_INLINED_STEPS,
     MAX_REPEATED_STEPS,
@@ -68,13 +68,18 @@ class _Lowering(Placement):
         if unknown:
             names = sorted({n.op for n in unknown})
             raise UnsupportedOperatorError(f"no schedule for {', '.join(names)}")
+        left = dict(self.uses)
         for node in self.graph.nodes:
             if node.op == "top_k":
                 self.top_k(node)
-                continue
-            special = _SPECIAL.get(node.op)
-            form = special(self, node) if special is not None else None
-            self.forms[node.output] = form if form is not None else self.fused(node)
+            else:
+                special = _SPECIAL.get(node.op)
+                form = special(self, node) if special is not None else None
+                self.forms[node.output] = form if form is not None else self.fused(node)
+            for value in node.inputs:
+                left[value] -= 1
+                if not left[value]:
+                    self.forms.pop(value, None)
         outputs = [
             self.output(number, value) for number, (_, value) in enumerate(self.graph.outputs)
         ]
@@ -146,6 +151,8 @@ class _Lowering(Placement):
         store = form.nest.stores[0]
         if own.stages or own.kept != node.inputs[position].shape:
             return None
+        if len(form.nest.steps) + len(own.steps) > MAX_INLINED_STEPS:
+            return None
         # Only if each element is used where it is made.
         own_index = tuple(index_steps(own))
         for step in own.steps:
@@ -182,32 +189,37 @@ class _Lowering(Placement):
 
         def operand(value: Value, kind: OperandKind) -> View:
             # A matrix is of the type that is multiplied; a number for each column may be wider.
-            return self.epilogue_operand(value, dtype if kind == "matrix" else value.dtype)
+            return self.rows(value, dtype if kind == "matrix" else value.dtype)
 
         grown = extended(form.epilogue, node, position, form.flat, operand)
         if grown is None or len(grown.operands) > MAX_OPERANDS:
             return None
+        if len(flatten(grown.expr)) > MAX_EPILOGUE_STEPS:
+            return None
         return replace(form, epilogue=grown, title=f"{form.title} + {node.op}")
 
-    def epilogue_operand(self, value: Value, dtype: DType) -> View:
-        """In memory, its rows evenly apart and contiguous."""
+    def rows(self, value: Value, dtype: DType) -> View:
+        """The value in memory as one axis of contiguous rows, evenly apart."""
         view = self.view(value, dtype)
-        rows = collapses(view) and view.layout.strides[-1] == 1
-        return view if rows else self.contiguous(value, dtype)
+        rows = as_rows(view) if view.layout.strides[-1] == 1 else None
+        if rows is None:
+            rows = as_rows(self.contiguous(value, dtype))
+        assert rows is not None
+        return rows
 
     def matmul(self, node: Node) -> Form | None:
         a, b = node.inputs
-        if a.dtype.kind != "float" or 0 in (*a.shape, *b.shape):
+        if a.dtype.kind != "float":
             return None
         dtype = self.type_of(node.output).dtype
         left, right = self.view(a, dtype), self.view(b)
         if right.layout.dtype != INT8:
             right = self.converted(right, dtype)
         flat = b.rank == 2
-        in_rows = left.layout.strides[-1] == 1 or node.op == "matmul"
-        if flat and not (collapses(left) and in_rows):
+        if flat:
             # All rows are one product, so that they have to lie evenly apart.
-            left = self.contiguous(a, dtype)
+            in_place = as_rows(left) if node.op == "matmul" else None
+            left = in_place or self.rows(a, dtype)
         return PendingProduct(left, right, node.output, flat, Epilogue(ACCUMULATOR, ()), node.op)
 
     def attention(self, node: Node) -> Form | None:
@@ -308,7 +320,7 @@ class _Lowering(Placement):
         values, positions = (self.place(v) for v in node.outputs)
         distance = product(x.shape[axis + 1 :])
         rows = product(x.shape[:axis]) * distance
-        self.steps.append(
+        self.add(
             TopKStep(
                 "top_k",
                 self.contiguous(x),

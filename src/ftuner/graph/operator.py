@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.definition import Operand as NestOperand
-from ftuner.core.dim import Dim, row_major_strides
+from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Array, TensorType
@@ -90,6 +90,27 @@ def axis_of(axis: int, rank: int, what: str) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(f"{what}: axis {axis} of a tensor of {rank} axes")
     return axis % rank
+
+
+def expect_axis(type_: TensorType, axis: int, what: str) -> None:
+    """Raises ShapeError unless a tensor has an axis, which is counted from the front."""
+    if not 0 <= axis < type_.rank:
+        raise ShapeError(f"{what} along axis {axis} of {type_}")
+
+
+def expect_within(require: Require, extent: Dim, bound: Dim, what: str) -> None:
+    """Demand that an extent is no larger than another."""
+    require(minimum(extent, bound), extent, what)
+
+
+def expect_elements(require: Require, count: Shape, extent: Dim, what: str) -> None:
+    """Demand that an axis has an element, unless nothing is taken from it: `count` is the shape of
+    what is."""
+    least = least_value(extent)
+    if least is not None and least > 0:
+        return
+    some = minimum(product(count), 1)
+    require(minimum(some, extent), some, what)
 
 
 def same_dtype(types: Sequence[TensorType], what: str) -> None:

@@ -13,7 +13,7 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.schedule import operand_numbers
-from ftuner.graph.buffers import Buffer, View, collapses, reshaped_strides, row_major
+from ftuner.graph.buffers import Buffer, View, as_rows, reshaped_strides, row_major
 from ftuner.graph.forms import Form, Lazy, PendingAttention, PendingProduct, identity, stored_as
 from ftuner.graph.ir import Graph, TensorType, Value, consumers
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, Step
@@ -26,6 +26,8 @@ class Placement:
         self.graph = graph
         self.held = held
         self.steps: list[Step] = []
+        self._written: set[int] = set()
+        """Numbers of the outputs that steps write."""
         self.forms: dict[Value, Form] = {}
         self.uses = {value: len(nodes) for value, nodes in consumers(graph).items()}
         self.output_numbers: dict[Value, int] = {}
@@ -94,7 +96,7 @@ class Placement:
         elements = product(value.shape)
         type_ = self.type_of(value)
         alone = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
-        if number is not None and alone and not self.is_output(number):
+        if number is not None and alone and number not in self._written:
             return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
         return self.apart(type_)
 
@@ -102,8 +104,9 @@ class Placement:
         """Memory of the arena."""
         return View(Buffer("arena", type_.dtype, product(type_.shape)), row_major(type_))
 
-    def is_output(self, number: int) -> bool:
-        return any(b.kind == "output" and b.number == number for s in self.steps for b in s.writes)
+    def add(self, step: Step) -> None:
+        self.steps.append(step)
+        self._written |= {b.number for b in step.writes if b.kind == "output"}
 
     def output(self, number: int, value: Value) -> View:
         view = self.view(value)
@@ -123,21 +126,22 @@ class Placement:
                 whole = TensorType(dtype, target.shape)
                 return self.copied(self.store(form, self.apart(whole)), target)
             out = replace(target.layout, shape=form.type.shape, strides=strides)
-            self.steps.append(
+            self.add(
                 AttentionStep(form.weighting.title, form.q, form.k, form.v, form.mask,
                               View(target.buffer, out), form.weighting)
             )  # fmt: skip
         elif isinstance(form, PendingProduct):
             dtype = form.a.layout.dtype
-            if target.layout.dtype != dtype or (form.flat and not collapses(target)):
-                # All rows are walked as one axis, and written in the type that is multiplied.
+            # All rows are walked as one axis, and written in the type that is multiplied.
+            rows = as_rows(target) if form.flat else target
+            if target.layout.dtype != dtype or rows is None:
                 whole = TensorType(dtype, form.result.shape)
                 return self.copied(self.store(form, self.apart(whole)), target)
             expr = form.epilogue.expr
             views = {f"x{i}": v for i, v in enumerate(form.epilogue.operands, 1)}
             # Records hold them in the order of their first use.
             ordered = tuple(views[o.name] for o in operands_of(expr))
-            self.steps.append(ProductStep(form.title, form.a, form.b, target, expr, ordered))
+            self.add(ProductStep(form.title, form.a, form.b, rows, expr, ordered))
         else:
             self.nest_step(form, target)
         return target
@@ -149,4 +153,4 @@ class Placement:
     def nest_step(self, form: Lazy, target: View) -> None:
         kernel = kernel_of(stored_as(form.nest, target.layout.dtype), [target.layout])
         operands = tuple(form.views[n].buffer for n in operand_numbers(kernel))
-        self.steps.append(NestStep(form.title, kernel, operands, (target.buffer,)))
+        self.add(NestStep(form.title, kernel, operands, (target.buffer,)))

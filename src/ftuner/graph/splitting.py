@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.ir import Graph, Node, Value, bound_symbols, live_nodes
+
+MAX_PARTS = 64
+"""Programs of a model. Detectors have two or three."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ def split(graph: Graph) -> tuple[Part, ...]:
 
     The inputs of each part are those of the graph, then results of the parts before, and of the
     nodes between them.
+
+    Raises:
+        UnsupportedOperatorError: there would be more than `MAX_PARTS`.
     """
     parts: list[Part] = []
     inputs = list(graph.inputs)
@@ -35,6 +42,10 @@ def split(graph: Graph) -> tuple[Part, ...]:
         if at is None:
             parts.append(Part(Graph(tuple(inputs), graph.outputs, left, graph.constraints), None))
             return tuple(parts)
+        if len(parts) == MAX_PARTS - 1:
+            raise UnsupportedOperatorError(
+                f"more than {MAX_PARTS - 1} extents depend on data, one after the other"
+            )
         node, behind = left[at], left[at + 1 :]
         wanted = _crossing(left[:at], behind, [value for _, value in graph.outputs])
         outputs = [node.inputs[0], *wanted]

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from ftuner.core.affine import Kernel
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import INT8
 from ftuner.core.expr import Expr
 from ftuner.core.weighting import Weighting
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
-from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS, PANELS
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class NestStep:
 
 @dataclass(frozen=True)
 class ProductStep:
-    """A matrix product: `c = epilogue(a @ b, *operands)`."""
+    """A matrix product: `c = epilogue(a @ b, *operands)`. Where B has two axes, so do A and C.
+    Operands always have two: a matrix as C, or one row for all of C."""
 
     title: str
     a: View
@@ -43,15 +42,8 @@ class ProductStep:
     def by_weight(self) -> bool:
         """Whether B is a constant matrix, to be packed once. Once it is, its array goes."""
         whole = self.b.contiguous and self.b.layout.offset == 0
-        return self.b.buffer.array is not None and len(self.b.shape) == 2 and whole
-
-    @property
-    def serves(self) -> str:
-        """What uKernels read, as in `Library.serves`: contiguous rows of A and panels of B, or
-        anything."""
-        if not self.by_weight or self.a.layout.strides[-1] != 1:
-            return ANY_OPERANDS
-        return INT8_PANELS if self.b.layout.dtype == INT8 else PANELS
+        matrix = len(self.b.shape) == 2 and 0 not in self.b.shape
+        return self.b.buffer.array is not None and matrix and whole
 
     @property
     def reads(self) -> tuple[Buffer, ...]:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from ftuner.core.dim import Dim
 from ftuner.errors import GraphError
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 
 
-def verify(graph: Graph) -> None:
+def verify(graph: Graph, typed: set[Node] | None = None) -> None:
     """Check that nodes come after what they read, that each value is made once, and that types are
     what the operators' shape rules say.
+
+    Args:
+        typed: nodes whose types are known to be right; those of the graph are added to it.
 
     Raises:
         GraphError: otherwise; it is a defect of a pass, not of a model.
     """
+    typed = set() if typed is None else typed
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for value in node.inputs:
             if value.constant is None and value not in known:
                 raise GraphError(f"{node} reads {value.name} before it is made")
-        types = OPERATORS[node.op].infer([v.type for v in node.inputs], node.attributes, _agree)
-        if types != tuple(v.type for v in node.outputs):
-            raise GraphError(f"{node} should give {', '.join(map(str, types))}")
+        if node not in typed:
+            types = OPERATORS[node.op].infer([v.type for v in node.inputs], node.attributes, _agree)
+            if types != tuple(v.type for v in node.outputs):
+                raise GraphError(f"{node} should give {', '.join(map(str, types))}")
+            typed.add(node)
         for value in node.outputs:
             if value in known:
                 raise GraphError(f"{value.name} is made twice")

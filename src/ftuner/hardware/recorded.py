@@ -42,8 +42,8 @@ def recorded_names() -> tuple[str, ...]:
 def load_recorded(name: str) -> CpuHardware | GpuHardware:
     """The recorded machine called `name`; HardwareError if there is none."""
     known = recorded_names()
-    if name not in known:
-        close = difflib.get_close_matches(name.lower(), known, n=1)
+    if not isinstance(name, str) or name not in known:
+        close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise HardwareError(f"no recorded machine {name!r}; known are {', '.join(known)}.{hint}")
     return _load(name)
@@ -158,10 +158,14 @@ def _decode_number(hint: type, value: Any, where: str, zero: bool) -> int | floa
     if isinstance(value, bool) or not isinstance(value, accepted):
         expected = "an integer" if hint is int else "a number"
         raise HardwareError(f"{where} is {_described(value)}; expected {expected}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         expected = "finite and not negative" if zero else "finite and positive"
-        raise HardwareError(f"{where} is {value!r}; expected it {expected}")
-    return float(value) if hint is float else value
+        raise HardwareError(f"{where} is {number!r}; expected it {expected}")
+    return number if hint is float else value
 
 
 def _expect(value: Any, kind: Any, expected: str, where: str) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.core.block import MOST_COUNTED, BlockKernel, BlockTile, Order
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.cost.block_estimate import chip_of
 from ftuner.ukernels.blocks import BlockLibrary
 
@@ -67,7 +67,7 @@ class GroupedPlanner:
     def __init__(self, library: BlockLibrary) -> None:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
-        self._plans: dict[GroupedProblem, GroupedPlan] = {}
+        self._plans: RecentlyUsed[GroupedProblem, GroupedPlan] = RecentlyUsed(MAX_PLANS)
         self._costs = [library.cost(tile) for tile in library.tiles]
 
         def column(values: list[Any], kind: type) -> npt.NDArray[Any]:
@@ -92,8 +92,7 @@ class GroupedPlanner:
         found = self._plans.get(problem)
         if found is None:
             found = self._make(problem)
-            forget_oldest(self._plans, MAX_PLANS)
-            self._plans[problem] = found
+            self._plans.add(problem, found)
         return found
 
     def kernel(self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool) -> BlockKernel:

@@ -13,7 +13,7 @@ from math import inf, sqrt
 from typing import NamedTuple
 
 from ftuner.core.block import BlockKernel, BlockTile
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.cost.block_estimate import (
     BlockEstimate,
@@ -51,7 +51,9 @@ class BlockPlanner:
     def __init__(self, library: BlockLibrary) -> None:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
-        self._options: dict[tuple[object, ...], tuple[Option, ...]] = {}
+        self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
+            MAX_PRICED
+        )
         self._kernels: dict[tuple[object, ...], BlockKernel] = {}
 
     def plan(self, problem: BlockProblem, epilogue: Expr = ACCUMULATOR) -> BlockPlan:
@@ -110,8 +112,7 @@ class BlockPlanner:
             Option(c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c)
             for c in sorted(self._make_candidates(problem), key=_promise)
         )
-        forget_oldest(self._options, MAX_PRICED)
-        self._options[problem[1:]] = found
+        self._options.add(problem[1:], found)
         return found
 
     def _make_candidates(self, problem: BlockProblem) -> tuple[Candidate, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.ukernels.library import Family
+from ftuner.ukernels.library import BSource, Family
 
 Range = tuple[int, int]
 
@@ -23,9 +23,7 @@ class Problem(NamedTuple):
     a_layout: str
     """`row` or `column`; an A that is neither is packed and counts as `column`."""
     a_must_pack: bool
-    b_source: str
-    """`panels`: packed before, in panels of `width`; `rows`: contiguous along n; `columns`:
-    contiguous along k; `other`: to be packed."""
+    b_source: BSource
     width: int
     """Vectors of a packed panel; 0 if B is not in panels."""
     b_k_bytes: int

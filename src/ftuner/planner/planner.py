@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
-from ftuner.core.bounded import forget_oldest
-from ftuner.core.ukernel import PACKED, ROW
+from ftuner.core.bounded import RecentlyUsed
+from ftuner.core.ukernel import DOT, PACKED, ROW
 from ftuner.cost.estimate import Estimate
 from ftuner.planner.cover import CoverTable
 from ftuner.planner.plan import Band, Choice, Plan, Problem, Share
@@ -22,8 +22,9 @@ from ftuner.ukernels.library import Family, Library
 
 MIN_K_PART = 64
 """Steps of k that a part must keep; below, adding parts up costs more than it saves."""
-MAX_PRICED = 1024
-"""Problems, apart from m, whose options are kept."""
+MAX_OPTIONS = 1 << 17
+"""Options kept, of all problems. One is some kilobyte; a problem, apart from m, has some 20 on two
+workers and 200 on sixteen."""
 
 
 @lru_cache(maxsize=4096)
@@ -67,10 +68,12 @@ class Planner:
         self.library = library
         self._machine = PricedMachine(library)
         self._lanes = library.lanes
-        self._options: dict[tuple[object, ...], tuple[Option, ...]] = {}
+        self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
+            MAX_OPTIONS, size=len
+        )
 
     def plan(self, problem: Problem) -> Plan:
-        """The cheapest plan; every extent of the problem is positive."""
+        """The cheapest plan; every extent of the problem but k is positive."""
         m = problem.m
         best, least = None, 0.0
         for option in self.options(problem):
@@ -110,31 +113,26 @@ class Planner:
         found = self._options.get(key)
         if found is None:
             found = tuple(self._make_options(problem))
-            forget_oldest(self._options, MAX_PRICED)
-            self._options[key] = found
+            self._options.add(key, found)
         return found
 
     def _make_options(self, problem: Problem) -> Iterator[Option]:
-        n, k = problem.n, problem.k
-        widens: tuple[bool, ...] = (False,)
-        if problem.in_panels:
-            widths: tuple[int, ...] = (problem.width,)
-            packs: tuple[bool, ...] = (False,)
-            if problem.int8:
-                widens = (False, True)
-        else:
-            widths = self.library.widths
-            packs = (True, False) if problem.b_source == "rows" else (True,)
+        n, k = problem.n, max(problem.k, 1)
+        widths = (problem.width,) if problem.in_panels else self.library.widths
+        layouts = self.library.b_layouts(problem.a_layout, problem.b_source, problem.int8)
+        of_panels = [layout for layout in layouts if layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
             lengths = self._machine.blocks_of_k(k, nr)
             for grid in grids(problem.workers, problem.batch, -(-n // nr), k // MIN_K_PART):
-                for pack_b, kc, widen in product(packs, lengths, widens):
+                for layout, kc in product(of_panels, lengths):
+                    pack_b = layout == PACKED and not problem.in_panels
+                    widen = layout == PACKED and problem.int8
                     shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
                     choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared,
                                     widen=widen)  # fmt: skip
                     yield Option(self._machine, problem, choice)
-        if problem.b_source == "columns" and problem.a_layout == ROW:
+        if DOT in layouts:
             for columns in self.library.dot_columns:
                 if columns <= n:
                     for grid in grids(problem.workers, problem.batch, -(-n // columns), 1):

@@ -8,6 +8,7 @@ alone, the common case, costs a few microseconds a candidate. The terms are thos
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
@@ -140,10 +141,21 @@ class PricedMachine:
 
 
 class Option:
-    """One candidate for a problem of any m."""
+    """One candidate for a problem of any m. Thousands are kept, so it has slots."""
+
+    __slots__ = (
+        "_a_bytes_per_row", "_a_passes", "_b_bytes", "_block_rows", "_c_bytes_per_row",
+        "_cached_rows", "_far_s_per_tile", "_fetch_s", "_footprint_fixed", "_footprint_per_row",
+        "_machine", "_most_chunks", "_most_chunks_blocked", "_pack_s", "_pack_s_per_row", "_panels",
+        "_partial_s_per_row", "_parts_m", "_priced_tail", "_rate_dram", "_rate_l3",
+        "_resident_rows", "_step_s", "_tile_s", "_wait_s", "_widen_s", "_workers", "batch_ranges",
+        "choice", "family", "first_row", "full", "k_ranges", "last_row", "left", "nr", "table",
+        "tail_family", "tail_table", "unit_ranges",
+    )  # fmt: skip
 
     def __init__(self, machine: PricedMachine, problem: Problem, choice: Choice) -> None:
-        n, k, batch = problem.n, problem.k, problem.batch
+        # The sum of no elements takes as long as that of one.
+        n, k, batch = problem.n, max(problem.k, 1), problem.batch
         dot = choice.dot
         # Dot tiles read A and B where they lie and all of k at once.
         assert not dot or (choice.kc >= k and choice.grid[3] == 1)
@@ -170,9 +182,9 @@ class Option:
         elif self.left:
             self.tail_family = machine.family(tail_vectors, True, a_layout, panels)
         units = self.full + (1 if self.left else 0)
-        self.batch_ranges = [bounds(batch, parts_b, i) for i in range(parts_b)]
-        self.unit_ranges = [bounds(units, parts_n, i) for i in range(parts_n)]
-        self.k_ranges = [bounds(k, parts_k, i) for i in range(parts_k)]
+        self.batch_ranges = _ranges(batch, parts_b)
+        self.unit_ranges = _ranges(units, parts_n)
+        self.k_ranges = _ranges(problem.k, parts_k)
         workers = parts_b * parts_m * parts_n * parts_k
         self._workers = workers
         units_cut = units if parts_n > 1 else batch
@@ -352,6 +364,12 @@ class Option:
             stall_s += waiting_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         return issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s
+
+
+@lru_cache(maxsize=4096)
+def _ranges(extent: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """The ranges of all parts: one tuple for all options that cut an extent so."""
+    return tuple(bounds(extent, parts, i) for i in range(parts))
 
 
 def _even_blocks(k: int, most: int) -> int:

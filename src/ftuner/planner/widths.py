@@ -26,7 +26,7 @@ def best_width(planner: Planner, n: int, k: int, workers: int, int8: bool = Fals
     """The width that products with a weight of `n` columns and `k` steps, of floats or of 8-bit
     integers, are cheapest with."""
     widths = planner.library.widths
-    if len(widths) == 1:
+    if len(widths) == 1 or not n:
         return widths[0]
 
     def total(width: int) -> float:

@@ -19,6 +19,7 @@ from ftuner.errors import ConfigurationError, DTypeError, ShapeError
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
 from ftuner.planner.plan import Plan, Problem, Range
 from ftuner.planner.planner import planner_for
+from ftuner.planner.price import MAX_ROWS
 from ftuner.report.explain_block import (
     BlockExplanation,
     expect_no_cpu_settings,
@@ -182,30 +183,30 @@ def explain(
     """Plan `batch` products of `(m, k)` by a packed `(k, n)` and say why it is so.
 
     Args:
-        m, n, k, batch: extents, positive.
+        m, n, k, batch: extents, from 1 to below 2^62.
         dtype: `float32` or `float64`; on a GPU see `explain_block`.
         workers: from one to a CPU's cores; all of them if None.
         isa: one of a CPU's; the widest if None.
 
     Raises:
-        ShapeError: an extent is not positive.
+        ShapeError: other extents.
         DTypeError: another dtype.
         ConfigurationError: more workers than cores, or none; workers or an ISA of a GPU.
         HardwareError: an ISA that the machine does not have, or a GPU that does not multiply so.
     """
     for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
-        if extent < 1:
-            raise ShapeError(f"{name} is {extent}; expected at least 1")
+        if not isinstance(extent, int) or not 1 <= extent < MAX_ROWS:
+            raise ShapeError(f"{name} is {extent!r}; expected an integer from 1 to below 2^62")
     if not isinstance(hardware, CpuHardware):
         expect_no_cpu_settings(workers, isa)
         return explain_block(m, n, k, batch, dtype, hardware)
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
     if workers is None:
         workers = hardware.cores
-    if not 1 <= workers <= hardware.cores:
+    if not isinstance(workers, int) or not 1 <= workers <= hardware.cores:
         raise ConfigurationError(
-            f"workers is {workers}; {hardware.name} has {hardware.cores} cores, and the hardware "
+            f"workers is {workers!r}; {hardware.name} has {hardware.cores} cores, and the hardware "
             "model says nothing of more"
         )
     contraction = Contraction(m, n, k, DTYPES[dtype], batch)

@@ -120,7 +120,7 @@ def explain_block(
         DTypeError: another dtype.
         HardwareError: the chip does not multiply so.
     """
-    if dtype != TF32 and dtype not in GPU_DTYPES:
+    if not isinstance(dtype, str) or dtype not in (*GPU_DTYPES, TF32):
         raise DTypeError(
             f"dtype is {dtype!r}; supported on a GPU are {', '.join((*GPU_DTYPES, TF32))}"
         )

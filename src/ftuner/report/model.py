@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.dim import Dim, Shape, evaluate, symbols_of
+from ftuner.core.dim import Dim, Shape, symbols_of
 from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.evaluation import evaluate
 from ftuner.cost.work import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep

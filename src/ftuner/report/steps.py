@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ftuner.core.dim import evaluate
+from ftuner.core.evaluation import evaluate
 from ftuner.cost.elementary import expression_cycles, expression_operations
 from ftuner.cost.nest import NestCost, Operand
 from ftuner.cost.top_k import TopKProblem, top_k_work

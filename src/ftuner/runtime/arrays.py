@@ -23,6 +23,10 @@ DATA_WORD = object.__basicsize__
 field behind the object header, part of NumPy's binary interface (`PyArrayObject_fields.data`).
 Native code reads it there, which spares a call the microsecond that asking in Python takes."""
 
+MAX_SPREAD_BYTES = 16 << 20
+MAX_SPREAD = 4
+"""A copy has the strides of an array while it takes no more than this, or no more than so many
+times the bytes of the elements: a field of records of a page each is a thousandth of them."""
 _KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
 
 
@@ -55,13 +59,20 @@ _check_layout()
 
 
 def as_array(value: object, name: str) -> Array:
-    """A NumPy view of an operand.
+    """A NumPy view of an operand, of no subclass: a `matrix` multiplies and slices in its own way.
 
     Raises:
-        OperandError: not an array, on another device, or in need of a gradient.
+        OperandError: not an array, on another device, in need of a gradient, or with elements that
+            a mask hides.
     """
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         return value
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise OperandError(
+                f"{name} is a masked array that hides elements; give `{name}.filled(value)`"
+            )
+        return np.asarray(value)
     try:
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
@@ -106,8 +117,54 @@ def same_dtype(first: Array, other: Array, name: str) -> None:
 
 
 def readable(array: Array) -> Array:
-    """The array itself, or an aligned copy if its elements are not aligned."""
-    return array if array.flags.aligned else array.copy()
+    """The array itself, or a copy with the same strides if its elements are not aligned."""
+    if array.flags.aligned:
+        return array
+    found = lying_like(array)
+    found[...] = array
+    return found
+
+
+def lying_like(array: Array) -> Array:
+    """New memory with the shape and strides of an array, so that what is planned for the one is
+    planned for the other; contiguous if its strides take elements off their alignment, and with
+    smaller strides if elements are so far apart that gaps would take most of much memory."""
+    size = array.itemsize
+    if any(step % size for n, step in zip(array.shape, array.strides, strict=True) if n > 1):
+        return np.empty(array.shape, array.dtype)
+    low, high = span_of(array)
+    strides = array.strides
+    if high - low > max(MAX_SPREAD_BYTES, MAX_SPREAD * array.nbytes):
+        strides = _closer_strides(array)
+        reach = [(n - 1) * step for n, step in zip(array.shape, strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + size
+    memory = np.empty((high - low) // size, array.dtype)
+    found: Array = np.ndarray(array.shape, array.dtype, memory, -low, strides)
+    return found
+
+
+def _closer_strides(array: Array) -> tuple[int, ...]:
+    """Strides of the same order and signs that leave gaps no larger than what is between them.
+    Axes that can be walked as one still can."""
+    strides = list(array.strides)
+    span = array.itemsize
+    follows, follows_now = -1, 0
+    for axis in sorted(range(array.ndim), key=lambda i: abs(strides[i])):
+        extent, far = array.shape[axis], abs(strides[axis])
+        if extent > 1:
+            step = follows_now if far == follows else min(far, 2 * span)
+            strides[axis] = -step if strides[axis] < 0 else step
+            span += (extent - 1) * step
+            follows, follows_now = extent * far, extent * step
+    return tuple(strides)
+
+
+def span_of(array: Array) -> tuple[int, int]:
+    """Bytes from the first element to the lowest one, and to the end of the highest one."""
+    if not array.size:
+        return 0, 0
+    reach = [(extent - 1) * step for extent, step in zip(array.shape, array.strides, strict=True)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + array.itemsize
 
 
 def writable(out: object, name: str = "out") -> Array:

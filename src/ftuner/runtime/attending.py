@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
+from ftuner.core.forks import fork_safe_lock
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
@@ -24,6 +24,7 @@ from ftuner.runtime.attention_operands import (
     extents_of,
     requests_of,
 )
+from ftuner.runtime.memory import allocated
 from ftuner.runtime.model import Model
 from ftuner.runtime.session import Session, default_session
 
@@ -49,8 +50,8 @@ class Attending:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._models: dict[_Kind, Model] = {}
-        self._lock = threading.Lock()
+        self._models: RecentlyUsed[_Kind, Model] = RecentlyUsed(MAX_MODELS)
+        self._lock = fork_safe_lock()
 
     def __call__(
         self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
@@ -77,7 +78,7 @@ class Attending:
             requests = requests_of(q_offsets, k_offsets, mask is not None, extents)
             # What requests read may lie where an earlier one writes.
             if target is None or any(np.may_share_memory(target, x) for x in arrays):
-                found = np.empty(extents.result, arrays[0].dtype)
+                found = allocated(extents.result, arrays[0].dtype)
             else:
                 found = target
             for (first, last), (begin, end) in zip(
@@ -95,17 +96,12 @@ class Attending:
         self, arrays: tuple[Array, ...], mask: Array | None, causal: bool, scale: float,
         extents: Extents,
     ) -> Array:  # fmt: skip
-        if 0 in extents.result or extents.keys == 0:
-            return np.zeros(extents.result, arrays[0].dtype)
         q, k, v = arrays
-        if extents.depth == 0:
-            # Scores of nothing are zeros, as those of zeros are.
-            q, k = (np.zeros((*x.shape[:-1], 1), x.dtype) for x in (q, k))
-        kv_heads, sharing = extents.kv_heads, extents.sharing
+        batch, kv_heads, sharing = math.prod(extents.batch), extents.kv_heads, extents.sharing
         feeds = {
-            "q": q.reshape(-1, kv_heads, sharing, *q.shape[-2:]),
-            "k": k.reshape(-1, kv_heads, 1, *k.shape[-2:]),
-            "v": v.reshape(-1, kv_heads, 1, *v.shape[-2:]),
+            "q": q.reshape(batch, kv_heads, sharing, *q.shape[-2:]),
+            "k": k.reshape(batch, kv_heads, 1, *k.shape[-2:]),
+            "v": v.reshape(batch, kv_heads, 1, *v.shape[-2:]),
         }
         kind = _Kind(dtype_of(q, "q"), scale, causal, None, ())
         if mask is not None:
@@ -117,11 +113,13 @@ class Attending:
         return found.reshape(extents.result)
 
     def _model(self, kind: _Kind) -> Model:
-        with self._lock:
-            found = self._models.get(kind)
-            if found is None:
-                forget_oldest(self._models, MAX_MODELS)
-                found = self._models[kind] = Model(_graph(kind), self._session)
+        found = self._models.get(kind)
+        if found is None:
+            with self._lock:
+                found = self._models.get(kind)
+                if found is None:
+                    found = Model(_graph(kind), self._session)
+                    self._models.add(kind, found)
         return found
 
 
@@ -152,7 +150,7 @@ def _grouped(mask: Array, extents: Extents) -> Array:
     if math.prod(batch) != 1:
         whole = np.broadcast_to(whole, (*extents.batch, heads, *inner))
     apart = (extents.kv_heads, extents.sharing) if heads != 1 else (1, 1)
-    return whole.reshape(-1, *apart, *inner)
+    return whole.reshape(math.prod(whole.shape[:-3]), *apart, *inner)
 
 
 def _graph(kind: _Kind) -> Graph:

@@ -1,25 +1,65 @@
 """The cache on disk: probed hardware and compiled objects, under the user's cache folder.
 
 An entry is a file of a header line, a checksum and the payload, written to a temporary name and
-renamed, so that readers and other processes see all of it or nothing. What is damaged is dropped
-with a warning; a folder that cannot be written costs a warning and the time to make things again.
+renamed, so that readers and other processes see all of it or nothing. The checksum finds damage; it
+proves nothing of who wrote the entry. So nothing is read from, or written to, a folder or file that
+other users may change (`private`). Whatever is in the way, be it damage, a full disk or another
+process, costs a warning and the time to make things again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import stat
 import tempfile
+import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import platformdirs
 
-from ftuner.errors import CacheWarning
+from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
+from ftuner.runtime.private import (
+    DistrustError,
+    NotAFileError,
+    expect_private,
+    expect_trusted,
+    opened,
+    resolved,
+)
 
 CACHE_VARIABLE = "FTUNER_CACHE_DIR"
-_MAGIC = b"ftuner-cache-1\n"
+MAX_BYTES_VARIABLE = "FTUNER_CACHE_MAX_BYTES"
+HARDWARE, OBJECTS, TARGETS = "hardware", "objects", "targets"
+KINDS = (HARDWARE, OBJECTS, TARGETS)
+"""Kinds of entries: a folder each."""
+MAX_BYTES = 256 << 20
+"""Entries beyond this are removed, by oldest use. One machine's libraries of both dtypes take half
+a megabyte: this is room for hundreds of models, ISAs and versions of ftuner."""
+KEPT_AFTER_TRIM = 0.75
+"""Part of the bound that is left when entries are removed, so that not every write removes some."""
+MAX_ENTRY_BYTES = 8 << 20
+"""Of one entry. Objects have at most a few hundred kilobytes."""
+MAX_DOCUMENT_BYTES = 1 << 20
+"""Of an entry in JSON. Hardware models have a few kilobytes."""
+REFRESHED_S = 86400.0
+"""The time of an entry's last use is exact to a day: writing it costs a system call."""
+ORPHANED_S = 3600.0
+"""A temporary file of this age was left by a process that ended while it wrote."""
+_MAGIC_OF_ALL = b"ftuner-cache-"
+_MAGIC = _MAGIC_OF_ALL + b"1\n"
+_HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+_WRITING = ".writing-"
+
+_T = TypeVar("_T")
+_WARNED: set[tuple[Path, str]] = set()
+"""What this process has warned of: a folder and what was wrong, each once."""
 
 
 @dataclass(frozen=True)
@@ -29,65 +69,124 @@ class Entry:
     kind: str
     key: str
     bytes: int
+    used_s: float
+    """When it was last used, to a day; seconds since the epoch."""
 
 
 class Cache:
-    """Named payloads in one folder, shared safely by threads and processes."""
+    """Named payloads in one folder, shared safely by threads and processes of one user."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._warned = False
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
+        """`max_bytes`: of all entries; 0 keeps nothing."""
+        self.folder = Path(os.path.abspath(folder))
+        self.max_bytes = max_bytes
+        self._resolved: Path | None = None
+        """The folder as it is opened, once all folders above it have been checked."""
+        self._bytes: int | None = None
+        """Of all entries, as far as this process knows: what it found, and has written since."""
 
-    def _path(self, kind: str, key: str) -> Path:
-        return self.folder / kind / key
-
-    def read(self, kind: str, key: str) -> bytes | None:
+    def read(self, kind: str, key: str, limit: int = MAX_ENTRY_BYTES) -> bytes | None:
         """The payload of an entry, or None if there is none that can be trusted."""
-        path = self._path(kind, key)
+        path = self.folder / kind / key
         try:
-            data = path.read_bytes()
+            path = self._own(kind) / key
+            with opened(path) as (file, status):
+                expect_trusted(path, status)
+                data = file.read(_HEADER_BYTES + limit + 1)
         except FileNotFoundError:
             return None
+        except DistrustError as error:
+            self._distrust(error)
+            return None
+        except NotAFileError as error:
+            self.spoiled(kind, key, str(error))
+            return None
         except OSError as error:
-            self._warn(f"cannot read {path}: {error}")
+            self._fail(f"cannot read {path}: {error}")
             return None
-        checksum, payload = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
+        checksum, payload = data[len(_MAGIC) : _HEADER_BYTES], data[_HEADER_BYTES:]
+        if len(payload) > limit:
+            self.spoiled(kind, key, f"it has more than {limit} bytes")
+            return None
         if not data.startswith(_MAGIC) or hashlib.sha256(payload).digest() != checksum:
-            warnings.warn(
-                f"{path} is damaged or not ours; it is made again", CacheWarning, stacklevel=2
-            )
-            self.drop(kind, key)
+            self.spoiled(kind, key, "its checksum is wrong")
             return None
+        if abs(time.time() - status.st_mtime) > REFRESHED_S:
+            # Where this is not allowed, entries cannot be removed either.
+            with suppress(OSError):
+                os.utime(path)
         return payload
+
+    def read_document(self, kind: str, key: str, decode: Callable[[Any], _T]) -> _T | None:
+        """What `decode` makes of an entry in JSON, or None if there is none, or it makes no sense:
+        `decode` raises KeyError, TypeError, ValueError or an error of ours."""
+        data = self.read(kind, key, MAX_DOCUMENT_BYTES)
+        if data is None:
+            return None
+        try:
+            return decode(json.loads(data))
+        # Deeply nested lists end in a RecursionError, integers beyond floats in an OverflowError.
+        except (
+            FTunerError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+        ) as error:  # fmt: skip
+            self.spoiled(kind, key, f"{type(error).__name__}: {error}")
+            return None
 
     def write(self, kind: str, key: str, payload: bytes) -> None:
         """Keep a payload; a folder that cannot be written is a warning, once."""
-        path = self._path(kind, key)
-        temporary = None
+        data = _MAGIC + hashlib.sha256(payload).digest() + payload
+        if len(data) > self.max_bytes:
+            return
+        path = self.folder / kind / key
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
-            os.replace(temporary, path)
+            path = self._own(kind, make=True) / key
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            self._bytes = None if self._bytes is None else self._bytes + len(data)
+            if self._bytes is None or self._bytes > self.max_bytes:
+                self._trim(kind, key)
+        except DistrustError as error:
+            self._distrust(error)
         except OSError as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            self._warn(f"cannot write {path}: {error}; nothing will be kept for the next process")
+            self._fail(f"cannot write {path}: {error}; nothing is kept for the next process")
+
+    def spoiled(self, kind: str, key: str, why: str) -> None:
+        """Warn that an entry cannot be used, and forget it."""
+        message = f"{self.folder / kind / key} is damaged or not ours: {why}; it is made again"
+        warnings.warn(message, CacheWarning, stacklevel=3)
+        self.drop(kind, key)
 
     def drop(self, kind: str, key: str) -> None:
         """Forget an entry, if that is possible."""
+        path = self.folder / kind / key
         try:
-            self._path(kind, key).unlink(missing_ok=True)
+            _remove(self._own(kind) / key)
+        except FileNotFoundError:
+            return
+        except DistrustError as error:
+            self._distrust(error)
         except OSError as error:
-            self._warn(f"cannot remove {self._path(kind, key)}: {error}")
+            self._fail(f"cannot remove {path}: {error}")
 
     def entries(self) -> list[Entry]:
-        """All entries, by kind and key."""
-        found = []
-        for path in sorted(self.folder.glob("*/*")):
-            if path.is_file() and not path.name.startswith("."):
-                found.append(Entry(path.parent.name, path.name, path.stat().st_size))
+        """All entries, by kind and key; temporary files that processes left behind are removed."""
+        found: list[Entry] = []
+        for kind in KINDS:
+            try:
+                found += _entries(self._own(kind), kind)
+            except FileNotFoundError:
+                continue
+            except DistrustError as error:
+                self._distrust(error)
+            except OSError as error:
+                self._fail(f"cannot list {self.folder / kind}: {error}")
         return found
 
     def clear(self) -> int:
@@ -97,13 +196,85 @@ class Cache:
             self.drop(entry.kind, entry.key)
         return len(entries)
 
-    def _warn(self, message: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(message, CacheWarning, stacklevel=3)
+    def _own(self, kind: str, make: bool = False) -> Path:
+        """The folder of a kind, after a check that nobody else may change what it holds. `make` it
+        if it is missing.
+
+        Raises:
+            DistrustError, OSError: as `resolved` and `expect_private`.
+        """
+        root = self._resolved
+        if root is None or make:
+            root = self._resolved = resolved(self.folder, make)
+        expect_private(root)
+        expect_private(root / kind, make)
+        return root / kind
+
+    def _trim(self, kind: str, key: str) -> None:
+        """Remove entries by oldest use where they exceed the bound, but not the one just written.
+        The bytes of all entries are counted at the first write of a process, and again where this
+        process believes that the bound is exceeded."""
+        entries = self.entries()
+        total = sum(entry.bytes for entry in entries)
+        if total > self.max_bytes:
+            for entry in sorted(entries, key=lambda entry: entry.used_s):
+                if total <= KEPT_AFTER_TRIM * self.max_bytes:
+                    break
+                if (entry.kind, entry.key) != (kind, key):
+                    self.drop(entry.kind, entry.key)
+                    total -= entry.bytes
+        self._bytes = total
+
+    def _distrust(self, error: DistrustError) -> None:
+        self._warn(
+            "distrust",
+            f"{error}; or choose another folder with {CACHE_VARIABLE}. What other users may change "
+            "is not loaded: it is made again",
+        )
+
+    def _fail(self, message: str) -> None:
+        self._warn("failure", message)
+
+    def _warn(self, what: str, message: str) -> None:
+        topic = (self.folder, what)
+        if topic not in _WARNED:
+            _WARNED.add(topic)
+            warnings.warn(message, CacheWarning, stacklevel=4)
 
 
 def default_cache() -> Cache:
-    """The cache in `FTUNER_CACHE_DIR`, or in the user's cache folder."""
+    """The cache in `FTUNER_CACHE_DIR`, or in the user's cache folder.
+
+    Raises:
+        ConfigurationError: `FTUNER_CACHE_MAX_BYTES` is not a number of bytes.
+    """
     chosen = os.environ.get(CACHE_VARIABLE)
-    return Cache(Path(chosen) if chosen else Path(platformdirs.user_cache_dir("ftuner")))
+    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("ftuner"))
+    text = os.environ.get(MAX_BYTES_VARIABLE, "").strip()
+    if text and not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"{MAX_BYTES_VARIABLE} is {text!r}; expected a number of bytes")
+    return Cache(folder, int(text) if text else MAX_BYTES)
+
+
+def _entries(folder: Path, kind: str) -> Iterator[Entry]:
+    """The entries in the folder of a kind: files that begin as ours do, whatever else is there.
+    Raises OSError."""
+    now = time.time()
+    for path in sorted(folder.iterdir()):
+        # Another process may have removed what was listed.
+        with suppress(OSError, NotAFileError):
+            if path.name.startswith(_WRITING):
+                if now - os.lstat(path).st_mtime > ORPHANED_S:
+                    _remove(path)
+                continue
+            with opened(path) as (file, status):
+                if file.read(len(_MAGIC_OF_ALL)) == _MAGIC_OF_ALL:
+                    yield Entry(kind, path.name, status.st_size, status.st_mtime)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or an empty folder in its place. Raises OSError."""
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        os.rmdir(path)
+    else:
+        os.unlink(path)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,7 +13,7 @@ import numpy as np
 from ftuner.codegen.llvm.abi import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.abi import Step as StepSlot
 from ftuner.codegen.llvm.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.dim import Shape
 from ftuner.core.schedule import checks, schedule_of, task_count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import Binding
@@ -34,9 +31,9 @@ from ftuner.hardware.model import Isa
 from ftuner.runtime.arrays import DATA_WORD, Array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.footprint import Memory
-from ftuner.runtime.memory import Arena
+from ftuner.runtime.memory import NO_MEMORY, allocated
 from ftuner.runtime.needs import by_library, need_of
-from ftuner.runtime.panels import pack, pack_int8
+from ftuner.runtime.panels import Panels, pack, pack_int8
 from ftuner.runtime.products import Products
 from ftuner.runtime.program import (
     BoundProgram,
@@ -46,14 +43,13 @@ from ftuner.runtime.program import (
     CompiledProduct,
     ProgramWriter,
 )
+from ftuner.runtime.run_states import RunState, RunStates
 from ftuner.runtime.session import Session
-
-MAX_PROGRAMS = 256
-"""Programs kept by a graph. One is some kilobytes of records."""
 
 
 class CompiledGraph:
-    """A graph without extents that only data tells, compiled. Safe to use from several threads."""
+    """A graph without extents that only data tells, compiled. Safe to use from several threads:
+    runs go side by side, each with memory of its own; see `RunStates`."""
 
     def __init__(
         self,
@@ -83,16 +79,10 @@ class CompiledGraph:
         page_bytes = session.hardware.page_bytes
         self._writer = ProgramWriter(self.lowered, made, self._binding.names, page_bytes)
         self._writer.plan_few_rows(self.threads)
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
         )
-        self._programs: dict[tuple[object, ...], BoundProgram] = {}
-        self._arena = Arena()
-        self.renew_lock()
-        _GRAPHS.add(self)
-
-    def renew_lock(self) -> None:
-        self._lock = threading.Lock()
+        self.states = RunStates(session.cores)
 
     @property
     def threads(self) -> int:
@@ -110,7 +100,7 @@ class CompiledGraph:
         families = by_library(need for need in needs.values() if need is not None)
         backend.prepare(families, wanted, progress)
         self._loaded = backend.loaded(wanted, progress)
-        packed: dict[tuple[int, object], CompiledProduct] = {}
+        packed: dict[tuple[int, Shape, int], Panels] = {}
         made: list[Compiled] = []
         addresses = {s: self._loaded.addresses[bundle.symbol] for s, bundle in bundles.items()}
         for step in steps:
@@ -137,27 +127,34 @@ class CompiledGraph:
 
         Raises:
             ShapeError: extents that contradict the graph.
+            AllocationError: the system has not the memory for them.
             IndexRangeError: an index in the data that is out of range.
         """
-        with self._lock:
-            return self._locked(arrays)
+        state = self.states.take()
+        try:
+            return self._in(state, arrays)
+        finally:
+            self.states.give_back(state)
 
     def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
         """The time of each step, the shortest of some rounds. Steps are launched one by one: where
         they have several workers, each takes the start of a job longer than within a run."""
         shortest = [math.inf] * len(self.lowered.steps)
 
-        def launch(program: BoundProgram, words: int) -> None:
+        def launch(program: BoundProgram, words: int, alone: bool) -> None:
             # Workers that fell asleep between two rounds wake up for none.
-            self._launch_steps(program, 0, 0, words)
+            self._launch_steps(program, 0, 0, words, alone)
             for i in range(len(shortest)):
                 began = time.perf_counter()
-                self._launch_steps(program, i, 1, words)
+                self._launch_steps(program, i, 1, words, alone)
                 shortest[i] = min(shortest[i], time.perf_counter() - began)
 
-        with self._lock:
+        state = self.states.take()
+        try:
             for _ in range(rounds + 1):
-                self._locked(arrays, launch)
+                self._in(state, arrays, launch)
+        finally:
+            self.states.give_back(state)
         return shortest
 
     def memory(self, arrays: Sequence[Array]) -> Memory:
@@ -166,8 +163,11 @@ class CompiledGraph:
         Raises:
             ShapeError: extents that contradict the graph.
         """
-        with self._lock:
-            program = self._program(arrays, self.threads)
+        state = self.states.take()
+        try:
+            program = self._program(state, arrays, self.threads)
+        finally:
+            self.states.give_back(state)
         return Memory(
             self._weights_bytes,
             program.arena_bytes,
@@ -177,27 +177,33 @@ class CompiledGraph:
             program.records_bytes,
         )
 
-    def _launch(self, program: BoundProgram, words: int) -> None:
-        self._run(program.address, words)
+    def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
+        self._run(program.address, words, alone)
 
-    def _locked(
-        self, arrays: Sequence[Array], launch: Callable[[BoundProgram, int], None] | None = None
-    ) -> list[Array]:
-        """A run, by `launch` if that is given, which is told where the words of arrays are."""
+    def _in(
+        self, state: RunState, arrays: Sequence[Array],
+        launch: Callable[[BoundProgram, int, bool], None] | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """A run in a state, by `launch` if that is given, which gets the address of the words of
+        arrays, and whether to do without workers. The program is the same either way, and so are
+        the bits of the results."""
         pool = self._session.backend.runtime.pool
         workers = self.threads
-        alone = workers == 1 or not pool.lock.acquire(blocking=False)
+        program = self._program(state, arrays, workers)
+        outputs = _made(program)
+        words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
+        alone = True
         try:
-            if not alone and pool.threads < workers and not pool.grow(workers):
-                pool.lock.release()
-                alone = True
-            program = self._program(arrays, 1 if alone else workers)
-            outputs = [np.empty(shape, dtype) for shape, dtype in program.outputs]
-            words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
-            (launch or self._launch)(program, words.ctypes.data)
+            if workers > 1 and pool.lock.acquire(blocking=False):
+                alone = pool.threads < workers and not pool.grow(workers)
+            (launch or self._launch)(program, words.ctypes.data, alone)
         finally:
-            if not alone:
-                pool.lock.release()
+            if workers > 1:
+                try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
+                    pool.lock.release()
+                except RuntimeError:
+                    # Another thread has it.
+                    pass
         failed = [(texts, program.records[slot]) for slot, texts in program.checked]
         if any(status for _, status in failed):
             for slot, _ in program.checked:
@@ -206,43 +212,55 @@ class CompiledGraph:
             raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
         return outputs
 
-    def _launch_steps(self, program: BoundProgram, number: int, count: int, words: int) -> None:
+    def _launch_steps(
+        self, program: BoundProgram, number: int, count: int, words: int, alone: bool
+    ) -> None:
         """Run `count` steps from the one of a number on."""
         records = program.records
         first, all_ = records[Program.STEPS], records[Program.STEP_COUNT]
-        records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
-        records[Program.STEP_COUNT] = count
-        self._run(program.address, words)
-        records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
+        try:
+            records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
+            records[Program.STEP_COUNT] = count
+            self._run(program.address, words, alone)
+        finally:
+            records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
 
-    def _program(self, arrays: Sequence[Array], workers: int) -> BoundProgram:
+    def _program(self, state: RunState, arrays: Sequence[Array], workers: int) -> BoundProgram:
         shapes = tuple([x.shape for x in arrays])
         key = (shapes, workers)
-        found = self._programs.get(key)
-        pool = self._session.backend.runtime.pool.address
-        # The arena has grown, or this is another process.
-        moved = found is not None and (found.arena, found.pool) != (self._arena.address, pool)
-        if found is None or moved:
+        found = state.programs.get(key)
+        if found is None or found.arena != state.arena.address:
             symbols = self._binding(shapes)
-            found = self._writer.bind(symbols, workers, pool, self._arena.grown)
-            forget_oldest(self._programs, MAX_PROGRAMS)
-            self._programs[key] = found
+            pool = self._session.backend.runtime.pool.address
+            found = self._writer.bind(symbols, workers, pool, state.arena.grown)
+            state.programs.add(key, found)
         return found
 
 
+def _made(program: BoundProgram) -> list[Array]:
+    """Arrays for the outputs."""
+    try:
+        return [np.empty(shape, dtype) for shape, dtype in program.outputs]
+    except NO_MEMORY:
+        # Which one it is.
+        return [allocated(shape, dtype) for shape, dtype in program.outputs]
+
+
 def _product(
-    step: ProductStep, products: Products, width: int,
-    packed: dict[tuple[int, object], CompiledProduct],
-) -> CompiledProduct:  # fmt: skip
-    """A product with its weight in panels, if it has one. One weight may have several products."""
+    step: ProductStep, products: Products, width: int, packed: dict[tuple[int, Shape, int], Panels]
+) -> CompiledProduct:
+    """A product with its weight in panels, if it has one. Products that read one weight in panels
+    of one width share them."""
     array = step.b.buffer.array
     if array is None or not width:
         return CompiledProduct(products, None)
-    key = (id(array), step.epilogue)
-    if key not in packed:
+    key = (id(array), step.b.shape, width)
+    panels = packed.get(key)
+    if panels is None:
+        weight = array.reshape(step.b.shape)
         packs = pack_int8 if array.dtype == np.int8 else pack
-        packed[key] = CompiledProduct(products, packs(products, array.T, width))
-    return packed[key]
+        panels = packed[key] = packs(products, weight.T, width)
+    return CompiledProduct(products, panels)
 
 
 def _without_weight(step: Step, made: Compiled) -> Step:
@@ -266,7 +284,7 @@ def _weights_bytes(lowered: Lowered, made: Sequence[Compiled]) -> int:
 def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
     """What is to be compiled for a step; products have libraries of their own."""
     if isinstance(step, NestStep):
-        return NestBundle(step.kernel, isa.vector_bytes, isa.fused)
+        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused)
     if isinstance(step, TopKStep):
         return TopKBundle(step.x.layout.dtype, step.largest)
     if isinstance(step, AttentionStep):
@@ -275,15 +293,3 @@ def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
         return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
     return None
-
-
-_GRAPHS: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
-
-
-def _renew_locks_in_child() -> None:
-    """A forked child may hold the lock of a thread that it does not have."""
-    for graph in list(_GRAPHS):
-        graph.renew_lock()
-
-
-os.register_at_fork(after_in_child=_renew_locks_in_child)

@@ -1,125 +1,126 @@
-"""Compiling what the cache does not hold: here, or in several processes at once."""
+"""Compiling what the cache does not hold, here or in several processes at once, and loading it."""
 
 from __future__ import annotations
 
-import logging
 import os
-import pickle
-import queue
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
 
 from ftuner.codegen.llvm.bundle import Bundle, KernelBundle, bundle_key
 from ftuner.codegen.llvm.jit import Target
+from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.core.forks import import_undivided
+from ftuner.errors import CompileError, ObjectFileError
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.cache import Cache
+from ftuner.runtime.cache import OBJECTS, Cache
+from ftuner.runtime.processes import Request, answers
 
-log = logging.getLogger(__name__)
-OBJECTS = "objects"
-"""Kind of cache entry."""
 BUNDLES_WORTH_A_PROCESS = 3
 """Starting a process takes about as long as compiling one bundle: fewer than this for each are not
 worth it."""
 COMPILER_MODULE = "ftuner.codegen.llvm.compile"
 """Imported by name when there is something to compile: a warm start never pays for it."""
-
-PACKAGE = Path(__file__).resolve().parents[1]
-CHILD = f"""
-import sys
-sys.path[:] = [path for path in sys.path if path] + [{str(PACKAGE.parent)!r}]
-package = type(sys)({PACKAGE.name!r})
-package.__path__ = [{str(PACKAGE)!r}]
-sys.modules[package.__name__] = package
-from {COMPILER_MODULE} import serve
-serve()
-"""
-"""A compiling process. The folder that it is started in is no place to look for modules: one there
-could take the place of another. The package's front, which holds all that users ask for, is left
-out: it would be a third of what the process takes to start."""
-
 RUNTIME_SIZE = 1000
 """The runtime takes longer to compile than any family."""
 
-Finished = Callable[[int, bytes], None]
-Work = tuple[int, Bundle]
+
+class Object(NamedTuple):
+    """The machine code of a bundle."""
+
+    data: bytes
+    was_kept: bool
+    """Whether the cache had it: then another process made it."""
 
 
 def compile_missing(
     bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None
-) -> list[bytes]:
-    """The objects of all bundles: from the cache, or compiled and kept there."""
-    keys = [bundle_key(b, target) for b in bundles]
-    objects = [cache.read(OBJECTS, key) for key in keys]
-    missing = [(i, bundles[i]) for i, data in enumerate(objects) if data is None]
-    done = len(bundles) - len(missing)
-    lock = threading.Lock()
+) -> dict[Bundle, Object]:
+    """The objects of all bundles: from the cache, or compiled and kept there.
 
-    def finished(index: int, data: bytes) -> None:
-        nonlocal done
-        cache.write(OBJECTS, keys[index], data)
-        with lock:
-            objects[index] = data
-            done += 1
-            if progress is not None:
-                progress("compile", done, len(bundles))
-
+    Raises:
+        CompileError: the compiler failed, or its process ended.
+    """
+    found: dict[Bundle, Object] = {}
+    for bundle in bundles:
+        data = cache.read(OBJECTS, bundle_key(bundle, target))
+        if data is not None:
+            found[bundle] = Object(data, was_kept=True)
+    missing = [bundle for bundle in bundles if bundle not in found]
     if progress is not None:
-        progress("compile", done, len(bundles))
+        progress("compile", len(found), len(bundles))
+    with closing(_compiled(missing, target, cache)) as made:
+        for bundle, data in made:
+            found[bundle] = Object(data, was_kept=False)
+            if progress is not None:
+                progress("compile", len(found), len(bundles))
+    return found
+
+
+def load(
+    bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache
+) -> LoadedObject:
+    """The objects of bundles in this process. What the cache had, and is no object of its bundle,
+    is compiled again, with a warning.
+
+    Raises:
+        ObjectFileError: what has just been compiled cannot be loaded.
+        CompileError: the compiler failed.
+    """
+    symbols = [symbol for bundle in bundles for symbol in bundle.symbols]
+    try:
+        return LoadedObject([objects[bundle].data for bundle in bundles], symbols)
+    except ObjectFileError as error:
+        kept = [bundle for bundle in bundles if objects[bundle].was_kept]
+        if not kept:
+            raise
+        # Where each of them can be loaded by itself, they do not go together.
+        spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
+        for bundle in spoiled:
+            cache.spoiled(OBJECTS, bundle_key(bundle, target), str(error))
+    again = dict(_compiled(spoiled, target, cache))
+    return LoadedObject([again.get(b, objects[b].data) for b in bundles], symbols)
+
+
+def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
+    try:
+        LoadedObject([data], bundle.symbols)
+    except ObjectFileError:
+        return False
+    return True
+
+
+def _compiled(
+    bundles: Sequence[Bundle], target: Target, cache: Cache
+) -> Generator[tuple[Bundle, bytes], None, None]:
+    """The objects of bundles as they come, those of the largest first, kept in the cache."""
+    left = sorted(bundles, key=lambda bundle: -_size(bundle))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(cores or 1, len(missing) // BUNDLES_WORTH_A_PROCESS)
-    if processes > 1 and sys.executable:
-        missing = _compile_in_processes(missing, target, processes, finished)
-    if missing:
-        compiler = import_module(COMPILER_MODULE)
-        for index, bundle in missing:
-            finished(index, compiler.compile_bundle(bundle, target))
-    return [data for data in objects if data is not None]
-
-
-def _compile_in_processes(
-    work: Sequence[Work], target: Target, processes: int, finished: Finished
-) -> list[Work]:
-    """Compile in child processes, the largest bundles first; returns what they could not do."""
-    waiting: queue.SimpleQueue[Work] = queue.SimpleQueue()
-    for item in sorted(work, key=lambda w: -_size(w[1])):
-        waiting.put(item)
-    left: list[Work] = []
-
-    def feed() -> None:
-        command = [sys.executable, "-c", CHILD]
-        item: Work | None = None
+    processes = min(cores or 1, len(left) // BUNDLES_WORTH_A_PROCESS)
+    if processes > 1:
+        requests = [Request(_name(bundle), (bundle, target)) for bundle in left]
+        done: set[int] = set()
+        with closing(answers(COMPILER_MODULE, requests, processes)) as found:
+            for number, data in found:
+                done.add(number)
+                cache.write(OBJECTS, bundle_key(left[number], target), data)
+                yield left[number], data
+        left = [bundle for number, bundle in enumerate(left) if number not in done]
+    for bundle in left:
+        compiler = import_undivided(COMPILER_MODULE)
         try:
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-                assert child.stdin is not None
-                assert child.stdout is not None
-                while not waiting.empty():
-                    try:
-                        item = waiting.get_nowait()
-                    except queue.Empty:
-                        break
-                    pickle.dump((item[1], target), child.stdin)
-                    child.stdin.flush()
-                    data = pickle.load(child.stdout)
-                    finished(item[0], data)
-                    item = None
-                child.stdin.close()
-        except (OSError, EOFError, pickle.PickleError) as error:
-            log.warning("a compiling process ended early (%s); going on in this one", error)
-            if item is not None:
-                left.append(item)
+            data = compiler.compile_bundle(bundle, target)
+        except Exception as error:  # Whatever LLVM and llvmlite raise.
+            raise CompileError(
+                f"cannot compile {_name(bundle)}: {type(error).__name__}: {error}"
+            ) from error
+        cache.write(OBJECTS, bundle_key(bundle, target), data)
+        yield bundle, data
 
-    feeders = [threading.Thread(target=feed) for _ in range(processes)]
-    for feeder in feeders:
-        feeder.start()
-    for feeder in feeders:
-        feeder.join()
-    while not waiting.empty():
-        left.append(waiting.get_nowait())
-    return left
+
+def _name(bundle: Bundle) -> str:
+    more = "" if len(bundle.symbols) == 1 else f" and {len(bundle.symbols) - 1} more"
+    return f"{bundle.symbols[0]}{more}"
 
 
 def _size(bundle: Bundle) -> int:

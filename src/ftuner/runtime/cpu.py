@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,16 +22,18 @@ from ftuner.codegen.llvm.bundle import (
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
+from ftuner.core.forks import fork_safe_lock
 from ftuner.core.ukernel import PACKED, ROW, UKernel
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.arrays import DATA_WORD
 from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.compiling import Object, compile_missing, load
 from ftuner.runtime.targets import known_target
 from ftuner.runtime.threads import ThreadPool
-from ftuner.ukernels.library import ANY_OPERANDS, Family, Library, LibraryName, build_library
+from ftuner.runtime.workspaces import Workspaces
+from ftuner.ukernels.library import Family, Library, LibraryName, build_library, families_of_calls
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class NativeRuntime:
     def __init__(self, loaded: LoadedObject) -> None:
         self.addresses = addresses = loaded.addresses
         self.pool = ThreadPool(loaded)
+        self.workspaces = Workspaces(addresses)
         entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
         self.entries: dict[DType, Any] = {
             t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
@@ -90,9 +92,9 @@ class CpuBackend(Backend):
         self.isa = hardware.isa(isa)
         self.cache = cache
         self._llvm_target = known_target(isa, cache)
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._compiled: dict[Library, CompiledLibrary] = {}
-        self._objects: dict[Bundle, bytes] = {}
+        self._objects: dict[Bundle, Object] = {}
         """Prepared, not yet loaded."""
         self._runtime: NativeRuntime | None = None
 
@@ -121,7 +123,7 @@ class CpuBackend(Backend):
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         first: list[int] = []
-        total = len(self.library(dtype, epilogue).families()) + 1
+        total = len(families_of_calls(self.library(dtype, epilogue))) + 1
 
         def count(what: str, done: int, of: int) -> None:
             nonlocal total
@@ -137,12 +139,12 @@ class CpuBackend(Backend):
 
     def compiled(
         self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
-        serves: str = ANY_OPERANDS, families: Sequence[Family] | None = None,
+        families: Sequence[Family] | None = None,
     ) -> CompiledLibrary:  # fmt: skip
-        """The library of a dtype and epilogue, compiled if need be and loaded: some of its
-        families, or all."""
-        library = build_library(self._hardware, self.isa.name, dtype, epilogue, serves)
-        wanted = library.families() if families is None else families
+        """The library of a dtype and epilogue, with some families compiled if need be and loaded:
+        by default those of calls."""
+        library = build_library(self._hardware, self.isa.name, dtype, epilogue)
+        wanted = families_of_calls(library) if families is None else families
         with self._lock:
             missing = self._missing(library, wanted)
             if missing or library not in self._compiled:
@@ -162,8 +164,7 @@ class CpuBackend(Backend):
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            objects = compile_missing(wanted, self._llvm_target, self.cache, progress)
-            self._objects.update(zip(wanted, objects, strict=True))
+            self._objects.update(compile_missing(wanted, self._llvm_target, self.cache, progress))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """Those of some families that are not loaded."""
@@ -190,8 +191,9 @@ class CpuBackend(Backend):
         found = self._compiled.get(library)
         if found is None:
             reduce_address = loaded.addresses[reduce_symbol(_any_kernel(library))]
-            found = self._compiled[library] = CompiledLibrary(library, loaded, reduce_address)
+            found = CompiledLibrary(library, loaded, reduce_address)
         found.add(families, loaded)
+        self._compiled[library] = found
 
     def loaded(
         self, bundles: Sequence[GraphBundle], progress: Progress | None = None
@@ -205,10 +207,9 @@ class CpuBackend(Backend):
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]
         missing = [b for b in wanted if b not in self._objects]
-        made = compile_missing(missing, self._llvm_target, self.cache, progress) if missing else []
-        objects = dict(zip(missing, made, strict=True))
+        target = self._llvm_target
+        objects = compile_missing(missing, target, self.cache, progress) if missing else {}
         objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
         if first:
-            self._runtime = NativeRuntime(LoadedObject([objects[runtime]], runtime.symbols))
-        symbols = [symbol for b in bundles for symbol in b.symbols]
-        return LoadedObject([objects[b] for b in bundles], symbols)
+            self._runtime = NativeRuntime(load(first, objects, target, self.cache))
+        return load(bundles, objects, target, self.cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,9 @@ from ftuner.planner.widths import best_width
 from ftuner.runtime.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.known_calls import Constant, KnownCalls
+from ftuner.runtime.memory import allocated
 from ftuner.runtime.operands import a_layout, overlaps_itself, unit_columns
+from ftuner.runtime.options import checked_flag
 from ftuner.runtime.panels import pack
 from ftuner.runtime.products import NO_WORDS, Products, Ready, words
 from ftuner.runtime.session import Session, default_session
@@ -33,9 +36,10 @@ def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -
 
     Raises:
         ExpressionError: an unknown activation, or one that reads operands of its own.
+        ConfigurationError: what is neither true nor false.
     """
     value: Expr = ACCUMULATOR
-    if has_bias:
+    if checked_flag(has_bias, "bias"):
         value = value + BIAS
     if isinstance(activation, str):
         if activation not in ACTIVATIONS:
@@ -45,8 +49,12 @@ def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -
             )
         value = ACTIVATIONS[activation](value)
     elif activation is not None:
+        if not callable(activation):
+            raise ExpressionError(
+                f"activation is {activation!r}; expected a name or a function of an expression"
+            )
         value = expressions.as_expr(activation(value))
-    if has_residual:
+    if checked_flag(has_residual, "residual"):
         value = value + RESIDUAL
     return value
 
@@ -82,14 +90,14 @@ class Dense:
 
         Raises:
             ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
+            ConfigurationError: a width that the library does not have, or a `residual` that is no
+                boolean.
         """
         session = session or default_session()
         w = as_array(weight, "weight")
         dtype = dtype_of(w, "weight")
-        if w.ndim != 2 or 0 in w.shape:
-            raise ShapeError(
-                f"weight is {w.shape}; expected (out_features, in_features), neither 0"
-            )
+        if w.ndim != 2:
+            raise ShapeError(f"weight is {w.shape}; expected (out_features, in_features)")
         self.out_features, self.in_features = w.shape
         self.dtype = w.dtype
         self._session = session
@@ -110,8 +118,8 @@ class Dense:
         self._names = tuple(names)
         self.products: Products = session.products(dtype, self.epilogue)
         known = self.products.compiled.library.widths
-        if width is not None and width not in known:
-            raise ConfigurationError(f"width is {width}; this machine's library has {known}")
+        if width is not None and not (isinstance(width, int) and width in known):
+            raise ConfigurationError(f"width is {width!r}; this machine's library has {known}")
         if width is None:
             n, k = w.shape
             width = best_width(self.products.planner, n, k, session.threads)
@@ -143,7 +151,12 @@ class Dense:
         """
         if residual is not None:
             return self._general(x, residual, out, False)
-        found: Array | bool | None = self._known.call(x, out)
+        found: Array | bool | None
+        try:
+            found = self._known.call(x, out)
+        except MemoryError:
+            # What can be done without a record says what is lacking.
+            found = None
         if found is None or isinstance(found, bool):
             return self._general(x, None, out, found is False)
         return found
@@ -168,7 +181,7 @@ class Dense:
             if residual.shape != shape:
                 raise ShapeError(f"residual is {residual.shape}; expected {shape}")
         if out is None:
-            result = np.empty(shape, self.dtype)
+            result = allocated(shape, self.dtype)
         else:
             result = writable(out)
             if result.shape != shape:
@@ -229,7 +242,7 @@ class Dense:
 
 def _as_matrix(x: Array) -> Array:
     """All axes but the last as one; a copy only where strides do not allow a view."""
-    return x.reshape(-1, x.shape[-1]) if x.ndim != 2 else x
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim != 2 else x
 
 
 def _as_matrix_view(y: Array) -> Array | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftuner.errors import ConfigurationError
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.gpu_modules import gpu_module
@@ -18,11 +19,17 @@ def backend_of(device: str) -> Backend:
         ConfigurationError: no such device, or its extra is not installed.
         HardwareError: a GPU that kernels cannot run on.
     """
-    if device == CPU:
+    if _is_cpu(device):
         return default_session().backend
     gpu = gpu_module("ftuner.runtime.gpu.session")
     found: Backend = gpu.session_of(gpu.device_named(device))
     return found
+
+
+def _is_cpu(device: object) -> bool:
+    if not isinstance(device, str):
+        raise ConfigurationError(f"device is {device!r}; expected its name, such as cpu or cuda")
+    return device == CPU
 
 
 def hardware_on(device: str, again: bool = False) -> CpuHardware | GpuHardware:
@@ -32,7 +39,7 @@ def hardware_on(device: str, again: bool = False) -> CpuHardware | GpuHardware:
         ConfigurationError, HardwareError: as of `backend_of`.
     """
     session = default_session()
-    if device == CPU:
+    if _is_cpu(device):
         return known_hardware(session.cache, again) if again else session.hardware
     gpu = gpu_module("ftuner.runtime.gpu.session")
     found: GpuHardware = gpu.known_gpu(gpu.device_named(device), session.cache, again)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.core.affine import Kernel
 from ftuner.core.definition import Operand
-from ftuner.core.dim import Dim, compiled
-from ftuner.errors import ShapeError
+from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import ADDRESSABLE_BYTES
+from ftuner.core.evaluation import compiled
+from ftuner.errors import AllocationError, ShapeError
+from ftuner.runtime.memory import not_allocated
 from ftuner.runtime.strided import StridedArray
+
+MAX_LOOP = 1 << 40
+"""Elements that the loops of a step compute. A core takes a quarter of an hour for so many, at one
+in a nanosecond, and a run is not interrupted."""
+Outputs = tuple[tuple[tuple[int, ...], Any], ...]
+"""Shape and dtype of each, of NumPy's or torch's."""
 
 
 class Dims:
@@ -24,6 +39,11 @@ class Dims:
 
     def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
         return compiled(list(self._numbers), names)
+
+
+def loops_of(kernels: Iterable[Kernel], dims: Dims) -> npt.NDArray[np.int64]:
+    """For each kernel, the number of the dim that counts what its loops compute."""
+    return np.array([dims.number(product(kernel.axes)) for kernel in kernels], np.int64)
 
 
 class Layouts:
@@ -69,3 +89,30 @@ def evaluated(
     if any(values[number] < 0 for number in extents):
         raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
     return values
+
+
+def addressable(
+    values: Sequence[int], outputs: Outputs, loops: npt.NDArray[np.int64], arena_bytes: int = 0
+) -> npt.NDArray[np.int64]:
+    """The values of dims as native code has them. `loops`: see `loops_of`.
+
+    Raises:
+        AllocationError: outputs or intermediate results are too large for any process.
+        ShapeError: the loops of a step would not end within any time that somebody waits.
+    """
+    for shape, dtype in outputs:
+        elements = math.prod(shape)
+        if elements > MAX_LOOP or elements * dtype.itemsize > ADDRESSABLE_BYTES:
+            raise not_allocated(shape, dtype, "it has more elements than a run computes")
+    if arena_bytes > ADDRESSABLE_BYTES:
+        raise AllocationError(f"no memory for {arena_bytes} bytes of intermediate results")
+    try:
+        found: npt.NDArray[np.int64] = np.array(values, np.int64)
+    except OverflowError as error:
+        raise AllocationError(f"extents and strides of up to {max(values)}: {error}") from error
+    most = found[loops].max(initial=0)
+    if most > MAX_LOOP:
+        raise ShapeError(
+            f"a step would compute {most} elements, one after the other; at most {MAX_LOOP}"
+        )
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 
 
@@ -15,6 +15,6 @@ def gpu_module(name: str) -> Any:
         ConfigurationError: what it imports is not installed, or too old.
     """
     try:
-        return import_module(name)
+        return import_undivided(name)
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ftuner.runtime.arrays import Array, as_array, dtype_of, on_gpu, same_dtype, writable
+from ftuner.runtime.arrays import (
+    Array,
+    as_array,
+    dtype_of,
+    lying_like,
+    on_gpu,
+    same_dtype,
+    span_of,
+    writable,
+)
 from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.groups import Range, crossing, matched, product_extents
 from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.memory import allocated
 
 
 class GroupedMatmul:
@@ -45,15 +53,12 @@ class GroupedMatmul:
     ) -> list[Any]:
         """The products of operands that fit, to results where they are given."""
         results = [
-            np.empty((x.shape[0], y.shape[1]), x.dtype) if z is None else z
+            allocated((x.shape[0], y.shape[1]), x.dtype) if z is None else z
             for x, y, z in zip(a, b, given, strict=True)
         ]
         # What a group reads, no other one may have written.
         late = crossing([_range(z) for z in results], [_range(x) for x in (*a, *b)])
-        targets = [
-            np.empty(z.shape, z.dtype) if apart else z
-            for z, apart in zip(results, late, strict=True)
-        ]
+        targets = [lying_like(z) if apart else z for z, apart in zip(results, late, strict=True)]
         for x, y, target in zip(a, b, targets, strict=True):
             self._matmul(x, y, target)
         for z, target in zip(results, targets, strict=True):
@@ -65,8 +70,5 @@ class GroupedMatmul:
 def _range(array: Array) -> Range:
     """Of the addresses of an array, whatever the signs of its strides."""
     first = int(array.__array_interface__["data"][0])
-    if not array.size:
-        return first, first
-    reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
-    last = first + sum(max(r, 0) for r in reach)
-    return first + sum(min(r, 0) for r in reach), last + array.itemsize
+    low, high = span_of(array)
+    return first + low, first + high

@@ -47,8 +47,9 @@ def _members(value: object, name: str) -> list[object]:
     if isinstance(value, Iterable):
         try:
             return list(value)
-        except TypeError:
-            # An array of no axes says that it can be walked, until it is.
+        except (TypeError, NotImplementedError):
+            # An array of no axes and a view of several in memory say that they can be walked,
+            # until they are.
             pass
     raise OperandError(f"{name} is a {type(value).__name__}; expected a sequence of matrices")
 

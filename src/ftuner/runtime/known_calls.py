@@ -5,10 +5,8 @@ strides, and runs the plan that they had. Python takes part only where that is n
 from __future__ import annotations
 
 import ctypes
-import os
 import sysconfig
 import threading
-import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,11 +21,12 @@ from ftuner.codegen.llvm.abi import (
     known_call_symbol,
 )
 from ftuner.core.dtype import DTYPES
-from ftuner.runtime.arrays import DATA_WORD, Array
+from ftuner.core.forks import renew_after_fork
+from ftuner.runtime.arrays import DATA_WORD, Array, span_of
 from ftuner.runtime.cpu import NativeRuntime
-from ftuner.runtime.encode import ALIGNMENT_BYTES, Encoded
 from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.session import Session
+from ftuner.runtime.workspaces import MAX_KEPT_BYTES
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not remembered: it takes milliseconds anyway."""
@@ -69,16 +68,15 @@ class KnownCalls:
         """`inputs`: arrays that a call brings to be read."""
         self._session = session
         self._inputs = inputs
-        self.forget()
-        _ALL.add(self)
+        self.renew_in_child()
+        renew_after_fork(self)
 
-    def forget(self) -> None:
+    def renew_in_child(self) -> None:
         """Know nothing, as at first: after a fork, records name the parent's pool."""
         self._lock = threading.Lock()
         self._site: _Site | None = None
         self._owners: dict[int, _Owner] = {}
         """By slot of the table."""
-        self._workspace = np.zeros(0, np.int64)
         self.call: Callable[..., Any] = _to_be_remembered
         """`call(*inputs, out)`: the result; or None if this is no call like some before; or False
         if it is to be remembered. `out` may be None."""
@@ -95,13 +93,11 @@ class KnownCalls:
         encoded = ready.encoded
         if not _HAS_GIL or not all(map(_can_be_known, arrays)):
             return
+        if encoded.workspace_bytes > MAX_WORKSPACE_BYTES:
+            return
         seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
         short = 0.0 < seconds < SHORT_S
         patience_ns = int(1e9 * (PATIENCE * seconds + HELD_UP_S)) if short else 0
-        alone = products.alone(ready, make=short)
-        size = max(x.workspace_bytes for x in (encoded, alone) if x is not None)
-        if size > MAX_WORKSPACE_BYTES:
-            return
         # Whoever comes while the table changes, be it from a finaliser, finds its call unknown.
         if not self._lock.acquire(blocking=False):
             return
@@ -110,16 +106,14 @@ class KnownCalls:
             if self._site is None:
                 self._site = _site(self._session, runtime)
                 self.call = _function(self._site, runtime, self._inputs)
-            owner = self._owner(
-                arrays, is_made, products, ready, alone, size, patience_ns, constant
-            )
+            owner = self._owner(arrays, is_made, products, ready, patience_ns, constant)
             self._place(owner)
         finally:
             self._lock.release()
 
     def _owner(
         self, arrays: Sequence[Array], is_made: bool, products: Products, ready: Ready,
-        alone: Encoded | None, size: int, patience_ns: int, constant: Constant | None,
+        patience_ns: int, constant: Constant | None,
     ) -> _Owner:  # fmt: skip
         """A record with what it names."""
         runtime, out = products.backend.runtime, arrays[-1]
@@ -127,7 +121,6 @@ class KnownCalls:
         signature = [word for array in arrays[:-1] for word in _signed(array, ArrayField.ALIGNED)]
         flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
         signature += [0] if is_made else _signed(out, flags)
-        workspace = self._room(size)
         empty = (out.shape, out.dtype)
         acquire, release = pool.lock.acquire, pool.lock.release
         words = [0] * Known.SIGNATURE
@@ -136,11 +129,8 @@ class KnownCalls:
         words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.dtype)]
         words[Known.PLAN] = encoded.address
         words[Known.WORKERS] = encoded.workers
-        words[Known.ALONE] = 0 if alone is None else alone.address
         words[Known.POOL] = pool.address
-        if size:
-            words[Known.WORKSPACE] = _behind_word(workspace)
-            words[Known.WORKSPACE_BYTES] = size + ALIGNMENT_BYTES
+        words[Known.WORKSPACE_BYTES] = encoded.workspace_bytes
         words[Known.PATIENCE_NS] = patience_ns
         if constant is not None:
             words[Known.B] = id(constant.b) + DATA_WORD
@@ -149,39 +139,38 @@ class KnownCalls:
         words[Known.ACQUIRE], words[Known.ACQUIRE_ARGUMENTS] = id(acquire), id(_AT_ONCE)
         words[Known.RELEASE] = id(release)
         for i, x in enumerate(arrays):
-            words[Known.SPANS + 2 * i : Known.SPANS + 2 * i + 2] = _span(x)
+            words[Known.SPANS + 2 * i : Known.SPANS + 2 * i + 2] = span_of(x)
         words[Known.LENGTH] = len(signature)
         words += signature
         record = array("Q", [word & _MASK for word in words])
-        named = (ready, alone, constant, workspace, empty, acquire, release)
+        named = (ready, constant, empty, acquire, release)
         owner = _Owner(record, named)
         record[Known.OWNER] = id(owner)
         return owner
 
     def _place(self, owner: _Owner) -> None:
         """Put a record in the table: over one with its signature, else in the first free slot, else
-        over any."""
+        over the one that was not used for longest."""
         assert self._site is not None
         number = owner.record[Known.HASH]
-        slots = [(number + i) % Site.TABLE_SLOTS for i in range(Site.PROBES)]
-        place = slots[(number >> 32) % Site.PROBES]
-        for at in slots:
+        owner.record[Known.LAST_USE] = int(self._site[Site.MISSES])
+
+        def least_wanted(at: int) -> int:
             kept = self._owners.get(at)
             if kept is None or kept.record[Known.HASH] == number:
-                place = at
-                break
+                return -1
+            return kept.record[Known.LAST_USE]
+
+        slots = [(number + i) % Site.TABLE_SLOTS for i in range(Site.PROBES)]
+        place = min(slots, key=least_wanted)
         before = self._owners.get(place)
         self._site[Site.TABLE + place] = owner.record.buffer_info()[0]
+        for at in slots:
+            if self._site[Site.SEEN + at] == number:
+                self._site[Site.SEEN + at] = 0
         self._owners[place] = owner
         # Only now may what was there be freed.
         del before
-
-    def _room(self, size: int) -> Array:
-        """A workspace of at least `size` bytes, which calls that are known share."""
-        words = -(-size // 8) + 2 * ALIGNMENT_BYTES // 8
-        if size and words > self._workspace.size:
-            self._workspace = np.zeros(max(words, 2 * self._workspace.size), np.int64)
-        return self._workspace
 
 
 class _Site(np.ndarray[Any, Any]):
@@ -216,6 +205,8 @@ def _site(session: Session, runtime: NativeRuntime) -> _Site:
     site[Site.NONE], site[Site.TRUE], site[Site.FALSE] = id(None), id(True), id(False)
     site[Site.ARRAY_TYPE] = id(np.ndarray)
     site[Site.THREADS] = words.ctypes.data
+    site[Site.WORKSPACES] = runtime.workspaces.address
+    site[Site.MOST_WORKSPACE_BYTES] = MAX_KEPT_BYTES
     site.needs = (runtime, words)
     return site
 
@@ -251,25 +242,3 @@ def _hash(words: Sequence[int]) -> int:
         value = (value ^ (word & _MASK)) * Known.HASH_FACTOR & _MASK
         value ^= value >> 32
     return value
-
-
-def _span(x: Array) -> tuple[int, int]:
-    """Bytes from the first element to the lowest one, and to behind the highest one."""
-    reach = [(extent - 1) * step for extent, step in zip(x.shape, x.strides, strict=True)]
-    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + x.itemsize
-
-
-def _behind_word(workspace: Array) -> int:
-    """The first address on a cache line that has a whole word of the array before it."""
-    return -(-(int(workspace.ctypes.data) + 8) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-_ALL: weakref.WeakSet[KnownCalls] = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for calls in list(_ALL):
-        calls.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -14,6 +14,7 @@ from ftuner.runtime.arrays import (
     Array,
     as_array,
     dtype_of,
+    lying_like,
     on_gpu,
     readable,
     same_dtype,
@@ -22,6 +23,7 @@ from ftuner.runtime.arrays import (
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.known_calls import KnownCalls
+from ftuner.runtime.memory import allocated
 from ftuner.runtime.operands import (
     a_layout,
     b_source,
@@ -30,6 +32,7 @@ from ftuner.runtime.operands import (
     product_shape,
     unit_columns,
 )
+from ftuner.runtime.options import checked_flag
 from ftuner.runtime.products import Products, Ready
 from ftuner.runtime.session import Session
 
@@ -44,9 +47,13 @@ class Matmul:
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
     ) -> Any:
-        if accumulate:
-            return self._general(a, b, out, True, False)
-        found = self._known.call(a, b, out)
+        if accumulate is not False:
+            return self._general(a, b, out, checked_flag(accumulate, "accumulate"), False)
+        try:
+            found = self._known.call(a, b, out)
+        except MemoryError:
+            # What can be done without a record says what is lacking.
+            found = None
         if found is None or found is False:
             return self._general(a, b, out, False, found is False)
         return found
@@ -75,7 +82,7 @@ class Matmul:
         if out is None:
             if accumulate:
                 raise ShapeError("accumulate needs an out to add to")
-            result = as_array(np.empty(shape, a.dtype), "out")
+            result = as_array(allocated(shape, a.dtype), "out")
             target = result.reshape(full)
         else:
             result = writable(out)
@@ -100,27 +107,28 @@ class Matmul:
     ) -> tuple[Products, Ready] | None:
         """The product of arrays of two axes or more, to `c`, whatever its strides. What it took, if
         that was one product of the arrays as they lie."""
-        if a.shape[-1] == 0:
-            if not accumulate:
-                c[...] = 0
-            return None
-        shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
         if not unit_columns(c) and c.strides[-2] == c.itemsize:
             # C lies transposed: so does the product.
             self._into(b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2), accumulate)
             return None
-        if shared or not unit_columns(c) or not c.flags.aligned or overlaps_itself(c):
-            whole = c.copy() if accumulate else np.empty(c.shape, c.dtype)
-            self._run(a, b, whole, accumulate)
-            c[...] = whole
-            return None
-        return self._run(a, b, c, accumulate)
+        shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
+        fits = unit_columns(c) and not overlaps_itself(c)
+        if fits and c.flags.aligned and not shared:
+            return self._run(a, b, c, accumulate)
+        # Where C lies in memory decides neither the plan nor the bits of the result.
+        whole = lying_like(c) if fits else np.empty(c.shape, c.dtype)
+        if accumulate:
+            whole[...] = c
+        self._run(a, b, whole, accumulate)
+        c[...] = whole
+        return None
 
     def _run(self, a: Array, b: Array, c: Array, accumulate: bool) -> tuple[Products, Ready]:
         dtype = dtype_of(a, "a")
         products = self._session.products(dtype)
         if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and c.flags.c_contiguous:
-            a, c = a.reshape(-1, a.shape[-1]), c.reshape(-1, c.shape[-1])
+            rows = math.prod(c.shape[:-1])
+            a, c = a.reshape(rows, a.shape[-1]), c.reshape(rows, c.shape[-1])
         axes = batch_axes(c.shape[:-2], a, b, c)
         m, k = a.shape[-2:]
         page_bytes = products.compiled.library.hardware.page_bytes

@@ -10,12 +10,15 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import AllocationError
 from ftuner.runtime.arrays import Array
 
 HUGE_PAGE_BYTES = 2 << 20
@@ -30,6 +33,27 @@ _NO_RESERVE = 0x4000
 """`MAP_NORESERVE` of Linux, on all of its architectures but a few that we have no code for."""
 
 
+NO_MEMORY = (MemoryError, ValueError, OverflowError)
+"""What NumPy raises where it cannot make an array: by how much too large it is."""
+
+
+def not_allocated(shape: Sequence[int], dtype: Any, why: object) -> AllocationError:
+    """The error of an array that cannot be made."""
+    return AllocationError(f"no memory for an array of {tuple(shape)} elements of {dtype}: {why}")
+
+
+def allocated(shape: Sequence[int], dtype: Any, make: Callable[..., Array] = np.empty) -> Array:
+    """An array whose elements are as `make` leaves them: not set.
+
+    Raises:
+        AllocationError: the system has not that much memory.
+    """
+    try:
+        return make(shape, dtype)
+    except NO_MEMORY as error:
+        raise not_allocated(shape, dtype, error) from error
+
+
 @dataclass
 class _Block:
     memory: Array
@@ -40,7 +64,7 @@ def long_lived(size: int) -> Array:
     """`size` uninitialised bytes, as `uint8`, on a cache line of their own.
 
     Raises:
-        MemoryError: the system has not that much.
+        AllocationError: the system has not that much.
     """
     if size > BLOCK_BYTES // 4:
         return _new_block(size).memory[:size]
@@ -54,7 +78,7 @@ def long_lived(size: int) -> Array:
 
 
 _shared: _Block | None = None
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 
 
 class Arena:
@@ -65,27 +89,25 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
-
-    @property
-    def address(self) -> int:
-        """Where it begins, on a huge page."""
-        return int(self._memory.ctypes.data)
+        self.address = 0
+        """Where it begins, on a huge page; 0 before it has grown."""
 
     def grown(self, size: int) -> int:
         """The address, with at least `size` bytes from there on.
 
         Raises:
-            MemoryError: the system has not that much.
+            AllocationError: the system has not that much.
         """
         if self._memory.nbytes < size:
             reserved = _reserved_bytes()
             try:
                 if size > reserved:
-                    raise MemoryError
+                    raise AllocationError
                 self._memory = _new_block(reserved, _NO_RESERVE).memory
-            except MemoryError:
+            except AllocationError:
                 # More than there should be, or the system counts what is reserved.
                 self._memory = _new_block(size).memory
+            self.address = int(self._memory.ctypes.data)
         return self.address
 
 
@@ -104,7 +126,7 @@ def _new_block(size: int, flags: int = 0) -> _Block:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
         pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"cannot allocate {size} bytes: {error}") from error
+        raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # A kernel without huge pages refuses the advice, and nothing is lost.
         with suppress(OSError):
@@ -112,12 +134,3 @@ def _new_block(size: int, flags: int = 0) -> _Block:
     memory = np.frombuffer(pages, np.uint8)
     shift = -memory.ctypes.data % HUGE_PAGE_BYTES
     return _Block(memory[shift : shift + size])
-
-
-def _forget_in_child() -> None:
-    """A forked child may hold the lock of a thread that it does not have."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -18,6 +18,7 @@ from ftuner.runtime.arrays import Array, as_array
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.compiled import CompiledGraph
 from ftuner.runtime.footprint import Memory, together
+from ftuner.runtime.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.session import Session
 
 
@@ -97,6 +98,7 @@ class Model(Loaded):
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes.
             ShapeError: extents that contradict the model.
+            AllocationError: the system has not the memory for them.
             IndexRangeError: an index in the data that is out of range.
         """
         return self._through(feeds, CompiledGraph.run)[-1]
@@ -163,7 +165,10 @@ class Model(Loaded):
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
             if x.ndim != value.rank:
                 raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
-            arrays.append(np.require(x, requirements=["C", "A"]))
+            try:
+                arrays.append(np.require(x, requirements=["C", "A"]))
+            except NO_MEMORY as error:
+                raise not_allocated(x.shape, dtype, error) from error
         return arrays
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
 from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.errors import ShapeError
+from ftuner.graph.steps import ProductStep
 from ftuner.planner.plan import Problem
 from ftuner.planner.widths import panel_problem
 from ftuner.runtime.arrays import Array
 from ftuner.runtime.encode import Strides
 from ftuner.runtime.strided import StridedArray
+from ftuner.ukernels.library import BSource, Operands
 
 COLUMNS_WORTH_PACKING = 64
 """Columns of a product from which packing a far apart A costs less than reading it in place. Fitted
@@ -38,13 +42,18 @@ def a_layout(array: Array | StridedArray, columns: int, page_bytes: int) -> Matr
     m, k = array.shape[-2:]
     row_stride, k_stride = array.strides[-2:]
     size = array.itemsize
-    if k_stride == size or k == 1:
+    layout = _layout_of_a(k_stride == size, k == 1)
+    if layout == ROW:
         return MatrixLayout(ROW, False)
     if row_stride == size or m == 1:
         # With one row, any stride along k is a column layout.
         far = abs(k_stride) >= page_bytes and columns >= COLUMNS_WORTH_PACKING
         return MatrixLayout(COLUMN, far)
     return MatrixLayout(COLUMN, True)
+
+
+def _layout_of_a(along_k: bool, one_step: bool) -> str:
+    return ROW if along_k or one_step else COLUMN
 
 
 def unit_columns(array: Array | StridedArray) -> bool:
@@ -89,12 +98,35 @@ def batch_axes(
     return tuple(axes)
 
 
-def b_source(b: Array | StridedArray) -> str:
-    """`Problem.b_source` of a B that nobody has packed."""
-    along_k = b.strides[-2] == b.itemsize
-    if along_k and (b.shape[-1] == 1 or not unit_columns(b)):
+def b_source(b: Array | StridedArray) -> BSource:
+    """How a B lies that nobody has packed."""
+    size = b.itemsize
+    return _source_of_b(b.strides[-2] == size, b.strides[-1] == size, b.shape[-1] == 1)
+
+
+def _source_of_b(along_k: bool, along_n: bool, one_column: bool) -> BSource:
+    in_rows = along_n or one_column
+    if along_k and (one_column or not in_rows):
         return "columns"
-    return "rows" if unit_columns(b) else "other"
+    return "rows" if in_rows else "other"
+
+
+def step_operands(step: ProductStep) -> Operands:
+    """How A and B of a step may lie: all that `a_layout` and `b_source` tell of them at any extents
+    of the graph."""
+    (k, a_k), (n, b_n) = ((v.shape[-1], v.layout.strides[-1]) for v in (step.a, step.b))
+    layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
+    a_layouts = tuple(dict.fromkeys(layouts))
+    if step.by_weight:
+        return Operands(a_layouts, ("panels",), step.b.layout.dtype == INT8)
+    b_k = step.b.layout.strides[-2]
+    sources = [_source_of_b(*known) for known in product(_is(b_k, 1), _is(b_n, 1), _is(n, 1))]
+    return Operands(a_layouts, tuple(dict.fromkeys(sources)))
+
+
+def _is(x: Dim, value: int) -> tuple[bool, ...]:
+    """Whether a dim is a number; both answers where only run time tells."""
+    return (x == value,) if isinstance(x, int) else (True, False)
 
 
 def step_problem(
@@ -106,11 +138,6 @@ def step_problem(
     `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
     """
     k, n = b.shape[-2:]
-    if len(b.shape) == 2:
-        # All rows at once.
-        rows = math.prod(c.shape[:-1])
-        a = StridedArray((rows, k), a.strides[-2:], a.itemsize)
-        c = StridedArray((rows, n), c.strides[-2:], c.itemsize)
     layout = a_layout(a, n, page_bytes)
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
@@ -128,10 +155,7 @@ def step_problem(
             width=0, b_k_bytes=abs(b_k), workers=workers,
         )  # fmt: skip
     a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
-    steps = tuple(
-        x.strides[-2] if len(x.shape) > 1 and any(e != 1 for e in x.shape[:-1]) else 0
-        for x in operands
-    )
+    steps = tuple(x.strides[0] for x in operands)
     strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
     return problem, strides
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import INT8
 from ftuner.core.weighting import Weighting
-from ftuner.errors import ShapeError
-from ftuner.graph.buffers import View
 from ftuner.graph.steps import ProductStep
 from ftuner.planner.plan import Problem
 from ftuner.planner.widths import panel_problem
@@ -17,7 +15,6 @@ from ftuner.runtime.encode import Strides
 from ftuner.runtime.extents import Dims, Layouts
 from ftuner.runtime.operands import step_problem
 from ftuner.runtime.products import Products, Ready
-from ftuner.ukernels.library import ANY_OPERANDS, INT8_PANELS
 
 
 class ByRows(NamedTuple):
@@ -50,36 +47,27 @@ Planned = Ready | AttentionRecord | None
 """None if there is nothing to do."""
 
 
-def by_rows(step: ProductStep, serves: str, width: int, dims: Dims) -> ByRows | None:
+def by_rows(step: ProductStep, width: int, dims: Dims) -> ByRows | None:
     """What is known of a product of contiguous rows with a weight in panels of `width` before its
-    rows are; None if that is not all. `serves`: what uKernels it was compiled with."""
-    apart = [_bytes_between_rows(view) for view in (step.a, step.c, *step.operands)]
+    rows are; None if that is not all."""
+    views = (step.a, step.c, *step.operands)
+    apart = [view.layout.strides[0] * view.layout.dtype.itemsize for view in views]
     known = [distance for distance in apart if isinstance(distance, int)]
-    if serves == ANY_OPERANDS or len(known) < len(apart):
+    if step.a.layout.strides[-1] != 1 or len(known) < len(apart):
         return None
     a_row, c_row, *operands = known
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-    problem = panel_problem(n, k, width, 1, 1, int8=serves == INT8_PANELS)
+    problem = panel_problem(n, k, width, 1, 1, int8=step.b.layout.dtype == INT8)
     a_k = step.a.layout.dtype.itemsize
     strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
-    return ByRows(problem, strides, dims.number(product(step.c.shape[:-1])))
-
-
-def _bytes_between_rows(view: View) -> Dim:
-    """Zero where there is but one row, for all rows of a product."""
-    one = all(extent == 1 for extent in view.shape[:-1])
-    return 0 if one else view.layout.strides[-2] * view.layout.dtype.itemsize
+    return ByRows(problem, strides, dims.number(step.c.shape[0]))
 
 
 def planned(
     task: Task, values: Sequence[int], layouts: Layouts, workers: int,
     page_bytes: int,
 ) -> Planned:  # fmt: skip
-    """What a step needs to know of its extents.
-
-    Raises:
-        ShapeError: an axis of no elements is reduced.
-    """
+    """What a step needs to know of its extents."""
     if task.by_rows is not None:
         problem, strides, number = task.by_rows
         rows = values[number]
@@ -91,8 +79,6 @@ def planned(
         q, k, v, *mask, out = arrays
         if 0 in out.shape:
             return None
-        if 0 in v.shape or 0 in q.shape:
-            raise ShapeError(f"{task.title}: attention over an axis of no elements")
         offset = None if task.offset < 0 else values[task.offset]
         return attention_record(
             task.products, q, k, v, mask[0] if mask else None, out, task.weighting, offset,
@@ -101,8 +87,6 @@ def planned(
     a, b, c, *operands = arrays
     if 0 in c.shape:
         return None
-    if a.shape[-1] == 0:
-        raise ShapeError(f"{task.title}: a product over an axis of no elements")
     problem, strides = step_problem(a, b, c, operands, task.width, workers, page_bytes)
     return task.products.ready(problem, strides)
 

@@ -28,20 +28,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import llvmlite.binding as llvm
 import numpy as np
 
-from ftuner.codegen.llvm.jit import ISA_FEATURES
+from ftuner.codegen.llvm.jit import ISA_FEATURES, host_features
 from ftuner.codegen.llvm.microbenchmarks import (
     CHAIN_STEPS,
     FILL,
     ISSUE_STEPS,
     SINK_BYTES,
-    VECTOR_ISAS,
     Microbenchmarks,
-    VectorIsa,
 )
 from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.isas import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.system import CacheLevel, SystemFacts, isas_of
 
@@ -142,7 +140,7 @@ def _runnable_isas(facts: SystemFacts) -> tuple[str, ...]:
     if not facts.features:
         # Hidden from the operating system's files, not from the CPU's own instruction.
         promised = tuple(VECTOR_ISAS[facts.architecture])
-    host = {f"+{name}" for name, on in llvm.get_host_cpu_features().items() if on}
+    host = {f"+{name}" for name, on in host_features().items() if on}
     runnable = tuple(name for name in promised if host.issuperset(ISA_FEATURES[name].split(",")))
     if not runnable:
         raise HardwareError(f"{facts.model_name} runs none of the vector ISAs {promised}")

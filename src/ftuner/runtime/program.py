@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ from ftuner.graph.steps import Step as AnyStep
 from ftuner.planner.price import CHUNKS_A_WORKER
 from ftuner.runtime.attention import AttentionRecord
 from ftuner.runtime.encode import SLACK_BYTES, aligned
-from ftuner.runtime.extents import Dims, Layouts, evaluated
+from ftuner.runtime.extents import Dims, Layouts, Outputs, addressable, evaluated, loops_of
 from ftuner.runtime.panels import Panels
 from ftuner.runtime.places import Span, places
 from ftuner.runtime.planned import Planned, Task, by_rows, planned, workspace_bytes
@@ -100,13 +100,11 @@ class BoundProgram(NamedTuple):
 
     records: npt.NDArray[np.int64]
     address: int
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
-    """Shape and dtype of each output."""
+    outputs: Outputs
     checked: tuple[tuple[int, tuple[str, ...]], ...]
     """The slot of each status, and what its numbers mean."""
     arena: int
-    pool: int
-    """Where the arena and the thread pool were when the records were written."""
+    """Where the arena was when the records were written."""
     kept: tuple[Ready, ...]
     """Plans that the records point to."""
     arena_bytes: int
@@ -194,6 +192,7 @@ class ProgramWriter:
         ]
         self._extents = {n for shape, _ in self._outputs for n in shape}
         self._extents |= {number for number, *_ in self._arena}
+        self._loops = loops_of((s.kernel for s in lowered.steps if isinstance(s, NestStep)), dims)
         self._evaluate = dims.compiled(names)
 
     def _add_nest(
@@ -228,7 +227,7 @@ class ProgramWriter:
         width = panels.width if panels is not None else 0
         known = None
         if isinstance(step, ProductStep) and width:
-            known = by_rows(step, code.products.compiled.library.serves, width, dims)
+            known = by_rows(step, width, dims)
         task = Task(step.title, code.products, weighting, offset, width, layouts, known)
         number = self._tasks.setdefault(task, len(self._tasks))
         self._works.append((-1, number))
@@ -289,13 +288,17 @@ class ProgramWriter:
         is told.
 
         Raises:
-            ShapeError: extents that come out negative or are divided by zero, a product over an
-                axis of no elements.
+            ShapeError: extents that come out negative or are divided by zero, loops that would not
+                end.
+            AllocationError: arrays that no process has addresses for.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
+        outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
+        offsets, arena_bytes = self._arena_places(values)
+        # Before anything is planned: plans are made for what there can be.
+        bound = addressable(values, outputs, self._loops, arena_bytes)
         layouts, page_bytes = self._layouts, self._page_bytes
         found = [planned(t, values, layouts, workers, page_bytes) for t in self._tasks]
-        offsets, arena_bytes = self._arena_places(values)
         most = max(map(workspace_bytes, found), default=0)
         base = arena(arena_bytes + most)
         workspace = base + arena_bytes
@@ -306,7 +309,6 @@ class ProgramWriter:
         records[Program.POOL] = pool
         slots, fixed, sources, numbers, factors = self._fill_columns
         begins = np.array([0, here, *(base + offset for offset in offsets)], np.int64)
-        bound = np.array(values, np.int64)
         records[slots] = fixed + begins[sources] + bound[numbers] * factors
         records[self._product_slots] = self._product_values(found, workspace, pool)
         records[self._step_slots] = self._dealt(found, values, workers)
@@ -315,11 +317,10 @@ class ProgramWriter:
             if isinstance(record, AttentionRecord):
                 records[place : place + len(record.dims)] = record.dims
                 records[place + Attention.WORKSPACE] = workspace
-        outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         kept = tuple([r for r in found if isinstance(r, Ready)])
         attentions = [r.worker_bytes for r in found if isinstance(r, AttentionRecord)]
         return BoundProgram(
-            records, here, outputs, tuple(self._checked), base, pool, kept, arena_bytes, most,
+            records, here, outputs, tuple(self._checked), base, kept, arena_bytes, most,
             max(attentions, default=0),
         )  # fmt: skip
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.forks import fork_safe_lock, import_undivided
 from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.isas import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
-from ftuner.hardware.system import SystemFacts, read_system
-from ftuner.runtime.cache import Cache, default_cache
+from ftuner.hardware.system import SystemFacts, isas_of, read_system
+from ftuner.runtime.cache import HARDWARE, Cache, default_cache
 from ftuner.runtime.cpu import CpuBackend
 from ftuner.runtime.products import Products
 from ftuner.runtime.threads import usable_threads
-from ftuner.ukernels.library import ANY_OPERANDS, Family
+from ftuner.ukernels.library import Family
 
-log = logging.getLogger(__name__)
 ISA_VARIABLE = "FTUNER_ISA"
-HARDWARE = "hardware"
-"""Kind of cache entry."""
 PROBE_VERSION = 2
 """What the probe concludes from what it measured; it changes with that, and kept models of other
 versions are not looked at."""
@@ -42,11 +39,15 @@ class Session:
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
         self.cache = cache or default_cache()
         self._isa = isa
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._hardware: CpuHardware | None = None
         self._backend: CpuBackend | None = None
-        self._products: dict[tuple[DType, Expr, str], Products] = {}
-        self.thread_word = np.array([usable_threads(read_system().cores)], np.int64)
+        self._products: dict[tuple[DType, Expr], Products] = {}
+        self._for_calls: set[tuple[DType, Expr]] = set()
+        """Those that have all families of calls."""
+        self.cores = read_system().cores
+        """CPUs that this process may use."""
+        self.thread_word = np.array([usable_threads(self.cores)], np.int64)
         """Holds `threads`, where native code reads it too."""
 
     @property
@@ -86,19 +87,19 @@ class Session:
         return chosen
 
     def products(
-        self, dtype: DType, epilogue: Expr = ACCUMULATOR, serves: str = ANY_OPERANDS,
-        families: Sequence[Family] | None = None,
-    ) -> Products:  # fmt: skip
-        """Matrix products of a dtype and epilogue, tuned on first use; see `Library.serves`.
+        self, dtype: DType, epilogue: Expr = ACCUMULATOR, families: Sequence[Family] | None = None
+    ) -> Products:
+        """Matrix products of a dtype and epilogue, tuned on first use.
 
-        `families`: those of the library that are needed; by default all.
+        `families`: those of the library that are needed; by default those of calls.
         """
-        key = (dtype, epilogue, serves)
+        key = (dtype, epilogue)
         found = self._products.get(key)
-        # A library for any operands is there with all of its families, or not at all.
-        if found is None or serves != ANY_OPERANDS:
+        if found is None or families is not None or key not in self._for_calls:
             with self._lock:
-                compiled = self.backend.compiled(dtype, epilogue, None, serves, families)
+                compiled = self.backend.compiled(dtype, epilogue, None, families)
+                if families is None:
+                    self._for_calls.add(key)
                 found = self._products.get(key)
                 if found is None:
                     found = self._products[key] = Products(self.backend, compiled)
@@ -115,23 +116,44 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
     """
     facts = read_system()
     key = f"{facts.fingerprint}-{PROBE_VERSION}.json"
-    data = None if again else cache.read(HARDWARE, key)
-    if data is not None:
-        try:
-            found = from_document(json.loads(data))
-            if isinstance(found, CpuHardware):
-                return found
-        except (HardwareError, ValueError) as error:
-            log.warning("recorded hardware is not usable, probing again: %s", error)
+    kept = None
+    if not again:
+        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
+    if kept is not None:
+        return kept
     found = probe_machine(facts)
     cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
+    return found
+
+
+def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
+    """The model in a document, if it is one of the machine that the system describes.
+
+    Raises:
+        HardwareError: no model, or one of another machine.
+    """
+    found = from_document(document)
+    if not isinstance(found, CpuHardware):
+        raise HardwareError("a model of a GPU; expected one of this CPU")
+    described = (found.architecture, found.model_name, found.cores, found.page_bytes)
+    told = (facts.architecture, facts.model_name, facts.cores, facts.page_bytes)
+    levels = tuple((level.name, level.capacity_bytes, level.line_bytes) for level in found.levels)
+    caches = tuple((cache.name, cache.capacity_bytes, cache.line_bytes) for cache in facts.caches)
+    if (described, levels[:-1]) != (told, caches):
+        raise HardwareError(f"a model of {described}, {levels[:-1]}; expected {told}, {caches}")
+    known = VECTOR_ISAS[found.architecture]
+    promised = isas_of(facts) if facts.features else tuple(known)
+    for isa in found.isas:
+        fixed = VectorIsa(isa.vector_bytes, isa.vector_registers, isa.fused, isa.masked)
+        if isa.name not in promised or fixed != known[isa.name]:
+            raise HardwareError(f"{isa.name} with {fixed}; expected some of {promised}")
     return found
 
 
 def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe with as many threads as this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
-    probing = import_module("ftuner.runtime.probe")
+    probing = import_undivided("ftuner.runtime.probe")
     found = probing.probe(facts, facts.cores, SYNCHRONISE_S)
     assert isinstance(found, CpuHardware)
     return found

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
+from typing import Any
 
 from ftuner.codegen.llvm.bundle import generator_digest
-from ftuner.codegen.llvm.jit import Target, compiler_version, host_target
-from ftuner.hardware.system import read_system
-from ftuner.runtime.cache import Cache
-
-log = logging.getLogger(__name__)
-TARGETS = "targets"
-"""Kind of cache entry."""
+from ftuner.codegen.llvm.jit import ISA_FEATURES, Target, compiler_version, host_target
+from ftuner.hardware.system import ARCHITECTURES, read_system
+from ftuner.runtime.cache import TARGETS, Cache
 
 
 def known_target(isa: str, cache: Cache) -> Target:
@@ -22,12 +18,24 @@ def known_target(isa: str, cache: Cache) -> Target:
         # Nothing would tell this machine from another one that shares the cache.
         return host_target(isa)
     key = f"{facts.fingerprint}-{isa}-{compiler_version()}-{generator_digest()[:16]}.json"
-    data = cache.read(TARGETS, key)
-    if data is not None:
-        try:
-            return Target(**json.loads(data))
-        except (TypeError, ValueError) as error:
-            log.warning("the target kept for %s is not usable: %s", isa, error)
+    kept = cache.read_document(
+        TARGETS, key, lambda document: _target_of(document, isa, facts.architecture)
+    )
+    if kept is not None:
+        return kept
     found = host_target(isa)
     cache.write(TARGETS, key, json.dumps(vars(found)).encode())
+    return found
+
+
+def _target_of(document: Any, isa: str, architecture: str) -> Target:
+    """The target in a document. Raises TypeError or ValueError if it is none of the ISA."""
+    found = Target(**document)
+    if not all(isinstance(text, str) for text in vars(found).values()):
+        raise TypeError(f"{found}; expected strings")
+    if ARCHITECTURES.get(found.triple.partition("-")[0].lower()) != architecture:
+        raise ValueError(f"the triple is {found.triple!r}; this machine is {architecture}")
+    missing = set(ISA_FEATURES[isa].split(",")) - set(found.features.split(","))
+    if missing:
+        raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa}")
     return found

@@ -11,12 +11,14 @@ import ctypes
 import os
 import threading
 import weakref
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL, SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.core.forks import Lock, renew_after_fork
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
@@ -33,21 +35,22 @@ class ThreadPool:
     def __init__(self, code: LoadedObject) -> None:
         self._code = code
         self._forget_workers()
-        _POOLS.add(self)
+        renew_after_fork(self)
 
     def _forget_workers(self) -> None:
         slots = PoolSlot.MAILBOXES + MAX_THREADS * PoolSlot.MAILBOX_SIZE
-        memory = np.zeros(slots + 16, dtype=np.int64)
+        self._memory = memory = np.zeros(slots + 16, dtype=np.int64)
         line = 16 * SLOT_BYTES
         self.address = -(-memory.ctypes.data // line) * line
-        self.lock = threading.Lock()
-        """Held while the workers are in use."""
+        self.lock = threading.RLock()
+        """Held while the workers are in use. Reentrant, because such a lock knows who has it:
+        after an interrupt right before or right after it was taken, it is released if it was."""
         self._workers: list[threading.Thread] = []
         self._held = (self._code, memory, self.address, self.lock, self._workers)
         self._finalizer = weakref.finalize(self, _stop, *self._held)
 
-    def forget_in_child(self) -> None:
-        """After a fork: the workers are the parent's, and this process has none."""
+    def renew_in_child(self) -> None:
+        """The workers are the parent's, and this process has none."""
         self._finalizer.detach()
         self._forget_workers()
 
@@ -63,29 +66,50 @@ class ThreadPool:
         """
         if not self._finalizer.alive:
             return False
-        loop = _WORKER_TYPE(self._code.addresses[POOL_WORKER_SYMBOL])
-        for index in range(self.threads, threads):
-            worker = threading.Thread(
-                target=loop, args=(self.address, index), name=f"ftuner-{index}", daemon=True
-            )
-            # Known before it runs: an interrupt must not leave a worker that nobody knows of.
-            self._workers.append(worker)
-            try:
-                worker.start()
-            except RuntimeError:
-                self._workers.pop()
-                return False
+        try:
+            for index in range(self.threads, threads):
+                self._start(index)
+        except RuntimeError:
+            return False
+        finally:
             started = ctypes.c_int64.from_address(self.address + PoolSlot.STARTED * SLOT_BYTES)
             started.value = len(self._workers)
         return True
+
+    def _start(self, index: int) -> None:
+        """Start a worker. Raises RuntimeError where the system refuses."""
+        permit = [index]
+        worker = threading.Thread(
+            target=_work, args=(self._code, self._memory, self.address, permit),
+            name=f"ftuner-{index}", daemon=True,
+        )  # fmt: skip
+        try:
+            # Known before it runs: an interrupt must not leave a worker that nobody knows of.
+            self._workers.append(worker)
+            worker.start()
+        except BaseException:
+            # Nor one that is waited for and never comes: without its permit it does not begin.
+            with suppress(IndexError):
+                permit.pop()
+                del self._workers[index - 1 :]
+            raise
 
     def shut_down(self) -> None:
         """Let all workers leave native code; the pool grows again on the next use."""
         _stop(*self._held)
 
 
+def _work(
+    code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]
+) -> None:  # fmt: skip
+    """A worker's life. Code and memory live as long, even where an interrupt kept the pool from
+    stopping its workers."""
+    with suppress(IndexError):
+        _WORKER_TYPE(code.addresses[POOL_WORKER_SYMBOL])(address, permit.pop())
+
+
 def _stop(
-    code: LoadedObject, memory: NDArray[np.int64], address: int, lock: threading.Lock,
+    code: LoadedObject, memory: NDArray[np.int64], address: int, lock: Lock,
     workers: list[threading.Thread],
 ) -> None:  # fmt: skip
     with lock:
@@ -101,15 +125,6 @@ def _stop(
 
 _WORKER_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 RUN_TYPE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
-_POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for pool in list(_POOLS):
-        pool.forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 def usable_threads(cores: int) -> int:

@@ -8,23 +8,36 @@ families of every width up to the widest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.kept import kept
 from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED, UKernel
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.filters import Funnel, run_filters
 
-ANY_OPERANDS = "any operands"
-"""A and B lie as they like."""
-PANELS = "panels"
-"""A always has contiguous rows and B comes in panels, as in the products of a graph with weights: a
-third of the uKernels."""
-INT8_PANELS = "int8 panels"
-"""The same with panels of 8-bit integers, read as they are or widened before."""
+BSource = Literal["panels", "rows", "columns", "other"]
+"""How B lies. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along k;
+`other`: along neither."""
+
+
+class Operands(NamedTuple):
+    """How A and B of some products may lie, as far as uKernels differ by it."""
+
+    a_layouts: tuple[str, ...]
+    """`ROW`, `COLUMN` or both; an A that has to be packed counts as `COLUMN`."""
+    b_sources: tuple[BSource, ...]
+    int8: bool = False
+    """Whether panels hold 8-bit integers."""
+
+
+ANY_MATRICES = Operands((ROW, COLUMN), ("rows", "columns", "other"))
+"""Those of `matmul`."""
+LAYERS = Operands((ROW, COLUMN), ("panels",))
+"""Those of layers, whose weights are packed."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +50,15 @@ class Family:
     b_layout: str
     kernels: tuple[UKernel, ...]
 
-    @cached_property
+    @kept
     def nr(self) -> int:
         return self.kernels[0].nr
 
-    @cached_property
+    @kept
     def max_mr(self) -> int:
         return len(self.kernels)
 
-    @cached_property
+    @kept
     def name(self) -> str:
         kind = "tail" if self.tail else "full"
         return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}"
@@ -56,8 +69,6 @@ class LibraryName(NamedTuple):
 
     dtype: DType
     epilogue: Expr
-    serves: str
-    """As in `Library.serves`."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,6 @@ class Library:
     dtype: DType
     epilogue: Expr
     funnel: Funnel
-    serves: str = ANY_OPERANDS
-    """Which operands there are uKernels for: one of the names above."""
 
     @property
     def lanes(self) -> int:
@@ -81,11 +90,9 @@ class Library:
         """Widths of full panels, in vectors."""
         return self.funnel.widths
 
-    @property
+    @kept
     def dot_columns(self) -> tuple[int, ...]:
-        """Widths of dot tiles, in columns; none with an epilogue, whose layer packs its weight."""
-        if self.serves != ANY_OPERANDS or self.epilogue != ACCUMULATOR:
-            return ()
+        """Widths of dot tiles, in columns."""
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
 
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
@@ -104,21 +111,59 @@ class Library:
         )  # fmt: skip
         return Family(vectors, tail, a_layout, b_layout, kernels)
 
-    def families(self) -> tuple[Family, ...]:
-        """Every family that some plan may use. In-place B serves matrix products only: a layer
-        packs its weight, so libraries with an epilogue have none."""
-        anything = self.serves == ANY_OPERANDS
-        panels = (PACKED, PACKED_INT8) if self.serves == INT8_PANELS else (PACKED,)
-        in_place = (STRIDED,) if anything and self.epilogue == ACCUMULATOR else ()
-        tails = range(1, max(self.widths) + 1)
-        found = []
-        for a_layout in (ROW, COLUMN) if anything else (ROW,):
-            for b_layout in (*panels, *in_place):
-                found += [self.family(v, False, a_layout, b_layout) for v in self.widths]
-            for b_layout in panels:
-                found += [self.family(v, True, a_layout, b_layout) for v in tails]
-        found += [self.family(c, False, ROW, DOT) for c in self.dot_columns]
+    def b_layouts(self, a_layout: str, b_source: BSource, int8: bool = False) -> tuple[str, ...]:
+        """How uKernels may read full panels of B. The planner chooses among these, so that they
+        are what is compiled. Dot tiles have no epilogues."""
+        if b_source == "panels":
+            return (PACKED_INT8, PACKED) if int8 else (PACKED,)
+        if b_source == "rows":
+            return (PACKED, STRIDED)
+        if b_source == "columns" and a_layout == ROW and self.epilogue == ACCUMULATOR:
+            return (PACKED, DOT)
+        return (PACKED,)
+
+    def families(
+        self, operands: Operands, n: int | None = None, width: int = 0
+    ) -> tuple[Family, ...]:
+        """Every family that a plan may use for operands that lie so. `n`: columns of B, if known;
+        `width`: vectors of its panels, if it is packed before."""
+        found: dict[Family, None] = {}
+        for a_layout in operands.a_layouts:
+            for b_source in operands.b_sources:
+                for b_layout in self.b_layouts(a_layout, b_source, operands.int8):
+                    if b_layout == DOT:
+                        found.update(dict.fromkeys(self._dot_families(n)))
+                    else:
+                        widths = (width,) if width else self.widths
+                        for vectors in widths:
+                            some = self._panel_families(vectors, a_layout, b_layout, n)
+                            found.update(dict.fromkeys(some))
         return tuple(found)
+
+    def _panel_families(
+        self, vectors: int, a_layout: str, b_layout: str, n: int | None
+    ) -> list[Family]:
+        """That of full panels, and those of what may be left."""
+        # Nothing behind the last column may be touched: a tail is packed.
+        tail_layout = PACKED if b_layout == STRIDED else b_layout
+        nr = vectors * self.lanes
+        tails = range(1, vectors + 1) if n is None else [-(-(n % nr) // self.lanes)]
+        found = [self.family(v, True, a_layout, tail_layout) for v in tails if v]
+        if n is None or n >= nr:
+            found.insert(0, self.family(vectors, False, a_layout, b_layout))
+        return found
+
+    def _dot_families(self, n: int | None) -> list[Family]:
+        return [
+            self.family(columns, False, ROW, DOT)
+            for columns in self.dot_columns
+            if n is None or columns <= n
+        ]
+
+
+def families_of_calls(library: Library) -> tuple[Family, ...]:
+    """Those that `matmul` and layers may use: only layers have epilogues."""
+    return library.families(ANY_MATRICES if library.epilogue == ACCUMULATOR else LAYERS)
 
 
 @lru_cache(maxsize=64)
@@ -127,7 +172,6 @@ def build_library(
     isa_name: str,
     dtype: DType,
     epilogue: Expr = ACCUMULATOR,
-    serves: str = ANY_OPERANDS,
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
@@ -136,4 +180,4 @@ def build_library(
     """
     isa = hardware.isa(isa_name)
     funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
-    return Library(hardware, isa, dtype, epilogue, funnel, serves)
+    return Library(hardware, isa, dtype, epilogue, funnel)

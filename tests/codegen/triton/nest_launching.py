@@ -18,7 +18,7 @@ from ftuner.core.block_schedule import (
     block_schedules,
     reduced_elements,
 )
-from ftuner.core.dim import evaluate
+from ftuner.core.evaluation import evaluate
 
 PROGRAMS = 3
 """Fewer than there are tiles, mostly, so that programs do several."""

@@ -22,17 +22,17 @@ from tests.codegen.nest_running import (
     Bindings,
     C,
     Case,
-    Guarded,
     assert_equal,
     near_one,
     values,
 )
+from tests.guarded import Guard
 
 from ftuner.core.affine import Kernel, kernel_of
 from ftuner.core.block_schedule import BlockSchedule, block_schedules
 from ftuner.core.definition import Nest, Operand, Stage, Store, Writer
-from ftuner.core.dim import evaluate
 from ftuner.core.dtype import BOOL
+from ftuner.core.evaluation import evaluate
 from ftuner.errors import UnsupportedKernelError
 
 torch = pytest.importorskip("torch")
@@ -51,10 +51,10 @@ def check(case: Case, kernel: Kernel, schedule: BlockSchedule, bindings: Binding
           ) -> None:  # fmt: skip
     arrays = case.arrays(bindings, seed)
     (result,) = case.results()
-    out = Guarded(tuple(evaluate(n, bindings) for n in result.shape), result.dtype.name)
+    out = Guard(tuple(evaluate(n, bindings) for n in result.shape), result.dtype.name)
     made = nest_kernel(kernel, schedule)
     assert launch(made, [buffer(x) for x in arrays], [buffer(out.array)], bindings) == 0
-    assert out.untouched, f"{case} {bindings} {schedule}"
+    assert not out.damage(), f"{case} {bindings} {schedule}"
     assert_equal(case, out.array, arrays, bindings)
 
 

@@ -9,10 +9,10 @@ from tests.codegen.nest_running import (
     B,
     C,
     Case,
-    Guarded,
     below,
     values_of,
 )
+from tests.guarded import Guard
 
 from ftuner.core.affine import kernel_of
 from ftuner.core.definition import Nest, Operand, Store, Writer
@@ -50,12 +50,12 @@ def test_scatter(kind: str) -> None:
                          {"A": 0, "B": 2, "C": 3}):  # fmt: skip
             for schedule in (chosen(kernel, bindings), small(kernel)):
                 arrays = case.arrays(bindings, 3)
-                out = Guarded(arrays[0].shape, arrays[0].dtype.name)
+                out = Guard(arrays[0].shape, arrays[0].dtype.name)
                 out.array[...] = arrays[0]
                 made = nest_kernel(kernel, schedule)
                 given = [buffer(x) for x in arrays]
                 assert launch(made, given, [buffer(out.array)], bindings) == 0
-                assert out.untouched
+                assert not out.damage()
                 expected = OPERATORS[case.op].reference(*arrays, **case.attributes)
                 assert np.allclose(out.array, expected, rtol=1e-5), case
 
@@ -77,22 +77,22 @@ def test_indices_out_of_range_are_told() -> None:
         for position in (0, 4, 8):
             at = np.abs(indices) % 5
             at[position] = wrong
-            out = Guarded((9, 37), "float32")
+            out = Guard((9, 37), "float32")
             status = launch(made, [buffer(x), buffer(at)], [buffer(out.array)], bindings)
             assert status == 1
             right = np.arange(9) != position
             assert np.array_equal(out.array[right], x[at[right]])
             assert not out.array[position].any()
-            assert out.untouched
+            assert not out.damage()
     at = np.zeros((5, 37), np.int64)
     for wrong, told in ((37, 1), (-38, 1), (-37, 0)):
         at[3, 36] = wrong
-        out = Guarded((5, 37), "float32")
+        out = Guard((5, 37), "float32")
         given = [buffer(x), buffer(at)]
         assert launch(along_rows, given, [buffer(out.array)], bindings) == told
     none = {"A": 0, "B": 9, "C": 37}
     nowhere = torch.empty(0, dtype=torch.float32)
-    out = Guarded((9, 37), "float32")
+    out = Guard((9, 37), "float32")
     assert launch(made, [nowhere, buffer(indices)], [buffer(out.array)], none) == 1
     assert not out.array.any()
 
@@ -103,11 +103,11 @@ def test_nothing_is_written_at_wrong_indices() -> None:
     made = nest_kernel(case.kernel())
     x, updates = np.ones((4, 5), np.float32), np.full((3, 5), 2, np.float32)
     at = np.array([[1], [4], [-5]])
-    out = Guarded((4, 5), "float32")
+    out = Guard((4, 5), "float32")
     out.array[...] = x
     given = [buffer(x), buffer(at), buffer(updates)]
     assert launch(made, given, [buffer(out.array)], {"A": 3, "B": 4, "C": 5}) == 1
-    assert out.untouched
+    assert not out.damage()
     x[1] += 2
     assert np.array_equal(out.array, x)
 

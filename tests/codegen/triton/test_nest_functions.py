@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.apart import Note, apart
 from tests.codegen.nest_running import (
     A,
     Array,
     B,
     C,
     Case,
-    Guarded,
     assert_equal,
-    before_a_wall,
     below,
     nan_among_infinities,
     one_nan_a_line,
     values_of,
 )
+from tests.guarded import Guard, guarded
 
 from ftuner.core.affine import Kernel
 from ftuner.core.block_schedule import BlockSchedule, block_schedules
-from ftuner.core.dim import evaluate
 from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.core.evaluation import evaluate
 from ftuner.graph.operators import OPERATORS
 
 torch = pytest.importorskip("torch")
@@ -40,11 +39,11 @@ from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
 def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], BlockSchedule] = small
             ) -> Array:  # fmt: skip
     (result,) = case.results()
-    out = Guarded(tuple(evaluate(n, {}) for n in result.shape), result.dtype.name)
+    out = Guard(tuple(evaluate(n, {}) for n in result.shape), result.dtype.name)
     kernel = case.kernel()
     made = nest_kernel(kernel, schedule(kernel))
     assert launch(made, [buffer(x) for x in arrays], [buffer(out.array)], {}) == 0
-    assert out.untouched
+    assert not out.damage()
     return out.array
 
 
@@ -64,21 +63,14 @@ def test_floats_that_no_integer_holds_become_the_nearest(source: str, target: st
 
 @pytest.mark.parametrize("op", ["divide", "remainder", "fmod", "power"])
 def test_integers_at_the_ends(op: str) -> None:
-    """All pairs of int8 and of uint8: no zero and no overflow. Exponents are natural."""
+    """All pairs of int8 and of uint8: no zero and no overflow."""
     for dtype in ("int8", "uint8"):
         every = np.arange(256, dtype=np.uint8).view(dtype)
-        exponents = every[:128] if op == "power" and dtype == "int8" else every
-        x, y = np.repeat(every, len(exponents)), np.tile(exponents, 256)
+        x, y = np.repeat(every, 256), np.tile(every, 256)
         case = Case(op, ((dtype, x.shape), (dtype, y.shape)))
         found = run_one(case, [x, y], whole)
         with np.errstate(all="ignore"):
             assert np.array_equal(found, OPERATORS[op].reference(x, y))
-
-
-def test_negative_exponents_of_integers_count_as_zero() -> None:
-    x, y = np.array([-3, 0, 1, 2], np.int32), np.array([-1, -5, -2, -(2**31)], np.int32)
-    found = run_one(Case("power", (("int32", (4,)), ("int32", (4,)))), [x, y])
-    assert found.tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("op", ["remainder", "fmod"])
@@ -127,10 +119,8 @@ def test_exclusive_sums_do_not_see_their_own_element() -> None:
     assert found.tolist() == [[0, 1e8, *[np.inf] * 9]]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_nothing_behind_an_operand_is_read() -> None:
-    """Operands and results end where a page ends; nobody may touch the next one. In a child,
-    because who does ends there."""
+    """Operands and results end at a page that faults."""
     cases = [
         Case("add", (("float32", (C,)), ("float32", (C,)))),
         Case("logical_not", (("bool", (C,)),)),
@@ -146,26 +136,23 @@ def test_nothing_behind_an_operand_is_read() -> None:
         Case("pad", (("float32", (C,)), ("float32", ())), {
             "before": (3,), "after": (2,), "mode": "constant"}),
     ]  # fmt: skip
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            for case in cases:
-                kernel = case.kernel()
-                for c in (1, 15, 16, 63):
-                    bindings = {"A": 3, "B": 5, "C": c}
-                    arrays = [before_a_wall(x) for x in case.arrays(bindings, c)]
-                    (result,) = case.results()
-                    shape = tuple(evaluate(n, bindings) for n in result.shape)
-                    out = before_a_wall(np.zeros(shape, result.dtype.name))
-                    for schedule in (chosen(kernel, bindings), small(kernel)):
-                        made = nest_kernel(kernel, schedule)
-                        launch(made, [buffer(x) for x in arrays], [buffer(out)], bindings)
-                        assert_equal(case, out, arrays, bindings)
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def run(note: Note) -> None:
+        for case in cases:
+            kernel = case.kernel()
+            for c in (1, 15, 16, 63):
+                note(f"{case}, C = {c}")
+                bindings = {"A": 3, "B": 5, "C": c}
+                arrays = [guarded(x) for x in case.arrays(bindings, c)]
+                (result,) = case.results()
+                shape = tuple(evaluate(n, bindings) for n in result.shape)
+                out = guarded(np.zeros(shape, result.dtype.name))
+                for schedule in (chosen(kernel, bindings), small(kernel)):
+                    made = nest_kernel(kernel, schedule)
+                    launch(made, [buffer(x) for x in arrays], [buffer(out)], bindings)
+                    assert_equal(case, out, arrays, bindings)
+
+    apart(run)
 
 
 def test_a_pad_reads_nothing_of_an_operand_without_elements() -> None:

@@ -140,7 +140,7 @@ def test_aligned_masks_are_read_in_place(h200: GpuSession) -> None:
     q, k, v = operands_of((2,), 2, 2, 5, 32, 8, 8, dtype=torch.float16)
     mask = random(2, 1, 5, 32, seed=3) > 0
     assert_right(attend(q, k, v, mask), q, k, v, mask)
-    key = list(h200.attentions._calls)[-1]
+    key = list(h200.attentions._calls._young)[-1]
     assert any(stride == (160, 0, 0, 32, 1) for _, stride, _ in key[:5])  # type: ignore[misc]
 
 
@@ -296,7 +296,7 @@ def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
     q, k, v = operands_of((), 1, 1, 2, 80, 8, 8, dtype=torch.float16)
     for last in range(1, MAX_UPLOADS + 3):
         attend(q, k, v, q_offsets=[0, 1, 2], k_offsets=[0, last, 80])
-    assert len(attentions._uploads) == MAX_UPLOADS
+    assert MAX_UPLOADS / 2 <= len(attentions._uploads) <= MAX_UPLOADS
     assert len(attentions._calls) <= MAX_CALLS
     # All that plans may choose was there before the first launch.
     kernels = sum(len(each.kernels) for each in attentions._prepared.values())

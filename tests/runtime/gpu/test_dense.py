@@ -51,9 +51,22 @@ def test_a_weight_that_changes_later(h200: GpuSession) -> None:
     close(layer(x), expected)
 
 
+def test_no_inputs_and_no_outputs(h200: GpuSession) -> None:
+    """Sums of nothing are zeros, to which the epilogue is applied."""
+    bias, residual = random(8), random(3, 8, seed=1)
+    layer = GpuDense(random(8, 0), bias, "sigmoid", residual=True, session=h200)
+    close(layer(random(3, 0), residual), torch.sigmoid(bias.double()) + residual)
+    plain = GpuDense(random(8, 0), session=h200)
+    kernels = len(h200.kernels)
+    for shape in ((1,), (2, 3), (0,), (2, 0)):
+        assert torch.equal(plain(random(*shape, 0)), torch.zeros(*shape, 8))
+    assert len(h200.kernels) == kernels
+    assert GpuDense(random(0, 6), session=h200)(random(2, 3, 6)).shape == (2, 3, 0)
+
+
 def test_bad_arguments(h200: GpuSession) -> None:
     w = random(8, 6)
-    with pytest.raises(ShapeError, match="neither 0"):
+    with pytest.raises(ShapeError, match="weight is"):
         GpuDense(random(8), session=h200)
     with pytest.raises(ShapeError, match="bias is"):
         GpuDense(w, random(6), session=h200)

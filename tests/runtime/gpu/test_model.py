@@ -5,18 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.graph.graphs import B, Maker, S, T, assert_close, reference
+from tests.graph.graphs import (
+    B,
+    Maker,
+    S,
+    T,
+    assert_close,
+    grown,
+    inputs_of,
+    reference,
+    selected,
+    selection,
+)
 from tests.runtime.gpu.sessions import interpreted
 
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import (
+    AllocationError,
     IndexRangeError,
     InputError,
     ShapeError,
     UnsupportedKernelError,
     UnsupportedOperatorError,
 )
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.session import GpuSession
@@ -88,6 +100,62 @@ def test_no_extents_need_another_kernel() -> None:
     assert len(session.kernels) == kernels
 
 
+def test_sums_of_no_elements(session: GpuSession) -> None:
+    """They are zeros, to which epilogues are applied; all keys weigh as much where scores are
+    sums of nothing."""
+    maker = Maker()
+    x, y, z = maker.given("x", B, S, T), maker.given("y", B, T, S), maker.given("z", T, B)
+    products = [maker.add("matmul", x, y), maker.add("matmul", x, z)]
+    products.append(maker.add("matmul", x, maker.add("transpose", x, perm=(0, 2, 1))))
+    products.append(maker.add("sigmoid", maker.add("matmul", x, z)))
+    deep = maker.add("attention", x, y, maker.given("v", B, S, 8), scale=0.5)
+    q = maker.given("q", B, S, 8)
+    wide = maker.add("attention", q, maker.given("k", B, 8, T), maker.given("w", B, T, 8),
+                     maker.given("mask", S, T), scale=0.5)  # fmt: skip
+    graph = maker.made(*products, deep, wide)
+    model = GpuModel(graph, session)
+    for extents in ((2, 5, 3), (2, 5, 0), (3, 16, 0), (2, 5, 3), (1, 1, 0)):
+        feeds = inputs_of(graph, dict(zip("BST", extents, strict=True)))
+        assert_close(model.run(feeds), reference(graph, feeds), str(extents))
+
+
+def test_views_that_some_extents_have_no_room_for(session: GpuSession) -> None:
+    """Kernels are looked for at extents that may contradict the graph."""
+    maker = Maker()
+    x = maker.given("x", T, WIDTH)
+    last = maker.add("slice", x, starts=(T - 7, 0), steps=(1, 1), shape=(7, WIDTH))
+    rest = maker.add("slice", x, starts=(T - 9, 0), steps=(1, 1), shape=(T - 9, WIDTH))
+    graph = maker.made(maker.linear(last, 8), maker.linear(rest, 8))
+    model = GpuModel(graph, session)
+    for steps in (10, 18):
+        feeds = inputs_of(graph, {"T": steps})
+        assert_close(model.run(feeds), reference(graph, feeds))
+
+
+def test_views_that_run_backwards(session: GpuSession) -> None:
+    """Tensors have no negative strides: what runs backwards is copied, each time anew."""
+    maker = Maker()
+    x = maker.given("x", B, 1, S, WIDTH)
+
+    def backwards(value: Value, axis: int) -> Value:
+        shape = value.shape
+        starts = tuple(n - 1 if i == axis else 0 for i, n in enumerate(shape))
+        steps = tuple(-1 if i == axis else 1 for i in range(len(shape)))
+        return maker.add("slice", value, starts=starts, steps=steps, shape=shape)
+
+    kept = maker.add("exp", x)
+    graph = maker.made(
+        maker.linear(backwards(x, 2), 8), maker.linear(backwards(kept, 3), 8), kept,
+        maker.add("matmul", x, maker.add("transpose", backwards(x, 2), perm=(0, 1, 3, 2))),
+        maker.add("attention", backwards(x, 0), maker.add("transpose", x, perm=(0, 1, 3, 2)),
+                  backwards(kept, 2), scale=0.1),
+    )  # fmt: skip
+    model = GpuModel(graph, session)
+    for seed, (batch, steps) in enumerate(((2, 5), (1, 1), (2, 5), (0, 3), (2, 0), (2, 5))):
+        feeds = inputs_of(graph, {"B": batch, "S": steps}, seed)
+        assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {steps}")
+
+
 def test_tensors_give_tensors(h200: GpuSession) -> None:
     graph = perceptron()
     model = GpuModel(optimised(graph), h200)
@@ -110,6 +178,27 @@ def test_an_index_out_of_range(h200: GpuSession) -> None:
     with pytest.raises(IndexRangeError, match="out of range"):
         model.run({"index": np.array([0, 7])})
     assert_close(model.run(inside), reference(graph, inside))
+
+
+def test_indices_with_extents_that_the_data_lacks(h200: GpuSession) -> None:
+    model = GpuModel(selection(), h200)
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    at, updates = np.zeros((2, 3), np.int64), np.ones((2, 3), np.float32)
+    with pytest.raises(ShapeError, match="more indices than elements along axis 1"):
+        model.run({"x": x, "at": at, "updates": updates})
+    at, updates = np.array([[4], [-4]]), np.full((2, 1), 7, np.float32)
+    assert_close(model.run({"x": x, "at": at, "updates": updates}), selected(x, at, updates))
+
+
+@pytest.mark.parametrize("n", [1 << 10, 1 << 13, 1 << 16])
+def test_results_that_no_memory_holds(h200: GpuSession, n: int) -> None:
+    graph = grown()
+    model = GpuModel(graph, h200)
+    x = np.arange(3, dtype=np.float32).reshape(1, 3)
+    with pytest.raises(AllocationError, match="no memory"):
+        model.run({"x": x, "n": np.zeros(n, np.int64)})
+    few = {"x": x, "n": np.zeros(2, np.int64)}
+    assert_close(model.run(few), reference(graph, few))
 
 
 def test_an_extent_that_data_tells(h200: GpuSession) -> None:

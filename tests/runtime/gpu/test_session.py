@@ -100,7 +100,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'triton'")
 
-    monkeypatch.setattr("ftuner.runtime.gpu_modules.import_module", missing)
+    monkeypatch.setattr("ftuner.runtime.gpu_modules.import_undivided", missing)
 
     class OnGpu:
         is_cuda = True

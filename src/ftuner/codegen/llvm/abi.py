@@ -37,13 +37,19 @@ class Site:
     ARRAY_TYPE = 3
     THREADS = 4
     """Address of the number of threads that calls may use now."""
-    TABLE = 5
+    WORKSPACES = 5
+    """Address of the `FreeWorkspaces`."""
+    MOST_WORKSPACE_BYTES = 6
+    """Of a free one that may be taken."""
+    MISSES = 7
+    """Calls so far without a record."""
+    TABLE = 8
     """Addresses of `Known` records: each in one of `PROBES` slots from that of its hash on, or from
     slot 0 again behind the last; no null before it."""
     TABLE_SLOTS = 1024
     PROBES = 8
     SEEN = TABLE + TABLE_SLOTS
-    """For each slot of the table, the last hash of a call without a record that belonged there."""
+    """Hashes of calls without a record, each in one of `PROBES` slots as well."""
     SIZE = SEEN + TABLE_SLOTS
 
 
@@ -56,26 +62,26 @@ class Known:
     ENTRY = 2
     PLAN = 3
     WORKERS = 4
-    """Of the plan. If they are taken, `ALONE` is the plan for one, or null."""
-    ALONE = 5
-    POOL = 6
-    WORKSPACE = 7
-    """Null, or behind a word that is 1 while somebody has it; so many bytes:"""
-    WORKSPACE_BYTES = 8
-    B = 9
+    """Of the plan. If they are taken, the caller does it alone."""
+    POOL = 5
+    WORKSPACE_BYTES = 6
+    """0 if the plan needs none."""
+    LAST_USE = 7
+    """`Site.MISSES` at that time."""
+    B = 8
     """Address of the word that holds the address of B; 0 if it is the second array."""
-    OPERANDS = 10
-    OWNER = 11
-    EMPTY = 12
+    OPERANDS = 9
+    OWNER = 10
+    EMPTY = 11
     """What makes the result if there is no array to write to, and with which arguments."""
-    EMPTY_ARGUMENTS = 13
-    ACQUIRE = 14
+    EMPTY_ARGUMENTS = 12
+    ACQUIRE = 13
     """Takes the pool, with these arguments: without waiting."""
-    ACQUIRE_ARGUMENTS = 15
-    RELEASE = 16
-    PATIENCE_NS = 17
+    ACQUIRE_ARGUMENTS = 14
+    RELEASE = 15
+    PATIENCE_NS = 16
     """What takes longer had a worker who lost its CPU; 0 for plans that are longer than that."""
-    SPANS = 18
+    SPANS = 17
     """For each array, from its first element to its lowest byte and to behind its highest one."""
     LENGTH = SPANS + 2 * 3
     """Words of the signature, which comes behind: for each array its dtype, the flags in question
@@ -85,6 +91,13 @@ class Known:
     HASH_FACTOR = 0x9E3779B97F4A7C15
     """From a hash and the next word to the next hash: exclusive or, times this, and exclusive or of
     the high half to the low one. 2**64 divided by the golden ratio."""
+
+
+class FreeWorkspaces:
+    """Addresses of workspaces that no call uses, in any slots; the others hold 0. The word before a
+    workspace holds its bytes."""
+
+    SLOTS = 64
 
 
 class ArrayField:
@@ -393,24 +406,29 @@ class PoolSlot:
     MAIL_SLEEPERS = 1
     """1 while the worker sleeps until `MAIL_JOBS` changes."""
     MAIL_CPU = 2
-    """Where the worker last began a job, or was told to."""
+    """Where the worker was when it last saw a job."""
     MAIL_MOVED = 3
-    """1 if the launch that woke the worker has told it where to run."""
+    """1 if a launch has barred the worker from some CPUs and it has not woken since."""
     MAIL_THREAD = 4
     """The worker's thread, as the kernel numbers it."""
     MAIL_ALLOWED = 16
-    """The set of CPUs that the worker may run on, `CPU_MASK_WORDS` slots."""
+    """The set of CPUs that the worker could run on before it was barred from some, `CPU_MASK_WORDS`
+    slots."""
     CPU_MASK_WORDS = 16
     """1024 CPUs, as in the C library's `cpu_set_t`."""
     MAIL_CHUNKS = 32
     """The worker's range of chunks, in one word: see `chunks`."""
-    MAILBOX_SIZE = 48
+    MAIL_BARRED = 48
+    """Those that were left."""
+    MAILBOX_SIZE = 64
 
 
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"
 POOL_RUN_SYMBOL = "ftuner_pool_run"
 POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
 PROGRAM_SYMBOL = "ftuner_run_program"
+TAKE_WORKSPACE_SYMBOL = "ftuner_take_workspace"
+GIVE_WORKSPACE_SYMBOL = "ftuner_give_workspace"
 PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), start=1)}
 """`Step.KIND` of a product by dtype."""
 
@@ -432,6 +450,11 @@ def known_call_symbol(inputs: int) -> str:
 def job_symbol(dtype: DType) -> str:
     """What every worker of a matrix product runs."""
     return f"ftuner_gemm_{dtype}"
+
+
+def alone_symbol(dtype: DType) -> str:
+    """A matrix product by one thread, however many workers it was planned for."""
+    return f"ftuner_alone_{dtype}"
 
 
 def chunk_symbol(dtype: DType) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib import resources
 
 from ftuner.codegen.llvm.abi import (
+    GIVE_WORKSPACE_SYMBOL,
     KNOWN_CALL_INPUTS,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
+    TAKE_WORKSPACE_SYMBOL,
     call_symbol,
     known_call_symbol,
     pack_symbol,
@@ -24,6 +26,7 @@ from ftuner.codegen.llvm.abi import (
 from ftuner.codegen.llvm.jit import Target, compiler_version
 from ftuner.core.affine import Kernel
 from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.kept import kept
 from ftuner.core.ukernel import UKernel
 
 
@@ -56,7 +59,8 @@ class RuntimeBundle:
     def symbols(self) -> tuple[str, ...]:
         entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
         calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
-        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *entries, *calls)
+        workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
+        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *workspaces, *entries, *calls)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class NestBundle:
     vector_bytes: int
     fused: bool
 
-    @cached_property
+    @kept
     def symbol(self) -> str:
         text = repr((self.kernel, self.vector_bytes, self.fused))
         return f"nest_{hashlib.sha256(text.encode()).hexdigest()[:24]}"

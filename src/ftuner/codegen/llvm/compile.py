@@ -1,16 +1,8 @@
-"""Compiling bundles: in this process, or as a worker process that serves one after the other.
-
-`serve` reads pickled (bundle, target) pairs from standard input and writes pickled objects, in
-order, to standard output. Processes, because llvmlite holds one lock around all of LLVM; a plain
-child, because a fork would inherit threads, and a spawned one would run the user's main module
-again.
-"""
+"""Compiling bundles: in this process, or in one that `codegen.serving` runs."""
 
 from __future__ import annotations
 
 import gc
-import pickle
-import sys
 
 import llvmlite.ir as ir
 
@@ -35,6 +27,7 @@ from ftuner.codegen.llvm.pool import emit_pool
 from ftuner.codegen.llvm.program import emit_program
 from ftuner.codegen.llvm.reduce import emit_reduce
 from ftuner.codegen.llvm.top_k import emit_top_k
+from ftuner.codegen.llvm.workspaces import emit_workspaces
 from ftuner.core.dtype import DTYPES
 from ftuner.core.ukernel import DOT
 
@@ -49,6 +42,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         for dtype in DTYPES.values():
             emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
         emit_program(module)
+        emit_workspaces(module)
         for inputs in KNOWN_CALL_INPUTS:
             emit_known_call(module, inputs, bundle.header_bytes)
     elif isinstance(bundle, NestBundle):
@@ -78,16 +72,9 @@ def compile_bundle(bundle: Bundle, target: Target) -> bytes:
     return compile_object(module, target, inlines=True)
 
 
-def serve() -> None:
-    """Compile what standard input asks for until it ends. Nothing is garbage-collected meanwhile:
-    modules are full of cycles, and looking for some among them took a tenth of the time. All of a
-    library in one process comes to 200 MB, and to 156 with collections."""
+def answer(request: tuple[Bundle, Target]) -> bytes:
+    """The object of a bundle, in a process that does nothing else. Nothing is garbage-collected in
+    it: modules are full of cycles, and looking for some among them took a tenth of the time. All of
+    a library in one process comes to 200 MB, and to 156 with collections."""
     gc.disable()
-    requests, results = sys.stdin.buffer, sys.stdout.buffer
-    while True:
-        try:
-            bundle, target = pickle.load(requests)
-        except EOFError:
-            return
-        pickle.dump(compile_bundle(bundle, target), results)
-        results.flush()
+    return compile_bundle(*request)

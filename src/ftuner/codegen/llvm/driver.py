@@ -1,8 +1,10 @@
 """The native driver: walks a worker's share of a plan, in LLVM IR.
 
 `ftuner_gemm_<dtype>(call, worker)` is the job that every worker of the pool runs. For each of its
-batch elements it packs what is to be packed and walks its bands (`band`). `abi` names the records
-it reads.
+batch elements it packs what is to be packed and walks its bands (`band`). Without the pool, one
+thread does the same chunks or shares one after the other (`ftuner_alone_<dtype>(call)`): every
+element of C is then summed in the same order, so that results do not depend on which thread
+computed them. `abi` names the records that are read.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ftuner.codegen.llvm.abi import (
     Plan,
     PoolSlot,
     Worker,
+    alone_symbol,
     call_symbol,
     chunk_symbol,
     job_symbol,
@@ -37,6 +40,7 @@ from ftuner.codegen.llvm.build import (
     slot,
 )
 from ftuner.codegen.llvm.chunks import taken_chunks
+from ftuner.codegen.llvm.float_mode import default_float_mode
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.pack import emit_pack
 from ftuner.codegen.llvm.pool import JOB_TYPE, wait_for_all
@@ -48,6 +52,7 @@ REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 """`void reduce(call, first_row, last_row)`."""
 
 
+ALONE_TYPE = ir.FunctionType(VOID, [PTR])
 ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 """`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
 
@@ -55,13 +60,15 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
     """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
     helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
-    chunk = _emit_chunk(module, dtype, _emit_walk(module, dtype, helpers))
+    walk = _emit_walk(module, dtype, helpers)
+    chunk = _emit_chunk(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)
-    _emit_entry(module, dtype, job)
+    alone = _emit_alone(module, dtype, chunk, walk)
+    _emit_entry(module, dtype, job, alone)
 
 
-def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
-    """Add the entry, an `ENTRY_TYPE`.
+def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Function) -> None:
+    """Add the entry, an `ENTRY_TYPE`. Without a pool, which may be null, the caller works alone.
 
     Arrays are passed as addresses of the words that hold the addresses of their elements;
     `operands`, which may be null, is an array of `MAX_OPERANDS` such addresses, null from the first
@@ -82,22 +89,25 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function) -> None:
             word = pointer_slot(builder, operands, i)
             with builder.if_then(builder.icmp_unsigned("!=", word, null)):
                 set_slot(builder, call, Call.OPERANDS + i, builder.load(word, typ=PTR))
-    workers = slot(builder, plan, Plan.WORKERS)
-    with builder.if_else(builder.icmp_signed(">", workers, const(1))) as (many, one):
+    has_pool = builder.icmp_unsigned("!=", pool, null)
+    with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
         with many:
+            workers = slot(builder, plan, Plan.WORKERS)
             chunks = slot(builder, plan, Plan.CHUNKS)
             everyone = builder.zext(builder.icmp_signed("==", chunks, const(0)), I64)
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, call, workers, const(1), everyone])
         with one:
-            builder.call(job, [call, const(0)])
+            builder.call(alone, [call])
     builder.ret_void()
 
 
 CHUNK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
-WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64])
+WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64, I64])
 ALL_PANELS = 1 << 62
 """Behind the last panel of any share."""
+PACKS, BANDS = 1, 2
+"""What a walk does: it packs, it multiplies, or both."""
 
 
 def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
@@ -116,16 +126,63 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
                 builder.call(chunk, [call, worker, number])
         with own:
             builder.call(chunk, [call, worker, worker])
-    split = builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
-    with builder.if_then(split):
+    with builder.if_then(_is_split(builder, plan)):
         wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
-        record = _worker_record(builder, plan, worker)
-        first = slot(builder, record, Worker.REDUCE_BEGIN)
-        last = slot(builder, record, Worker.REDUCE_END)
-        reduce = pointer_slot(builder, plan, Plan.REDUCE)
-        call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
+        _reduce(builder, call, plan, worker)
     builder.ret_void()
     return function
+
+
+def _emit_alone(
+    module: ir.Module, dtype: DType, chunk: ir.Function, walk: ir.Function
+) -> ir.Function:
+    """`void alone(call)`: all chunks of a plan, or the shares of all workers, by one thread."""
+    function = ir.Function(module, ALONE_TYPE, alone_symbol(dtype))
+    function.linkage = "internal"
+    (call,) = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    workers, chunks = slot(builder, plan, Plan.WORKERS), slot(builder, plan, Plan.CHUNKS)
+    together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
+    with builder.if_else(together, likely=False) as (shared, own):
+        with shared:
+            # What workers pack for each other is packed before it is read.
+            for does in (PACKS, BANDS):
+                with counted_loop(builder, 0, workers) as worker:
+                    _share(builder, walk, call, _worker_record(builder, plan, worker), worker, does)
+        with own:
+            dealt = builder.icmp_signed(">", chunks, const(0))
+            with counted_loop(builder, 0, builder.select(dealt, chunks, workers)) as number:
+                # A chunk has the workspace of the worker that does it, a share one of its own.
+                builder.call(chunk, [call, const(0), number])
+    with builder.if_then(_is_split(builder, plan)), counted_loop(builder, 0, workers) as worker:
+        _reduce(builder, call, plan, worker)
+    builder.ret_void()
+    return function
+
+
+def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
+    """Whether k is cut."""
+    return builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
+
+
+def _reduce(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, worker: ir.Value) -> None:
+    """Add up the partial products of a worker's rows."""
+    record = _worker_record(builder, plan, worker)
+    first = slot(builder, record, Worker.REDUCE_BEGIN)
+    last = slot(builder, record, Worker.REDUCE_END)
+    reduce = pointer_slot(builder, plan, Plan.REDUCE)
+    call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
+
+
+def _share(
+    builder: ir.IRBuilder, walk: ir.Function, call: ir.Value, record: ir.Value, worker: ir.Value,
+    does: int,
+) -> None:  # fmt: skip
+    """Walk all of a record."""
+    batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
+    panels = (const(0), const(ALL_PANELS))
+    builder.call(walk, [call, record, worker, *batch, *panels, const(does)])
 
 
 def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
@@ -158,10 +215,9 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
                 builder.select(by_panels, begin, const(0)),
                 builder.select(by_panels, end, const(ALL_PANELS)),
             ]
-            builder.call(walk, [call, record, worker, *ranges])
+            builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
         with share:
-            everything = [batch_begin, batch_end, const(0), const(ALL_PANELS)]
-            builder.call(walk, [call, record, worker, *everything])
+            _share(builder, walk, call, record, worker, PACKS | BANDS)
     builder.ret_void()
     return function
 
@@ -176,11 +232,12 @@ def _clip(
 
 
 def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
-    """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end)`."""
+    """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end, does)`:
+    `does` is `PACKS`, `BANDS` or both."""
     function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
     function.linkage = "internal"
     function.attributes.add("noinline")
-    call, share, worker, batch_begin, batch_end, panel_begin, panel_end = function.args
+    call, share, worker, batch_begin, batch_end, panel_begin, panel_end, does = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
@@ -192,9 +249,16 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
     shared = at(builder, workspace, slot(builder, plan, Plan.SHARED_PACK_OFFSET))
     together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
     packed = builder.select(together, shared, private)
+    both = builder.icmp_signed("==", does, const(PACKS | BANDS))
+    waits = builder.and_(together, both)
     a_block = at(builder, workspace, slot(builder, share, Worker.A_BLOCK_OFFSET))
     pool = pointer_slot(builder, call, Call.POOL)
     workers = slot(builder, plan, Plan.WORKERS)
+
+    def counted(count: int, part: int) -> ir.Value:
+        """How many records there are, none if their part is not to be done."""
+        wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
+        return builder.select(wanted, slot(builder, share, count), const(0))
 
     element = _Element(builder, call, plan, batch_begin)
     with counted_loop(builder, batch_begin, batch_end) as batch:
@@ -202,7 +266,7 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         packs = pointer_slot(builder, share, Worker.PACKS)
-        with counted_loop(builder, const(0), slot(builder, share, Worker.PACK_COUNT)) as i:
+        with counted_loop(builder, const(0), counted(Worker.PACK_COUNT, PACKS)) as i:
             record = at(builder, packs, builder.mul(i, const(Pack.SIZE * SLOT_BYTES)))
             first, count = (
                 slot(builder, record, Pack.FIRST_PANEL),
@@ -210,10 +274,10 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
             )
             panels = _clip(builder, first, count, panel_begin, panel_end)
             _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
-        with builder.if_then(together):
+        with builder.if_then(waits):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         bands = pointer_slot(builder, share, Worker.BANDS)
-        with counted_loop(builder, const(0), slot(builder, share, Worker.BAND_COUNT)) as i:
+        with counted_loop(builder, const(0), counted(Worker.BAND_COUNT, BANDS)) as i:
             record = at(builder, bands, builder.mul(i, const(Band.SIZE * SLOT_BYTES)))
             first, count = (
                 slot(builder, record, Band.FIRST_PANEL),

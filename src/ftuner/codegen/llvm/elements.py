@@ -209,18 +209,25 @@ def _integer_quotient(
 
 
 def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool) -> ir.Value:
-    """Powers by squaring, bit by bit of the exponent; negative exponents count as zero."""
+    """Powers by squaring, bit by bit of the exponent. Of negative exponents they are fractions,
+    rounded towards zero, but for the powers of one and minus one."""
     bits = (x.type.element if isinstance(x.type, ir.VectorType) else x.type).width
     result, square = number(x.type, 1), x
     exponent = y
     if signed:
         negative = builder.icmp_signed("<", y, zero(y.type))
-        exponent = builder.select(negative, zero(y.type), y)
+        exponent = builder.select(negative, builder.and_(y, number(y.type, 1)), y)
     for bit in range(bits - signed):
         wanted = builder.and_(exponent, number(y.type, 1 << bit))
         used = builder.icmp_unsigned("!=", wanted, zero(y.type))
         result = builder.select(used, builder.mul(result, square), result)
         square = builder.mul(square, square)
+    if signed:
+        # Between minus one and one, both included.
+        apart = builder.icmp_unsigned("<", builder.add(x, number(x.type, 1)), number(x.type, 3))
+        unit = builder.and_(apart, builder.icmp_signed("!=", x, zero(x.type)))
+        fraction = builder.and_(negative, builder.not_(unit))
+        result = builder.select(fraction, zero(x.type), result)
     return result
 
 

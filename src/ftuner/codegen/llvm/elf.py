@@ -30,6 +30,10 @@ _UNDEFINED, _FIRST_RESERVED = 0, 0xFF00
 _LOCAL = 0
 MAX_ALIGNMENT_BYTES = 4096
 """A page of the smallest kind: what memory from the system is aligned to, at least."""
+_MAX_SECTIONS = 1024
+"""Our objects have a dozen. With the alignment it bounds the memory that a damaged one asks for."""
+_MAX_NAME_BYTES = 512
+"""Our longest symbols have a hundred characters."""
 
 
 class Symbol(NamedTuple):
@@ -96,7 +100,7 @@ def parse(data: bytes) -> ObjectFile:
     if len(data) < _HEADER.size or not data.startswith(_IDENTITY):
         raise ObjectFileError("no little-endian ELF object of 64 bits")
     _, kind, machine, _, _, _, place, _, _, _, _, entry, count, names = _HEADER.unpack_from(data)
-    if kind != _RELOCATABLE or entry != _SECTION.size or not names < count:
+    if kind != _RELOCATABLE or entry != _SECTION.size or not names < count <= _MAX_SECTIONS:
         raise ObjectFileError("no relocatable ELF object")
     table = _cut(data, place, count * _SECTION.size)
     headers = [_Header(*fields) for fields in _SECTION.iter_unpack(table)]
@@ -106,8 +110,12 @@ def parse(data: bytes) -> ObjectFile:
         for number, header in enumerate(headers)
         if _is_kept(header, _text(name_table, header.name))
     }
-    if not kept:
+    if not any(header.size for header in kept.values()):
         raise ObjectFileError("an object without code or constants")
+    # Sections are apart, and so are tables: no more is read than the file holds.
+    tables = [h for h in headers if h.kind in (_SYMTAB, _RELA)]
+    if max(sum(h.size for h in part) for part in (kept.values(), tables)) > len(data):
+        raise ObjectFileError(f"sections of more bytes than the {len(data)} of the object")
     symbols = _symbols(data, headers, kept)
     relocations: dict[int, list[Relocation]] = {number: [] for number in kept}
     for number, header in enumerate(headers):
@@ -156,7 +164,7 @@ def _entries(
 
 
 def _text(table: bytes, offset: int) -> str:
-    end = table.find(b"\0", offset)
+    end = table.find(b"\0", offset, offset + _MAX_NAME_BYTES)
     if end < 0:
         raise ObjectFileError(f"a name at {offset} of {len(table)} bytes")
     return table[offset:end].decode(errors="replace")

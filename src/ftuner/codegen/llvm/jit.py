@@ -6,11 +6,12 @@ needs in the cache never loads it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
+
+from ftuner.core.forks import import_undivided, undivided, wait_before_fork
 
 ISA_FEATURES: Mapping[str, str] = {
     "sse2": "+sse2",
@@ -36,8 +37,9 @@ class Target:
 
 @cache
 def _binding() -> Any:
-    import llvmlite.binding as llvm
-
+    llvm = import_undivided("llvmlite.binding")
+    # llvmlite holds one lock around LLVM, and has no function that gives it.
+    wait_before_fork(llvm.ffi.lib._lock)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
@@ -46,9 +48,13 @@ def _binding() -> Any:
 def compiler_version() -> str:
     """The version of llvmlite, which fixes that of LLVM."""
     # The package alone, without `binding` or `ir`: it knows its version, and costs nothing.
-    import llvmlite
+    return str(import_undivided("llvmlite").__version__)
 
-    return str(llvmlite.__version__)
+
+def host_features() -> dict[str, bool]:
+    """Features of this machine's CPU, by LLVM's names, and whether it has them, or the hypervisor
+    lets it."""
+    return dict(_binding().get_host_cpu_features())
 
 
 def host_target(isa: str) -> Target:
@@ -56,14 +62,14 @@ def host_target(isa: str) -> Target:
     model is the host CPU's own, unless `SCHEDULING_MODELS` knows a better one."""
     llvm = _binding()
     cpu = SCHEDULING_MODELS.get(isa) or llvm.get_host_cpu_name()
-    host = {f"+{n}" for n, on in llvm.get_host_cpu_features().items() if on}
+    host = host_features()
     wanted = ISA_FEATURES[isa].split(",")
-    missing = [f for f in wanted if f not in host]
+    missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
-    # The scheduling model alone would switch on all of the CPU's features: switch off what the
-    # ISA does not have.
-    off = ",".join(f"-{f[1:]}" for f in sorted(host) if _is_wider(f[1:], isa))
-    return Target(llvm.get_process_triple(), cpu, ",".join(wanted) + ("," + off if off else ""))
+    # The name of a CPU alone switches on all that such CPUs have: switch off what the ISA does not
+    # have, and what this machine lacks, as where a hypervisor hides it.
+    off = (f"-{name}" for name, on in sorted(host.items()) if not on or _is_wider(name, isa))
+    return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)))
 
 
 def _is_wider(feature: str, isa: str) -> bool:
@@ -125,7 +131,7 @@ class Engine:
 
     def __init__(self, objects: Sequence[bytes]) -> None:
         llvm = _binding()
-        with _LOAD_LOCK:
+        with undivided:
             # MCJIT takes ownership of its target machine and its module: both are made for it.
             machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
                 opt=0, jit=True
@@ -138,6 +144,3 @@ class Engine:
     def address(self, symbol: str) -> int:
         """The address of a symbol; 0 if no object defines it."""
         return int(self._engine.get_function_address(symbol))
-
-
-_LOAD_LOCK = threading.Lock()

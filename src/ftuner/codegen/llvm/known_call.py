@@ -15,7 +15,9 @@ from collections.abc import Sequence
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.abi import (
+    GIVE_WORKSPACE_SYMBOL,
     SLOT_BYTES,
+    TAKE_WORKSPACE_SYMBOL,
     ArrayField,
     Known,
     PoolSlot,
@@ -37,10 +39,11 @@ from ftuner.codegen.llvm.build import (
     slot,
 )
 from ftuner.codegen.llvm.driver import ENTRY_TYPE
-from ftuner.codegen.llvm.k_loop import LINE_BYTES
 from ftuner.codegen.llvm.loops import carried_loop, counted_loop
 
 NULL = ir.Constant(PTR, None)
+ANY_PROBE_SHIFT = 64 - (Site.PROBES - 1).bit_length()
+"""The high bits of a product of 64 bits are the number of a probe."""
 CLOCK_MONOTONIC = 1
 """Of Linux."""
 CALLS_ALONE = 16
@@ -88,7 +91,7 @@ def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Fun
         for i in range(inputs):
             apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
             _go_on_if(builder, apart, unknown)
-    _run(builder, site, record, words, objects[-1], is_made, header_bytes, seen)
+    _run(builder, site, record, words, objects[-1], is_made, header_bytes, unknown, seen)
 
     for block, answer in ((unknown, none), (seen, false)):
         builder.position_at_end(block)
@@ -186,10 +189,31 @@ def _find(
     builder.branch(head)
 
     builder.position_at_end(missed)
-    place = builder.and_(hash_, const(Site.TABLE_SLOTS - 1))
-    last = at(builder, site, builder.mul(builder.add(place, const(Site.SEEN)), const(SLOT_BYTES)))
-    first_time = builder.icmp_signed("!=", builder.load(last, typ=I64), hash_)
-    builder.store(hash_, last)
+    misses = builder.add(slot(builder, site, Site.MISSES), const(1))
+    set_slot(builder, site, Site.MISSES, misses)
+    hashes = at(builder, site, Site.SEEN * SLOT_BYTES)
+
+    def place_of(i: ir.Value) -> ir.Value:
+        return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))
+
+    def looked(values: list[ir.Value]) -> list[ir.Value]:
+        i, times, free = values
+        here = word(hashes, place_of(i))
+        again = builder.icmp_signed("==", here, hash_)
+        return [
+            builder.add(i, const(1)),
+            builder.add(times, builder.zext(again, I64)),
+            builder.select(builder.icmp_signed("==", here, const(0)), i, free),
+        ]
+
+    # Any slot, if none is free: calls that come in turn would else put out the same one for ever.
+    any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
+    first = [const(0), const(0), any_]
+    _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
+    first_time = builder.icmp_signed("==", times, const(0))
+    with builder.if_then(first_time):
+        place = builder.mul(place_of(chosen), const(SLOT_BYTES))
+        builder.store(hash_, at(builder, hashes, place))
     builder.cbranch(first_time, unknown, seen)
     builder.position_at_end(found)
     return record
@@ -235,12 +259,13 @@ def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value)
 
 def _run(
     builder: ir.IRBuilder, site: ir.Value, record: ir.Value, words: list[ir.Value], out: ir.Value,
-    is_made: ir.Value, header_bytes: int, seen: ir.Block,
+    is_made: ir.Value, header_bytes: int, unknown: ir.Block, seen: ir.Block,
 ) -> None:  # fmt: skip
     """Run the record's plan and return the result."""
     # Before anything else: what Python runs from here on may forget the record.
     owner = pointer_slot(builder, record, Known.OWNER)
     _hold(builder, owner)
+    set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
     variable = reserve(builder, PTR, SLOT_BYTES)
     with builder.if_else(is_made) as (made, given):
         with made:
@@ -254,22 +279,20 @@ def _run(
     failed = builder.append_basic_block("failed")
     _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
 
-    # The plan, and the pool if that is for us.
-    plan, pool = (reserve(builder, PTR, SLOT_BYTES) for _ in range(2))
-    builder.store(pointer_slot(builder, record, Known.PLAN), plan)
+    # The pool, if that is for us; without it, the plan is done alone.
+    pool = reserve(builder, PTR, SLOT_BYTES)
     builder.store(NULL, pool)
     workers = slot(builder, record, Known.WORKERS)
+    without_workers = builder.append_basic_block("without_workers")
     with builder.if_then(builder.icmp_signed(">", workers, const(1))):
-        _take_pool(builder, site, record, workers, plan, pool, failed)
-    chosen, taken = builder.load(plan, typ=PTR), builder.load(pool, typ=PTR)
+        _take_pool(builder, site, record, workers, pool, failed, without_workers)
+    taken = builder.load(pool, typ=PTR)
     has_pool = builder.icmp_unsigned("!=", taken, NULL)
-    without_plan = builder.append_basic_block("without_plan")
-    _go_on_if(builder, builder.icmp_unsigned("!=", chosen, NULL), without_plan)
-    workspace, own = _take_workspace(builder, record)
-    lacking = builder.icmp_unsigned("==", workspace, NULL)
-    needed = builder.icmp_unsigned("!=", pointer_slot(builder, record, Known.WORKSPACE), NULL)
-    no_memory = builder.append_basic_block("no_memory")
-    _go_on_if(builder, builder.not_(builder.and_(lacking, needed)), no_memory)
+    workspace = _take_workspace(builder, site, record)
+    needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
+    lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
+    without_workspace = builder.append_basic_block("without_workspace")
+    _go_on_if(builder, builder.not_(lacking), without_workspace)
 
     patience = slot(builder, record, Known.PATIENCE_NS)
     short = builder.icmp_signed("!=", patience, const(0))
@@ -281,11 +304,12 @@ def _run(
     c = at(builder, result, header_bytes)
     operands = pointer_slot(builder, record, Known.OPERANDS)
     entry = pointer_slot(builder, record, Known.ENTRY)
-    arguments = [chosen, taken, workspace, words[0], b, c, operands]
+    plan = pointer_slot(builder, record, Known.PLAN)
+    arguments = [plan, taken, builder.inttoptr(workspace, PTR), words[0], b, c, operands]
     call_address(builder, ENTRY_TYPE, entry, arguments)
     took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
     _python(builder, "PyEval_RestoreThread", VOID, [state])
-    _give_back_workspace(builder, record, own)
+    _give_back_workspace(builder, site, workspace)
     with builder.if_then(has_pool):
         held_up = builder.icmp_signed(">", took, patience)
         with builder.if_then(builder.and_(held_up, short), likely=False):
@@ -294,12 +318,13 @@ def _run(
     _let_go(builder, owner)
     builder.ret(result)
 
-    builder.position_at_end(no_memory)
+    builder.position_at_end(without_workspace)
     with builder.if_then(has_pool):
         _release(builder, record)
-    _python(builder, "PyErr_NoMemory", PTR, [])
-    builder.branch(failed)
-    builder.position_at_end(without_plan)
+    _let_go(builder, result)
+    _let_go(builder, owner)
+    builder.branch(unknown)
+    builder.position_at_end(without_workers)
     _let_go(builder, result)
     _let_go(builder, owner)
     builder.branch(seen)
@@ -309,36 +334,23 @@ def _run(
     builder.ret(NULL)
 
 
-def _take_workspace(builder: ir.IRBuilder, record: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The workspace, null if the plan needs none; and if somebody has it, memory of our own that
-    holds another, otherwise null."""
-    kept = pointer_slot(builder, record, Known.WORKSPACE)
-    workspace, memory = (reserve(builder, PTR, SLOT_BYTES) for _ in range(2))
-    builder.store(kept, workspace)
-    builder.store(NULL, memory)
-    with builder.if_then(builder.icmp_unsigned("!=", kept, NULL)):
-        in_use = at(builder, kept, -SLOT_BYTES)
-        free = builder.icmp_signed("==", builder.load(in_use, typ=I64), const(0))
-        with builder.if_else(free) as (ours, theirs):
-            with ours:
-                builder.store(const(1), in_use)
-            with theirs:
-                size = slot(builder, record, Known.WORKSPACE_BYTES)
-                made = _python(builder, "PyMem_RawMalloc", PTR, [size])
-                begin = builder.add(builder.ptrtoint(made, I64), const(LINE_BYTES - 1))
-                begin = builder.and_(begin, const(-LINE_BYTES))
-                builder.store(builder.inttoptr(begin, PTR), workspace)
-                builder.store(made, memory)
-    return builder.load(workspace, typ=PTR), builder.load(memory, typ=PTR)
+def _take_workspace(builder: ir.IRBuilder, site: ir.Value, record: ir.Value) -> ir.Value:
+    """The address of a workspace, 0 if the plan needs none or none is free."""
+    workspace = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), workspace)
+    size = slot(builder, record, Known.WORKSPACE_BYTES)
+    with builder.if_then(builder.icmp_signed("!=", size, const(0))):
+        table = pointer_slot(builder, site, Site.WORKSPACES)
+        take = builder.module.globals[TAKE_WORKSPACE_SYMBOL]
+        most = slot(builder, site, Site.MOST_WORKSPACE_BYTES)
+        builder.store(builder.call(take, [table, size, most]), workspace)
+    return builder.load(workspace, typ=I64)
 
 
-def _give_back_workspace(builder: ir.IRBuilder, record: ir.Value, own: ir.Value) -> None:
-    kept = pointer_slot(builder, record, Known.WORKSPACE)
-    with builder.if_else(builder.icmp_unsigned("!=", own, NULL)) as (ours, shared):
-        with ours:
-            _python(builder, "PyMem_RawFree", VOID, [own])
-        with shared, builder.if_then(builder.icmp_unsigned("!=", kept, NULL)):
-            builder.store(const(0), at(builder, kept, -SLOT_BYTES))
+def _give_back_workspace(builder: ir.IRBuilder, site: ir.Value, workspace: ir.Value) -> None:
+    with builder.if_then(builder.icmp_signed("!=", workspace, const(0))):
+        table = pointer_slot(builder, site, Site.WORKSPACES)
+        builder.call(builder.module.globals[GIVE_WORKSPACE_SYMBOL], [table, workspace])
 
 
 def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
@@ -355,41 +367,37 @@ def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
 
 
 def _take_pool(
-    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, plan: ir.Value,
-    pool: ir.Value, failed: ir.Block,
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, pool: ir.Value,
+    failed: ir.Block, without_workers: ir.Block,
 ) -> None:  # fmt: skip
-    """Take the pool if it is free and has the workers; otherwise, or where they would only be
-    waited for, take the plan for one."""
+    """Take the pool if it is free, unless its workers would only be waited for. Where it lacks the
+    workers, goes to `without_workers`: Python starts them."""
     acquire = pointer_slot(builder, record, Known.ACQUIRE)
     arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
     answer = _call_object(builder, acquire, arguments)
     _go_on_if(builder, builder.icmp_unsigned("!=", answer, NULL), failed)
     _let_go(builder, answer)
     is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, site, Site.TRUE))
-    alone = pointer_slot(builder, record, Known.ALONE)
-    with builder.if_else(is_ours) as (ours, theirs):
-        with ours:
-            memory = pointer_slot(builder, record, Known.POOL)
-            left = slot(builder, memory, PoolSlot.ALONE_FOR)
-            short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
-            avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
-            with builder.if_else(avoided, likely=False) as (avoid, ask):
-                with avoid:
-                    set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
-                    _release(builder, record)
-                    builder.store(alone, plan)
-                with ask:
-                    started = slot(builder, memory, PoolSlot.STARTED)
-                    enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
-                    with builder.if_else(enough) as (all_there, too_few):
-                        with all_there:
-                            builder.store(memory, pool)
-                        with too_few:
-                            # Somebody else starts them.
-                            _release(builder, record)
-                            builder.store(NULL, plan)
-        with theirs:
-            builder.store(alone, plan)
+    with builder.if_then(is_ours):
+        memory = pointer_slot(builder, record, Known.POOL)
+        left = slot(builder, memory, PoolSlot.ALONE_FOR)
+        short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
+        avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
+        with builder.if_else(avoided, likely=False) as (avoid, ask):
+            with avoid:
+                set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
+                _release(builder, record)
+            with ask:
+                started = slot(builder, memory, PoolSlot.STARTED)
+                enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
+                too_few = builder.append_basic_block("too_few")
+                _go_on_if(builder, enough, too_few)
+                builder.store(memory, pool)
+                following = builder.block
+                builder.position_at_end(too_few)
+                _release(builder, record)
+                builder.branch(without_workers)
+                builder.position_at_end(following)
 
 
 def _release(builder: ir.IRBuilder, record: ir.Value) -> None:

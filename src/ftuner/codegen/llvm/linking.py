@@ -138,6 +138,14 @@ class Linked:
             for symbol in found.symbols
         }
         """Offsets of the global ones in the block."""
+        self.entries = frozenset(
+            symbol.name
+            for found in objects
+            for symbol in found.symbols
+            if found.sections[symbol.section].executable
+            and symbol.offset < len(found.sections[symbol.section].data)
+        )
+        """Global symbols at which there is code."""
 
     @property
     def functions(self) -> tuple[str, ...]:

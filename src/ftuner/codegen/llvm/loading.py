@@ -8,19 +8,25 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from ftuner.codegen.llvm.elf import MAGIC, parse
 from ftuner.codegen.llvm.linking import Linked
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 
 _COMPILER = "ftuner.codegen.llvm.jit"
 """Imported by name: it loads LLVM's library, which ELF objects do without."""
+_FORMAT: tuple[bytes, ...] | None = {
+    "darwin": (b"\xcf\xfa\xed\xfe",),
+    "win32": (b"\x64\x86", b"\x64\xaa"),
+}.get(sys.platform)
+"""How objects begin that are none of ELF: Mach-O of 64 bits, COFF for x86-64 and for AArch64."""
 
 
 class LoadedObject:
@@ -34,20 +40,36 @@ class LoadedObject:
                 does not know; or a symbol is nowhere.
             MemoryError: the system gives no memory, or none that may be executed.
         """
-        if all(data.startswith(MAGIC) for data in objects) and _instruction_flush() is not None:
-            self.addresses = self._placed(objects)
+        self.addresses: dict[str, int] = {}
+        if not objects:
+            pass
+        elif _FORMAT is not None:
+            self._let_llvm_place(objects, symbols, _FORMAT)
+        elif _instruction_flush() is None:
+            for data in objects:
+                parse(data)
+            self._let_llvm_place(objects, symbols, (MAGIC,))
         else:
-            # Mach-O and COFF have tools of their own; LLVM has a loader for each.
-            self._engine = import_module(_COMPILER).Engine(objects)
-            self.addresses = {s: a for s in symbols if (a := self._engine.address(s))}
+            self._place(objects)
         missing = [s for s in symbols if s not in self.addresses]
         if missing:
             raise ObjectFileError(f"no object defines {', '.join(missing)}")
 
-    def _placed(self, objects: Sequence[bytes]) -> dict[str, int]:
-        """The addresses of all symbols of ELF objects."""
-        if not objects:
-            return {}
+    def _let_llvm_place(
+        self, objects: Sequence[bytes], symbols: Sequence[str], magic: tuple[bytes, ...]
+    ) -> None:
+        """Mach-O and COFF have tools of their own; LLVM has a loader for each."""
+        # LLVM ends the process over what is no object at all.
+        if not all(data.startswith(magic) for data in objects):
+            raise ObjectFileError("no object of this system's format")
+        try:
+            self._engine = import_undivided(_COMPILER).Engine(objects)
+            self.addresses = {s: a for s in symbols if (a := self._engine.address(s))}
+        except RuntimeError as error:
+            raise ObjectFileError(f"LLVM cannot load an object: {error}") from error
+
+    def _place(self, objects: Sequence[bytes]) -> None:
+        """ELF objects, without LLVM."""
         linked = Linked([parse(data) for data in objects], mmap.PAGESIZE)
         if linked.machine.name != _machine():
             raise ObjectFileError(f"an object for {linked.machine.name}: another machine")
@@ -62,7 +84,7 @@ class LoadedObject:
         flush = _instruction_flush()
         assert flush is not None
         flush(base, base + linked.code_bytes)
-        return {name: base + offset for name, offset in linked.symbols.items()}
+        self.addresses = {name: base + linked.symbols[name] for name in linked.entries}
 
 
 def _machine() -> str | None:
@@ -88,7 +110,8 @@ def _function(name: str) -> int:
         found = ctypes.cast(_libc()[name], ctypes.c_void_p).value
     except AttributeError:
         raise ObjectFileError(f"no library of this process has the function {name!r}") from None
-    assert found is not None
+    if found is None:
+        raise ObjectFileError(f"the function {name!r} is nowhere in this process")
     return found
 
 

@@ -7,8 +7,7 @@ memory to read, its size, how often to go round, and where to store the accumula
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,28 +16,7 @@ from llvmlite import ir
 from ftuner.codegen.llvm.jit import compile_object, host_target
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.codegen.llvm.loops import counted_loop
-
-
-@dataclass(frozen=True)
-class VectorIsa:
-    """What an ISA's manual fixes, whatever the core."""
-
-    vector_bytes: int
-    vector_registers: int
-    fused: bool
-    masked: bool
-
-
-VECTOR_ISAS: Mapping[str, Mapping[str, VectorIsa]] = {
-    "x86_64": {
-        "sse2": VectorIsa(16, 16, fused=False, masked=False),
-        # vmaskmov exists, but its stores are microcode on AMD (uops.info): not full speed.
-        "avx2": VectorIsa(32, 16, fused=True, masked=False),
-        "avx512": VectorIsa(64, 32, fused=True, masked=True),
-    },
-    "aarch64": {"neon": VectorIsa(16, 32, fused=True, masked=False)},
-}
-"""By architecture, narrow to wide; from the Intel SDM, the AMD APM and the Arm ARM."""
+from ftuner.hardware.isas import VectorIsa
 
 SYMBOLS = ("clock", "issue", "latency", "read")
 CHAIN_STEPS = 32

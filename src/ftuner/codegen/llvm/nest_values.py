@@ -25,6 +25,7 @@ from ftuner.codegen.llvm.loops import counted_loop
 from ftuner.core.affine import Access, Kernel
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
+from ftuner.core.guards import guards
 from ftuner.core.schedule import Schedule, checks, operand_numbers
 
 
@@ -47,6 +48,18 @@ class Frame:
         self.results = [
             pointer_slot(builder, buffers, len(numbers) + i) for i in range(len(kernel.values))
         ]
+        self.guards = guards(kernel, necessary=True)
+        self._nothing: ir.Value | None = None
+
+    @property
+    def nothing(self) -> ir.Value:
+        """The address of a vector of zeros, for loads outside their guards."""
+        if self._nothing is None:
+            type_ = ir.VectorType(I64, max(self.schedule.lanes, 1))
+            self._nothing = reserve(self.builder, type_)
+            with self.builder.goto_entry_block():
+                self.builder.store(elements.zero(type_), self._nothing)
+        return self._nothing
 
     def dim(self, dim: Dim) -> ir.Value:
         return const(dim) if isinstance(dim, int) else self.parameters[dim]
@@ -104,7 +117,7 @@ class Values:
         access = self._kernel.accesses[number]
         if access is not None:
             assert isinstance(step.payload, int)
-            return self._load(self._frame.operands[step.payload], access, step.dtype)
+            return self._load(number, self._frame.operands[step.payload], access, step.dtype)
         arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         source = self._kernel.steps[step.arguments[0]].dtype
         if step.op == "cast":
@@ -112,7 +125,7 @@ class Values:
         if step.op == "where":
             return builder.select(*arguments)
         if step.op == "checked":
-            return self._checked(arguments[0], arguments[1], str(step.payload))
+            return self._checked(number, arguments[0], arguments[1], str(step.payload))
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)
 
     def _index(self, axis: int) -> ir.Value:
@@ -128,20 +141,40 @@ class Values:
             numbers = builder.select(inside, numbers, last)
         return builder.add(splat(builder, lanes.base, count), numbers)
 
-    def _checked(self, index: ir.Value, extent: ir.Value, text: str) -> ir.Value:
+    def _guard(self, number: int) -> ir.Value | None:
+        """Where a step is needed; None if that is everywhere."""
+        builder = self._builder
+        found: ir.Value | None = None
+        for condition, wanted in sorted(self._frame.guards[number]):
+            term = self.value(condition)
+            term = term if wanted else builder.not_(term)
+            found = (
+                term if found is None else builder.and_(*elements.widened(builder, [found, term]))
+            )
+        return found
+
+    def _any(self, condition: ir.Value) -> ir.Value:
+        """Whether a condition holds in any lane."""
+        count = elements.lanes_of(condition)
+        if not count:
+            return condition
+        name = f"llvm.vector.reduce.or.v{count}i1"
+        function = intrinsic(self._builder.module, name, I1, [condition.type])
+        return self._builder.call(function, [condition])
+
+    def _checked(self, number: int, index: ir.Value, extent: ir.Value, text: str) -> ir.Value:
         builder = self._builder
         none = elements.zero(index.type)
         wrapped = builder.add(index, extent)
         index = builder.select(builder.icmp_signed("<", index, none), wrapped, index)
         inside = builder.icmp_unsigned("<", index, extent)
         wrong = builder.not_(inside)
-        count = elements.lanes_of(index)
-        if count:
-            name = f"llvm.vector.reduce.or.v{count}i1"
-            wrong = builder.call(intrinsic(builder.module, name, I1, [wrong.type]), [wrong])
-        with builder.if_then(wrong, likely=False):
-            number = checks(self._kernel).index(text) + 1
-            builder.store(const(number), self._frame.status)
+        guard = self._guard(number)
+        if guard is not None:
+            wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
+        with builder.if_then(self._any(wrong), likely=False):
+            status = checks(self._kernel).index(text) + 1
+            builder.store(const(status), self._frame.status)
         return builder.select(inside, index, none)
 
     def _offset(self, access: Access, base: bool) -> tuple[ir.Value, ir.Value | None]:
@@ -176,8 +209,11 @@ class Values:
         element = elements.memory_type(dtype)
         return self._builder.gep(buffer, [offset], source_etype=element)
 
-    def _load(self, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
+    def _load(self, number: int, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
         builder, lanes = self._builder, self._place.lanes
+        guard = self._guard(number)
+        # One lane that is needed shows that the operand has elements, and then all lanes read some.
+        needed = None if guard is None else self._any(guard)
         vector = self._frame.schedule.vector
         coefficient: Dim = 0
         if lanes is not None:
@@ -187,14 +223,14 @@ class Values:
         offset, apart = self._offset(access, base=straight)
         element = elements.memory_type(dtype)
         if apart is None and coefficient == 0:
-            address = self._address(buffer, offset, dtype)
+            address = self._chosen(needed, self._address(buffer, offset, dtype))
             value = builder.load(address, typ=element, align=dtype.itemsize)
             return elements.from_memory(builder, value, dtype)
         count = self._frame.schedule.lanes
         type_ = ir.VectorType(element, count)
         if apart is None and coefficient == 1:
             assert lanes is not None
-            address = self._address(buffer, offset, dtype)
+            address = self._chosen(needed, self._address(buffer, offset, dtype))
             value = _vector_load(builder, address, type_, dtype.itemsize, lanes.mask)
             return elements.from_memory(builder, value, dtype)
         if coefficient != 0:
@@ -206,7 +242,17 @@ class Values:
             along = builder.mul(self._index(vector), factor)
             apart = along if apart is None else builder.add(apart, along)
         assert apart is not None
-        return self._gather(buffer, builder.add(apart, splat(builder, offset, count)), dtype)
+        offsets = builder.add(apart, splat(builder, offset, count))
+        if needed is not None:
+            buffer = self._chosen(needed, buffer)
+            offsets = builder.select(needed, offsets, elements.zero(offsets.type))
+        return self._gather(buffer, offsets, dtype)
+
+    def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
+        """An address, or that of zeros where nothing may be read."""
+        if needed is None:
+            return address
+        return self._builder.select(needed, address, self._frame.nothing)
 
     def _gather(self, buffer: ir.Value, offsets: ir.Value, dtype: DType) -> ir.Value:
         builder, count = self._builder, self._frame.schedule.lanes

@@ -38,6 +38,7 @@ from ftuner.codegen.llvm.build import (
     set_slot,
     slot,
 )
+from ftuner.codegen.llvm.float_mode import restore_float_mode, set_default_float_mode
 from ftuner.codegen.llvm.loops import counted_loop
 
 JOB_TYPE = ir.FunctionType(VOID, [PTR, I64])
@@ -110,20 +111,18 @@ def _current_cpu(builder: ir.IRBuilder) -> ir.Value:
     return builder.sext(builder.call(function, []), I64)
 
 
-def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> None:
+def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> ir.Value:
+    """Get or set where a thread may run; returns 0 unless the system refuses."""
     function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
     size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
-    builder.call(function, [builder.trunc(thread, I32), size, mask])
+    return builder.call(function, [builder.trunc(thread, I32), size, mask])
 
 
 def _introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
-    """Write down who this worker is and where it may run, for `_place`."""
-    if not _can_futex():
-        return
-    thread = _system_call(builder, _GETTID_NUMBER[platform.machine()])
-    set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
-    mask = at(builder, mailbox, PoolSlot.MAIL_ALLOWED * SLOT_BYTES)
-    _affinity(builder, "sched_getaffinity", const(0), mask)
+    """Write down the number of this thread, for `_place`."""
+    if _can_futex():
+        thread = _system_call(builder, _GETTID_NUMBER[platform.machine()])
+        set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
 
 
 def _place(
@@ -134,35 +133,75 @@ def _place(
     A scheduler likes to wake a thread where its waker runs (on a virtual machine it takes a halted
     CPU for a stolen one), and leaves the two there for milliseconds, one waiting for the other.
     The worker is barred from the CPUs of the caller and of the workers before it until it has
-    woken.
+    woken. Where it may run at all is for the user to say, and is asked each time.
     """
-    free = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
-    for word in range(PoolSlot.CPU_MASK_WORDS):
-        set_slot(builder, free, word, slot(builder, mailbox, PoolSlot.MAIL_ALLOWED + word))
-    _remove_cpu(builder, free, caller)
-    with counted_loop(builder, const(1), worker) as other:
-        _remove_cpu(
-            builder, free, slot(builder, mailbox_of(builder, pool, other), PoolSlot.MAIL_CPU)
+    thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
+    allowed, barred = (_mask(builder, mailbox, i) for i in (PoolSlot.MAIL_ALLOWED,
+                                                            PoolSlot.MAIL_BARRED))  # fmt: skip
+    now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+    answer = _affinity(builder, "sched_getaffinity", thread, now)
+    with builder.if_then(builder.icmp_signed(">=", answer, ir.Constant(I32, 0))):
+        # A worker that came late to the job before may still be barred.
+        moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
+        same = builder.and_(
+            builder.icmp_signed("!=", moved, const(0)), _equal(builder, now, barred)
         )
-    some = const(0)
-    for word in range(PoolSlot.CPU_MASK_WORDS):
-        some = builder.or_(some, slot(builder, free, word))
-    with builder.if_then(builder.icmp_signed("!=", some, const(0))):
-        set_slot(builder, mailbox, PoolSlot.MAIL_MOVED, const(1))
-        thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
-        _affinity(builder, "sched_setaffinity", thread, free)
+        with builder.if_then(builder.not_(same)):
+            _copy(builder, now, allowed)
+        free = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        _copy(builder, allowed, free)
+        _remove_cpu(builder, free, caller)
+        with counted_loop(builder, const(1), worker) as other:
+            cpu = slot(builder, mailbox_of(builder, pool, other), PoolSlot.MAIL_CPU)
+            _remove_cpu(builder, free, cpu)
+        some = builder.not_(_equal(builder, free, None))
+        fewer = builder.not_(_equal(builder, free, now))
+        with builder.if_then(builder.and_(some, fewer)):
+            _copy(builder, free, barred)
+            _affinity(builder, "sched_setaffinity", thread, free)
+            # After the system call: a worker that wakes before it must not clear the flag early.
+            place = _slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+            builder.atomic_rmw("xchg", place, const(1), "release")
 
 
 def _settle(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
-    """Write down where this worker runs, and let it go anywhere again if it was placed here."""
+    """Write down where this worker runs, and lift the bar if it was placed here: it may run again
+    where it might before, unless its affinity was changed from outside meanwhile."""
     if not _can_futex():
         return
     set_slot(builder, mailbox, PoolSlot.MAIL_CPU, _current_cpu(builder))
-    moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
+    place = _slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+    moved = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
     with builder.if_then(builder.icmp_signed("!=", moved, const(0)), likely=False):
-        set_slot(builder, mailbox, PoolSlot.MAIL_MOVED, const(0))
-        mask = at(builder, mailbox, PoolSlot.MAIL_ALLOWED * SLOT_BYTES)
-        _affinity(builder, "sched_setaffinity", const(0), mask)
+        builder.atomic_rmw("xchg", place, const(0), "acq_rel")
+        now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        answer = _affinity(builder, "sched_getaffinity", const(0), now)
+        known = builder.icmp_signed(">=", answer, ir.Constant(I32, 0))
+        unchanged = _equal(builder, now, _mask(builder, mailbox, PoolSlot.MAIL_BARRED))
+        with builder.if_then(builder.and_(known, unchanged)):
+            allowed = _mask(builder, mailbox, PoolSlot.MAIL_ALLOWED)
+            _affinity(builder, "sched_setaffinity", const(0), allowed)
+
+
+def _mask(builder: ir.IRBuilder, mailbox: ir.Value, first: int) -> ir.Value:
+    """The address of a set of CPUs in a mailbox."""
+    return at(builder, mailbox, first * SLOT_BYTES)
+
+
+def _copy(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        set_slot(builder, target, word, slot(builder, source, word))
+
+
+def _equal(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None) -> ir.Value:
+    """Whether two sets of CPUs are equal; without another, whether the set is empty."""
+    difference: ir.Value = const(0)
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        here = slot(builder, one, word)
+        if other is not None:
+            here = builder.xor(here, slot(builder, other, word))
+        difference = builder.or_(difference, here)
+    return builder.icmp_signed("==", difference, const(0))
 
 
 def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
@@ -304,6 +343,7 @@ def _emit_worker(module: ir.Module) -> None:
     sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
     gate = _slot_address(builder, pool, PoolSlot.GATE)
     _introduce(builder, mailbox)
+    float_mode = set_default_float_mode(builder)
     serve = function.append_basic_block("serve")
     look = function.append_basic_block("look")
     enter = function.append_basic_block("enter")
@@ -317,6 +357,7 @@ def _emit_worker(module: ir.Module) -> None:
     # Jobs posted that this worker has seen, and the number of the last one that it took part in.
     epoch, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
     posted = _wait(builder, mailbox, "!=", epoch, spins, sleepers)
+    _settle(builder, mailbox)
     builder.branch(look)
 
     builder.position_at_end(look)
@@ -337,7 +378,6 @@ def _emit_worker(module: ir.Module) -> None:
     argument = builder.load(_slot_address(builder, pool, PoolSlot.ARGUMENT), typ=PTR)
     builder.cbranch(builder.icmp_unsigned("==", job, ir.Constant(PTR, None)), leave, work)
     builder.position_at_end(work)
-    _settle(builder, mailbox)
     call_address(builder, JOB_TYPE, job, [argument, index])
     builder.atomic_rmw("sub", gate, const(1), "seq_cst")
     woken = _wake(builder, gate, _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
@@ -356,6 +396,7 @@ def _emit_worker(module: ir.Module) -> None:
         phi.add_incoming(after, after_work)
         phi.add_incoming(otherwise, late)
     builder.position_at_end(leave)
+    restore_float_mode(builder, float_mode)
     builder.ret_void()
 
 

@@ -1,10 +1,11 @@
 """Running a program: workers walk one table of steps, in LLVM IR.
 
-`void run(program, io)` first writes the addresses that depend on the caller's arrays (`io` holds,
-for each of them, the address of the word that holds the address of its elements), then has every
-worker walk the steps. Steps are cut into chunks, and a step begins when the chunks of the steps
-that it depends on are done: nobody waits for a worker that has none of them, be it that it has not
-woken yet.
+`void run(program, io, alone)` first writes the addresses that depend on the caller's arrays (`io`
+holds, for each of them, the address of the word that holds the address of its elements), then has
+every worker walk the steps. Steps are cut into chunks, and a step begins when the chunks of the
+steps that it depends on are done: no thread waits for a worker that has none of them, be it that it
+has not woken yet. If `alone` is not zero, the caller does the same chunks without the pool, one
+after the other.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ftuner.codegen.llvm.abi import (
     PoolSlot,
     Program,
     Step,
+    alone_symbol,
     chunk_symbol,
     job_symbol,
 )
@@ -38,6 +40,7 @@ from ftuner.codegen.llvm.build import (
     slot,
 )
 from ftuner.codegen.llvm.chunks import taken_chunks
+from ftuner.codegen.llvm.float_mode import default_float_mode
 from ftuner.codegen.llvm.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.nest import KERNEL_TYPE
 from ftuner.codegen.llvm.pool import JOB_TYPE, add_completed, wait_for_completed
@@ -46,9 +49,9 @@ from ftuner.core.dtype import DType
 
 def emit_program(module: ir.Module) -> None:
     """Add the runner to a module that has the pool and the drivers."""
-    job = _emit_job(module)
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR]), PROGRAM_SYMBOL)
-    program, io = function.args
+    job, walk = _emit_job(module), _emit_alone(module)
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
+    program, io, alone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     patches = pointer_slot(builder, program, Program.PATCHES)
     with counted_loop(builder, 0, slot(builder, program, Program.PATCH_COUNT)) as i:
@@ -58,9 +61,10 @@ def emit_program(module: ir.Module) -> None:
         array = builder.load(word, typ=PTR)
         address = at(builder, array, slot(builder, record, Patch.OFFSET))
         builder.store(address, pointer_slot(builder, record, Patch.SLOT))
-    workers = slot(builder, program, Program.WORKERS)
-    with builder.if_else(builder.icmp_signed(">", workers, const(1))) as (many, one):
+    has_pool = builder.icmp_signed("==", alone, const(0))
+    with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
         with many:
+            workers = slot(builder, program, Program.WORKERS)
             pool = pointer_slot(builder, program, Program.POOL)
             # A part of a program begins where the steps before it are done.
             steps = pointer_slot(builder, program, Program.STEPS)
@@ -69,7 +73,7 @@ def emit_program(module: ir.Module) -> None:
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, program, workers, count, const(0)])
         with one:
-            builder.call(job, [program, const(0)])
+            builder.call(walk, [program])
     builder.ret_void()
 
 
@@ -81,27 +85,40 @@ def _emit_job(module: ir.Module) -> ir.Function:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     pool = pointer_slot(builder, program, Program.POOL)
     steps = pointer_slot(builder, program, Program.STEPS)
-    several = builder.icmp_signed(">", slot(builder, program, Program.WORKERS), const(1))
     tag = reserve(builder, I64, SLOT_BYTES)
-    with builder.if_then(several):
-        builder.store(slot(builder, pool, PoolSlot.TAG), tag)
+    builder.store(slot(builder, pool, PoolSlot.TAG), tag)
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
         record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
-        chunks = slot(builder, record, Step.CHUNKS)
-        with builder.if_else(several) as (shared, alone):
-            with shared:
-                wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE))
-                number = builder.add(builder.load(tag, typ=I64), const(1))
-                builder.store(number, tag)
-                workers = slot(builder, record, Step.WORKERS)
-                with builder.if_then(builder.icmp_signed("<", worker, workers)):
-                    done = _shared(builder, pool, record, worker, workers, number)
-                    some = builder.icmp_signed(">", done, const(0))
-                    with builder.if_then(some):
-                        add_completed(builder, pool, done)
-            with alone, builder.if_then(builder.icmp_signed(">", chunks, const(0))):
+        wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE))
+        number = builder.add(builder.load(tag, typ=I64), const(1))
+        builder.store(number, tag)
+        workers = slot(builder, record, Step.WORKERS)
+        with builder.if_then(builder.icmp_signed("<", worker, workers)):
+            done = _shared(builder, pool, record, worker, workers, number)
+            with builder.if_then(builder.icmp_signed(">", done, const(0))):
+                add_completed(builder, pool, done)
+    builder.ret_void()
+    return function
+
+
+def _emit_alone(module: ir.Module) -> ir.Function:
+    """`void alone(program)`: all steps, by one thread."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR]), "ftuner_walk_program_alone")
+    function.linkage = "internal"
+    (program,) = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    steps = pointer_slot(builder, program, Program.STEPS)
+    with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
+        record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
+        some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
+        with builder.if_then(some), builder.if_else(_is_nest(builder, record)) as (nest, product):
+            with nest:
+                # Tasks do not depend on how they are cut into chunks.
                 tasks = slot(builder, record, Step.TASKS)
-                _piece(builder, record, worker, const(0), (const(0), tasks))
+                _tasks(builder, record, const(0), (const(0), tasks))
+            with product:
+                call = pointer_slot(builder, record, Step.ARGUMENT)
+                _of_kind(builder, record, alone_symbol, [call])
     builder.ret_void()
     return function
 
@@ -139,16 +156,27 @@ def _piece(
     tasks: tuple[ir.Value, ir.Value],
 ) -> None:
     """A chunk of a product, or a range of the tasks of a nest."""
-    is_nest = builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
-    argument = pointer_slot(builder, record, Step.ARGUMENT)
-    with builder.if_else(is_nest) as (nest, product):
+    with builder.if_else(_is_nest(builder, record)) as (nest, product):
         with nest:
-            dims = pointer_slot(builder, record, Step.DIMS)
-            status = at(builder, record, Step.STATUS * SLOT_BYTES)
-            function = pointer_slot(builder, record, Step.FUNCTION)
-            call_address(builder, KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
+            _tasks(builder, record, worker, tasks)
         with product:
-            _of_kind(builder, record, chunk_symbol, [argument, worker, chunk])
+            call = pointer_slot(builder, record, Step.ARGUMENT)
+            _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+
+
+def _is_nest(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
+    return builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
+
+
+def _tasks(
+    builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
+) -> None:
+    """A range of the tasks of a nest."""
+    argument = pointer_slot(builder, record, Step.ARGUMENT)
+    dims = pointer_slot(builder, record, Step.DIMS)
+    status = at(builder, record, Step.STATUS * SLOT_BYTES)
+    function = pointer_slot(builder, record, Step.FUNCTION)
+    call_address(builder, KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
 
 
 def _of_kind(

@@ -1,16 +1,13 @@
-"""Compiling sources ahead of time: in this process, or as a worker that serves one after the other.
+"""Compiling sources ahead of time: in this process, or in one that `codegen.serving` runs.
 
-`python -m ftuner.codegen.triton.compile` reads pickled (source, target) pairs from standard input
-and writes pickled `Compiled` values, in order, to standard output. No GPU is needed. A process of
-its own, because Triton interprets kernels instead where `TRITON_INTERPRET` was set when it was
-imported, and because a compiler that fails badly takes its process with it.
+No GPU is needed. A process of its own, because Triton interprets kernels instead where
+`TRITON_INTERPRET` was set when it was imported, and because a compiler that fails badly takes its
+process with it.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 from typing import Any
 
 import triton
@@ -73,20 +70,6 @@ def compile_source(source: Source, target: Target) -> Compiled:
     return Compiled(binary, assembly, resources, cached=cached)
 
 
-def serve() -> None:
-    """Compile what standard input asks for until it ends."""
-    requests = sys.stdin.buffer
-    # Triton's passes print to standard output what they fail at; answers have it to themselves.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    while True:
-        try:
-            source, target = pickle.load(requests)
-        except EOFError:
-            return
-        pickle.dump(compile_source(source, target), answers)
-        answers.flush()
-
-
-if __name__ == "__main__":
-    serve()
+def answer(request: tuple[Source, Target]) -> bytes:
+    """A pickled `Compiled`, in a process that does nothing else."""
+    return pickle.dumps(compile_source(*request))

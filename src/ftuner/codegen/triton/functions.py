@@ -178,7 +178,8 @@ class Functions:
             positive = f"({x} > 0).to({type_})"
             return f"{positive} - ({x} < 0).to({type_})" if signed else positive
         if name == "power":
-            body = _INTEGER_POWER.format(bits=dtype.bits - signed, least="0" if signed else "left")
+            body = _SIGNED_POWER if signed else _UNSIGNED_POWER
+            body = body.format(bits=dtype.bits - signed)
         else:
             body = (_SIGNED if signed else _UNSIGNED)[name]
         return f"{self._helper(f'{name}_{dtype}', 'x, y', body)}({', '.join(arguments)})"
@@ -251,15 +252,20 @@ _UNSIGNED: Mapping[str, str] = {
     "fmod": _UNSIGNED_DIVISOR + f"return {_REST}",
     "remainder": _UNSIGNED_DIVISOR + f"return {_REST}",
 }
-_INTEGER_POWER = """# By squaring, bit by bit of the exponent; a negative one counts as zero.
-square, left = tl.broadcast(x, y)
-left = tl.maximum(left, {least})
-result = square * 0 + 1
+_SQUARING = """result = square * 0 + 1
 for _ in range({bits}):
     result = tl.where((left & 1) != 0, result * square, result)
     square = square * square
     left = left >> 1
-return result"""
+"""
+"""Powers, bit by bit of the exponent."""
+_UNSIGNED_POWER = f"square, left = tl.broadcast(x, y)\n{_SQUARING}return result"
+# Of negative exponents powers are fractions, rounded towards zero, but for those of one and minus
+# one.
+_SIGNED_POWER = f"""square, left = tl.broadcast(x, y)
+fraction = (left < 0) & (square != 1) & (square != -1)
+left = tl.where(left < 0, left & 1, left)
+{_SQUARING}return tl.where(fraction, 0, result)"""
 
 
 def _float_fmod(dtype: str) -> str:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 
 from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import gathered
@@ -24,6 +23,7 @@ from ftuner.core.block_schedule import BlockSchedule, block_schedules
 from ftuner.core.definition import Stage
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
+from ftuner.core.kept import kept
 from ftuner.core.scalar import neutral
 from ftuner.core.schedule import checks, operand_numbers
 from ftuner.errors import UnsupportedKernelError
@@ -60,18 +60,18 @@ class NestKernel:
         number of a check that failed, counted from one."""
         return tuple(checks(self.kernel))
 
-    @cached_property
+    @kept
     def parameters(self) -> tuple[Dim, ...]:
         """What the last arguments are, int64 all of them."""
         return self.kernel.parameters()
 
-    @cached_property
+    @kept
     def even_parameters(self) -> tuple[Dim, ...]:
         """Parameters that must be multiples of 16 for threads to load vectors, and that nothing
         says are; see `nest_kernel`."""
         return _even_parameters(self.kernel, self.schedule)
 
-    @cached_property
+    @kept
     def tiles(self) -> Dim:
         """Programs that have something to do: that many are launched, or fewer, which do several
         tiles each; no launch if it is zero."""

@@ -12,6 +12,7 @@ from ftuner.core.affine import Access, Kernel
 from ftuner.core.block_schedule import BlockSchedule
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
+from ftuner.core.guards import guards, inner_steps, needs
 from ftuner.core.schedule import checks, operand_numbers
 
 Dimensions = frozenset[int]
@@ -43,8 +44,8 @@ class Frame:
         self.operands = {n: f"x{i}" for i, n in enumerate(operand_numbers(kernel))}
         self.results = [f"y{i}" for i in range(len(kernel.values))]
         self.checks = checks(kernel)
-        self.inner = _inner_steps(kernel)
-        self.guards = _guards(kernel)
+        self.inner = inner_steps(kernel)
+        self.guards = guards(kernel)
         self._constants: dict[int, Term] = {}
 
     def dim(self, dim: Dim) -> str:
@@ -105,7 +106,7 @@ class Values:
             if number not in frame.inner:
                 self.value(number)
                 return
-            for needed in _needs(frame.kernel, number):
+            for needed in needs(frame.kernel, number):
                 visit(needed)
             for condition, _ in frame.guards[number]:
                 visit(condition)
@@ -264,62 +265,3 @@ def _not(condition: str, along: Dimensions) -> str:
 def lanes(dimension: int) -> str:
     """The name of the numbers of lanes along a dimension."""
     return f"lanes{dimension}"
-
-
-def _needs(kernel: Kernel, number: int) -> list[int]:
-    """The steps that a step is computed from."""
-    access = kernel.accesses[number]
-    arguments = kernel.steps[number].arguments
-    return list(arguments) if access is None else [step for step, _ in access.rest]
-
-
-def _inner_steps(kernel: Kernel) -> frozenset[int]:
-    """Steps that differ along the reduced axes."""
-    split = len(kernel.kept)
-    found: set[int] = set()
-    for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
-        if step.op == "index":
-            assert isinstance(step.payload, int)
-            inner = step.payload >= split
-        elif step.op == "stage":
-            assert isinstance(step.payload, int)
-            inner = kernel.stages[step.payload].kind == "scan"
-        else:
-            inner = any(n in found for n in _needs(kernel, number))
-            if access is not None:
-                inner = inner or any(c != 0 for c in access.coefficients[split:])
-        if inner:
-            found.add(number)
-    return frozenset(found)
-
-
-Guard = frozenset[tuple[int, bool]]
-"""Conditions, and whether each must hold or not."""
-
-
-def _guards(kernel: Kernel) -> list[Guard]:
-    """For each step, the conditions of `where` outside which nobody takes its value: of those that
-    follow from indices alone, so that no load waits for another. What a pad reads beyond its
-    operand is so not read."""
-    count = len(kernel.steps)
-    inner = _inner_steps(kernel)
-    known = [True] * count
-    for number, step in enumerate(kernel.steps):
-        unknown = step.op in ("load", "stage", "checked")
-        known[number] = not unknown and all(known[a] for a in step.arguments)
-    roots = {*kernel.values, *(s.value for s in kernel.stages)}
-    roots |= {step for target in kernel.targets for step, _ in target.rest}
-    found: list[Guard | None] = [frozenset() if n in roots else None for n in range(count)]
-    for number in reversed(range(count)):
-        own = found[number]
-        assert own is not None, "kernels have no steps that nobody needs"
-        step = kernel.steps[number]
-        for position, needed in enumerate(_needs(kernel, number)):
-            guard = own
-            if step.op == "where" and position and known[step.arguments[0]]:
-                guard = own | {(step.arguments[0], position == 1)}
-            # A place outside the loop over the reduced axes knows no condition within it.
-            guard = frozenset(g for g in guard if needed in inner or g[0] not in inner)
-            other = found[needed]
-            found[needed] = guard if other is None else other & guard
-    return [g or frozenset() for g in found]

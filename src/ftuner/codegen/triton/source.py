@@ -11,9 +11,11 @@ import hashlib
 import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from textwrap import indent
 from typing import Any
+
+from ftuner.core.kept import kept
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -64,7 +66,7 @@ class Source:
             "enable_fp_fusion": False,
         }
 
-    @cached_property
+    @kept
     def key(self) -> str:
         """A hash of all that decides the machine code, but for the target and Triton itself."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:32]

@@ -104,12 +104,18 @@ def _gelu(context: Context, node: NodeView, x: Value) -> Value:
     return context.add("gelu" if kind == "none" else "gelu_tanh", x)
 
 
-def _biased(op: str) -> Importer:
-    """A function of the sum of a tensor and, if there is one, its bias."""
+def _biased(op: str, required: bool = False) -> Importer:
+    """A function of the sum of a tensor and, if there is one, its bias: one for each column."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, bias = node.input(0), node.optional(1)
-        return [context.add(op, x if bias is None else context.add("add", x, bias))]
+        x, bias = node.input(0), node.input(1) if required else node.optional(1)
+        if bias is None:
+            return [context.add(op, x)]
+        what = f"a bias {bias.type} for {x.type}"
+        if bias.rank != 1 or not x.rank:
+            raise context.malformed(what)
+        context.builder.require(bias.shape[0], x.shape[-1], what)
+        return [context.add(op, context.add("add", x, bias))]
 
     return convert
 
@@ -134,7 +140,7 @@ ACTIVATIONS: Table = {
     ("", "Softsign"): _of_input(_softsign),
     ("", "Swish"): _of_input(_swish),
     ("", "ThresholdedRelu"): _of_input(_thresholded_relu),
-    (MICROSOFT, "BiasGelu"): _biased("gelu"),
+    (MICROSOFT, "BiasGelu"): _biased("gelu", required=True),
     (MICROSOFT, "FastGelu"): _biased("gelu_tanh"),
     (MICROSOFT, "Gelu"): _biased("gelu"),
     (MICROSOFT, "QuickGelu"): _of_input(_quick_gelu),

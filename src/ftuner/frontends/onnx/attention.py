@@ -18,6 +18,9 @@ SCORE_MODES = 4
 def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
     """A tensor as [batch, heads, sequence, head size]."""
     if x.rank == 4:
+        if node.has(count):
+            what = f"{count} is {node.integer(count)} for {x.type}"
+            context.builder.require(x.shape[1], node.integer(count), what)
         return x
     if x.rank != 3:
         raise context.malformed(f"attention of {x.type}; expected three axes or four")
@@ -50,7 +53,11 @@ def _scale(context: Context, node: NodeView, query: Value) -> Value:
     """What scores are multiplied by; one over the root of the head size unless it is given."""
     size = query.shape[3]
     if node.has("scale"):
-        return context.scalar(node.number("scale"), query.dtype)
+        scale = node.number("scale")
+        # Queries and keys are each multiplied by its root, as ONNX has it.
+        if not 0 <= scale < math.inf:
+            raise context.malformed(f"scale is {scale}; expected a finite number, zero or more")
+        return context.scalar(scale, query.dtype)
     if isinstance(size, int):
         return context.scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
     root = context.add("sqrt", context.count([size], query.dtype))
@@ -237,6 +244,9 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
         past = past_key.shape[2]
         key = context.concat([past_key, key], 2)
         value = context.concat([past_value, value], 2)
+    if not 0 <= node.number("softcap", 0.0) < math.inf:
+        softcap = node.number("softcap")
+        raise context.malformed(f"softcap is {softcap}; expected a finite number, zero or more")
     mode = node.integer("qk_matmul_output_mode", 0)
     if not 0 <= mode < SCORE_MODES:
         raise context.malformed(f"qk_matmul_output_mode is {mode}")
@@ -284,9 +294,21 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
     tables = [node.input(1), node.input(2)]
     if positions is not None:
         where = context.builder.where
+        cosines, sines = (t.type for t in tables)
+        if cosines.rank != 2 or sines.rank != 2:
+            raise context.malformed(f"cosines {cosines} and sines {sines}; expected two axes each")
+        for have, wanted in zip(cosines.shape, sines.shape, strict=True):
+            context.builder.require(have, wanted, f"cosines {cosines} and sines {sines}")
         tables = [context.add("gather", t, positions, axis=0, node=where) for t in tables]
     # Each has [batch, sequence, pairs]: all heads, and both elements of a pair, have the same.
     shared = (2 if x.rank == 3 else 1, 4 if interleaved else 3)
+    batch, sequence = (outer[0], outer[1 if x.rank == 3 else 2])
+    for t in tables:
+        if t.rank != 3:
+            raise context.malformed(f"cosines or sines {t.type} for {x.type}")
+        for have, wanted in zip(t.shape, (batch, sequence, half), strict=True):
+            what = f"cosines or sines {t.type} for {half} pairs of each position of {x.type}"
+            context.builder.require(have, wanted, what)
     tables = [context.unsqueeze(t, shared) for t in tables]
     turned = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
     if width == size:

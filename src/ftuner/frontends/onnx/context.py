@@ -6,17 +6,19 @@ dtype, reductions that keep their axes, extents that a tensor tells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ftuner.core.dim import Dim, Shape, Symbolic, product, symbol, symbol_name
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64, TENSOR_DTYPES, DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, TENSOR_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
+from ftuner.graph.ops.pointwise import broadcast_shape
 
 T = TypeVar("T")
 Importer = Callable[["Context", "NodeView"], Sequence[Value]]
@@ -59,10 +61,18 @@ class NodeView:
         return self._attribute(name, int, default)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        return bool(self.integer(name, int(default)))
+        """An integer that says yes or no."""
+        found = self.integer(name, int(default))
+        if found not in (0, 1):
+            raise GraphError(f"{self.record.label}: attribute {name} is {found}; expected 0 or 1")
+        return bool(found)
 
-    def number(self, name: str, default: float | None = None) -> float:
-        return self._attribute(name, float, default)
+    def number(self, name: str, default: float | None = None, finite: bool = True) -> float:
+        """A float; with `finite`, neither infinity nor NaN."""
+        found = self._attribute(name, float, default)
+        if finite and not math.isfinite(found):
+            raise GraphError(f"{self.record.label}: attribute {name} is {found}")
+        return found
 
     def text(self, name: str, default: str | None = None) -> str:
         return self._attribute(name, str, default)
@@ -96,7 +106,8 @@ class Names:
 
     def __init__(self) -> None:
         self._symbols: dict[str, Symbolic] = {}
-        self._used: set[str] = set()
+        self._used: dict[str, int] = {}
+        """The names of symbols, and how many symbols were to be called after each."""
 
     def named(self, text: str) -> Symbolic:
         """The symbol of a name, the same each time."""
@@ -108,11 +119,10 @@ class Names:
     def fresh(self, text: str) -> Symbolic:
         """A symbol that is none of those before, called after a text."""
         name = wanted = symbol_name(text)
-        number = 1
         while name in self._used:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._used.add(name)
+            self._used[wanted] += 1
+            name = f"{wanted}_{self._used[wanted]}"
+        self._used[name] = 1
         return symbol(name)
 
 
@@ -143,6 +153,8 @@ class Context:
         key = (str(value), dtype)
         if key not in self._scalars:
             try:
+                if dtype.kind in ("int", "uint") and value != int(value):
+                    raise ValueError
                 self._scalars[key] = self.builder.constant(value, dtype)
             except (OverflowError, ValueError):
                 raise self.malformed(f"no {dtype} is {value}") from None
@@ -174,12 +186,20 @@ class Context:
     # What tensors tell.
 
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
-        """The elements of a tensor of integers.
+        """The elements of a vector of integers.
 
         Raises:
             UnsupportedOperatorError: they are known only at run time.
+            GraphError: it has another number of axes.
         """
-        if value.dims is None and value.constant is not None and value.dtype != BOOL:
+        if value.rank != 1:
+            raise self.malformed(f"{what} is {value.type}; expected one axis")
+        return self._dims_of(value, what)
+
+    def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        if value.dtype.kind not in ("int", "uint"):
+            raise self.malformed(f"{what} is {value.type}; expected integers")
+        if value.dims is None and value.constant is not None:
             value = self.cast(value, INT64)
         if value.dims is None:
             size = value.constant.size if value.constant is not None else None
@@ -191,24 +211,25 @@ class Context:
         return value.dims
 
     def dim_of(self, value: Value, what: str) -> Dim:
-        """The one element of a tensor of integers."""
-        found = self.dims_of(value, what)
-        if len(found) != 1:
-            raise self.malformed(f"{what} has {len(found)} elements; expected one")
+        """The one element of a scalar of integers, or of a vector."""
+        found = self._dims_of(value, what)
+        if len(found) != 1 or value.rank > 1:
+            raise self.malformed(f"{what} is {value.type}; expected one element")
         return found[0]
 
     def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
-        """The elements of a tensor of integers, none of them a symbol."""
-        found = self.dims_of(value, what)
-        integers = tuple(n for n in found if isinstance(n, int))
-        if len(integers) != len(found):
-            raise self.unsupported(f"{what} depends on the shapes of inputs: {list(found)}")
+        """The elements of a vector of integers, none of them a symbol."""
+        return self._known(self.dims_of(value, what), what)
+
+    def _known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+        integers = tuple(n for n in dims if isinstance(n, int))
+        if len(integers) != len(dims):
+            raise self.unsupported(f"{what} depends on the shapes of inputs: {list(dims)}")
         return integers
 
     def integer_of(self, value: Value, what: str) -> int:
-        """The one element of a tensor of integers, no symbol."""
-        self.dim_of(value, what)
-        return self.integers_of(value, what)[0]
+        """The one element of a scalar of integers, or of a vector, no symbol."""
+        return self._known([self.dim_of(value, what)], what)[0]
 
     def array_of(self, value: Value, what: str) -> Array:
         """The elements of a constant."""
@@ -258,6 +279,17 @@ class Context:
 
     def broadcast(self, x: Value, shape: Shape) -> Value:
         return x if x.shape == shape else self.add("broadcast", x, shape=shape)
+
+    def fitting(self, x: Value, result: Value, what: str) -> Value:
+        """An operand that is broadcast to the shape of a result, and adds no elements to it."""
+        text = f"{what} {x.type}, which does not broadcast to {result.type}"
+        if x.rank > result.rank:
+            raise self.malformed(text)
+        require = self.builder.require
+        whole = broadcast_shape([x.shape, result.shape], require, text)
+        for extent, wanted in zip(whole, result.shape, strict=True):
+            require(extent, wanted, text)
+        return x
 
     def slice(self, x: Value, axis: int, start: Dim, extent: Dim, step: int = 1) -> Value:
         """Some of the elements along an axis."""

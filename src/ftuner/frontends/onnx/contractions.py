@@ -38,7 +38,7 @@ def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
     beta = node.number("beta", 1.0)
     if c is None or beta == 0:
         return [result]
-    return [context.add("add", result, context.scaled(c, beta))]
+    return [context.add("add", result, context.fitting(context.scaled(c, beta), result, "C"))]
 
 
 def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:

@@ -48,11 +48,14 @@ def einsum(context: Context, equation: str, operands: Sequence[Value]) -> Value:
     if len(set(result)) != len(result) or not used.issuperset(result):
         raise context.malformed(f"{equation!r} has the result {result!r}")
     terms = [_diagonal(context, term) for term in terms]
-    while len(terms) > 1:
-        first, second, *others = terms
-        needed = set(result).union(*(term.labels for term in others))
-        terms = [_contract(context, first, second, needed), *others]
-    return _arranged(context, _summed(context, terms[0], set(result)), result)
+    needed = [set(result)]
+    """Of the result, and of the terms from one on, the last one first."""
+    for term in reversed(terms[2:]):
+        needed.append(needed[-1] | set(term.labels))
+    total = terms[0]
+    for term in terms[1:]:
+        total = _contract(context, total, term, needed.pop())
+    return _arranged(context, _summed(context, total, set(result)), result)
 
 
 def _labelled(context: Context, text: str, value: Value) -> _Term:

@@ -7,8 +7,8 @@ for its type.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap, Counter, deque
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,11 @@ from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
+from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
 from ftuner.frontends.onnx.pointwise import POINTWISE
 from ftuner.frontends.onnx.quantised import QUANTISED
-from ftuner.frontends.onnx.reading import Source, domain_of, inlined, load, nodes_of, read, text_of
+from ftuner.frontends.onnx.reading import Source, domain_of, load, nodes_of, read, text_of
 from ftuner.frontends.onnx.records import (
     GraphRecord,
     InputRecord,
@@ -30,6 +31,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
 )
 from ftuner.frontends.onnx.reductions import REDUCTIONS
+from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.graph.ir import Graph, TensorType, Value
 
@@ -49,7 +51,7 @@ LEAST_OPSET = 7
 NODES_LISTED = 3
 """Names of nodes that a message has for each operator that is not supported."""
 
-Scope = dict[str, "Value | None"]
+Scope = MutableMapping[str, "Value | None"]
 """The values of names; None for the empty name, which stands for nothing."""
 
 
@@ -162,12 +164,13 @@ def _import_graph(
     for name, tensor in graph.constants.items():
         if name in scope:
             raise GraphError(f"initialiser {name!r} has the name of another value")
-        scope[name] = context.builder.constant(tensor.array, tensor.dtype)
+        scope[name] = context.builder.stored(tensor.array, tensor.dtype)
     for record in ordered(graph, scope):
         context.builder.where = record.label
         opset = opsets.get(record.domain)
         if opset is None:
             raise GraphError(f"{record.label}: the model names no version of {record.domain!r}")
+        expect_valid(record, opset)
         if (record.domain, record.op) == IF:
             results: Sequence[Value] = _import_branch(context, record, scope, opsets)
         else:
@@ -191,7 +194,7 @@ def _import_branch(
     if condition is None or condition.size != 1:
         raise context.unsupported("the condition is known only at run time")
     branch = view.graph("then_branch" if condition.item() else "else_branch")
-    inner = dict(scope)
+    inner = ChainMap({}, scope)
     _import_graph(context, branch, inner, opsets)
     return [_output(inner, name) for name in branch.outputs]
 

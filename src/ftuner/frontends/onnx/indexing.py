@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
+from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.layout import slice_extent
 
+_BEYOND = 1 << 62
+"""More rows or columns than a matrix has."""
 _UNBOUNDED = 2**31 - 1
 """Ends of slices from here on, either way, stand for the end of the axis, which ONNX asks models
 to write so."""
@@ -73,6 +74,7 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
     first: list[Dim] = [0] * x.rank
     stride = [1] * x.rank
     shape = list(x.shape)
+    context.axes(axes, x.rank)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = context.axis(axis, x.rank)
         if step == 0:
@@ -108,10 +110,6 @@ def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
     batch = node.integer("batch_dims", 0)
     x, indices = node.input(0), node.input(1)
     _expect_depth(context, indices)
-    if not 0 <= batch < min(x.rank, indices.rank):
-        raise context.malformed(f"batch_dims is {batch} for {x.type} at {indices.type}")
-    for have, wanted in zip(indices.shape[:batch], x.shape[:batch], strict=True):
-        context.builder.require(have, wanted, f"gather of {x.type} at {indices.type}")
     return [context.add("gather_nd", x, indices, batch_dims=batch, node=context.builder.where)]
 
 
@@ -150,16 +148,30 @@ def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("scatter_nd", x, indices, updates, kind=kind, node=where)]
 
 
+def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
+    """Indices as positions, counted from the front; those out of range are none."""
+    outside = context.builder.dims([extent], ())
+    position = context.cast(indices, INT64)
+    if indices.dtype.kind == "uint":
+        # What int64 does not hold is negative there, and counts from nowhere.
+        return position
+    if indices.dtype.kind == "float":
+        position = context.add("where", context.add("isnan", indices), outside, position)
+    negative = context.add("less", position, context.scalar(0, INT64))
+    return context.add("where", negative, context.add("add", position, outside), position)
+
+
 def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
     indices, depth, values = (node.input(i) for i in range(3))
+    # The specification allows any number.
+    depth = context.cast(depth, INT64)
     extent = context.dim_of(depth, "the depth")
+    if isinstance(extent, int) and extent < 1:
+        raise context.malformed(f"the depth is {extent}; expected one or more")
     if values.shape != (2,):
         raise context.malformed(f"values {values.type}; expected two")
-    indices = context.cast(indices, INT64)
     axis = context.axis(node.integer("axis", -1), indices.rank + 1)
-    negative = context.add("less", indices, context.scalar(0, INT64))
-    wrapped = context.add("add", indices, context.builder.dims([extent], ()))
-    chosen = context.unsqueeze(context.add("where", negative, wrapped, indices), [axis])
+    chosen = context.unsqueeze(_hot_positions(context, indices, extent), [axis])
     hot = context.add("equal", chosen, context.iota(extent, axis, chosen.rank))
     off, on = (context.reshape(v, ()) for v in context.pieces(values, 0, (1, 1)))
     return [context.add("where", hot, on, off)]
@@ -172,6 +184,9 @@ def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
     offset = 0 if given is None else context.dim_of(given, "the diagonal")
     row = context.iota(x.shape[-2], 0, 2)
     column = context.iota(x.shape[-1], 1, 2)
+    if isinstance(offset, int):
+        # All diagonals beyond a matrix are alike, and sums have 64 bits.
+        offset = max(min(offset, _BEYOND), -_BEYOND)
     if offset != 0:
         row = context.add("add", row, context.builder.dims([offset], ()))
     pair = (row, column) if node.flag("upper", True) else (column, row)
@@ -191,16 +206,24 @@ def _cumulative_sum(context: Context, node: NodeView) -> Sequence[Value]:
 def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    k = context.dim_of(node.input(1), "k") if node.opset >= 10 else node.integer("k")
+    k: Dim
+    if node.opset < 10:
+        k = node.integer("k")
+    else:
+        given = node.input(1)
+        (k, *others) = context.dims_of(given, "k") or (0, 0)
+        if others:
+            raise context.malformed(f"k is {given.type}; expected one element")
     largest = node.flag("largest", True)
     return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
 def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    if x.constant is not None:
-        found = np.array(np.nonzero(x.constant), np.int64)
-        return [context.builder.constant(found.reshape(x.rank, -1))]
+    if x.constant is not None and context.builder.folding.spend(
+        x.rank * x.constant.size * INT64.itemsize, x.constant.size
+    ):
+        return [context.builder.constant(OPERATORS["non_zero"].reference(x.constant, ""))]
     count = context.names.fresh(f"{next(iter(node.record.outputs), 'non_zero')}_count")
     return [context.add("non_zero", x, count=str(count))]
 

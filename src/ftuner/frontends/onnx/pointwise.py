@@ -98,8 +98,10 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
     if node.opset >= 11:
         low, high = node.optional(1), node.optional(2)
     else:
-        low = context.scalar(node.number("min"), x.dtype) if node.has("min") else None
-        high = context.scalar(node.number("max"), x.dtype) if node.has("max") else None
+        low, high = (
+            context.scalar(node.number(name, finite=False), x.dtype) if node.has(name) else None
+            for name in ("min", "max")
+        )
     if low is not None:
         x = context.add("maximum", x, low)
     if high is not None:
@@ -110,6 +112,9 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
 def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
     """At inference: nothing is dropped."""
     x, ratio, training = node.input(0), node.optional(1), node.optional(2)
+    for given in (ratio, training):
+        if given is not None and given.shape not in ((), (1,)):
+            raise context.malformed(f"ratio or training_mode {given.type}; expected a scalar")
     trains = training is not None and context.array_of(training, "training_mode").any()
     if trains and (ratio is None or context.array_of(ratio, "ratio").any()):
         raise context.unsupported("dropping elements, as training does")

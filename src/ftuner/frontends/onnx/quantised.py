@@ -20,14 +20,17 @@ def _aligned(context: Context, node: NodeView, parameter: Value, x: Value) -> Va
         return context.reshape(parameter, ())
     axis = context.axis(node.integer("axis", 1), x.rank)
     block = node.integer("block_size", 0)
+    if block < 0:
+        raise context.malformed(f"block_size is {block}")
     if parameter.rank == 1 and not block:
         return context.unsqueeze(parameter, [i for i in range(x.rank) if i != axis])
     if parameter.rank != x.rank or block <= 0:
         raise context.malformed(f"scale or zero point {parameter.type} for {x.type}")
     blocks = parameter.shape[axis]
-    context.builder.require(
-        blocks, ceil_quotient(x.shape[axis], block), f"blocks of {block} of {x.type}"
-    )
+    for i, (have, extent) in enumerate(zip(parameter.shape, x.shape, strict=True)):
+        wanted = ceil_quotient(extent, block) if i == axis else extent
+        what = f"scale or zero point {parameter.type} for blocks of {block} of {x.type}"
+        context.builder.require(have, wanted, what)
     repeated = context.unsqueeze(parameter, [axis + 1])
     shape = (*parameter.shape[: axis + 1], block, *parameter.shape[axis + 1 :])
     repeated = context.broadcast(repeated, shape)
@@ -44,8 +47,10 @@ def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | Non
 
 def _quantize(context: Context, node: NodeView) -> Sequence[Value]:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    to = _attribute_dtype(context, node, "output_dtype") or UINT8
-    to = to if zero is None else zero.dtype
+    to = _attribute_dtype(context, node, "output_dtype")
+    if zero is not None and to not in (None, zero.dtype):
+        raise context.malformed(f"output_dtype is {to}, the zero point {zero.dtype}")
+    to = zero.dtype if zero is not None else to or UINT8
     if to.kind not in ("int", "uint"):
         raise context.malformed(f"quantising to {to}")
     precision = _attribute_dtype(context, node, "precision") or scale.dtype
@@ -64,6 +69,10 @@ def _quantize(context: Context, node: NodeView) -> Sequence[Value]:
 def _dequantize(context: Context, node: NodeView) -> Sequence[Value]:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     to = _attribute_dtype(context, node, "output_dtype") or scale.dtype
+    if x.dtype.kind not in ("int", "uint") or {scale.dtype.kind, to.kind} != {"float"}:
+        raise context.malformed(f"{x.type} by {scale.type} as {to}; expected integers as floats")
+    if zero is not None and zero.dtype != x.dtype:
+        raise context.malformed(f"the zero point is {zero.dtype}, what it is of {x.dtype}")
     levels = context.cast(x, scale.dtype)
     if zero is not None:
         zero = context.cast(_aligned(context, node, zero, x), scale.dtype)

@@ -6,8 +6,8 @@ the model is opened.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, UINT16, DType
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError
+from ftuner.frontends.onnx.files import ExternalData, content
 from ftuner.frontends.onnx.records import (
     Attribute,
     GraphRecord,
@@ -25,7 +27,7 @@ from ftuner.frontends.onnx.records import (
     TensorRecord,
 )
 from ftuner.graph.arrays import held_in, of_bfloat16
-from ftuner.graph.ir import Array
+from ftuner.graph.ir import MAX_RANK, Array
 
 if TYPE_CHECKING:
     import onnx
@@ -36,8 +38,6 @@ MAX_NESTING = 16
 """Graphs within graphs: what exporters write has three or four."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Elements of an attribute that is a list; longer data comes as tensors."""
-MAX_RANK = 64
-"""Axes that NumPy's arrays can have."""
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
@@ -53,7 +53,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
             "reading ONNX models needs onnx; install it with: pip install 'ftuner[onnx]'"
         )
     # Imported by name: most processes never read a model.
-    library = import_module("onnx")
+    library = import_undivided("onnx")
     if isinstance(source, library.ModelProto):
         return source, None
     folder = None
@@ -62,10 +62,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     elif isinstance(source, (str, Path)):
         path = Path(source)
         folder, what = path.parent, str(path)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise GraphError(f"cannot read {path}: {error.strerror or error}") from error
+        data = content(path)
     else:
         raise GraphError(
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
@@ -79,31 +76,6 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
     return model, folder
-
-
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its own functions written out where they are called.
-
-    Raises:
-        GraphError: functions that call themselves, or that cannot be written out.
-    """
-    if not model.functions:
-        return model
-    calls = {
-        (f.domain, f.name): {(n.domain, n.op_type) for n in nodes_of(f.node)}
-        for f in model.functions
-    }
-    while ready := [name for name, called in calls.items() if called.isdisjoint(calls)]:
-        for name in ready:
-            del calls[name]
-    if calls:
-        names = ", ".join(sorted(name for _, name in calls))
-        raise GraphError(f"functions of the model that call themselves: {names}")
-    try:
-        written: onnx.ModelProto = import_module("onnx.inliner").inline_local_functions(model)
-    except Exception as error:  # Raised by the C++ part of onnx.
-        raise GraphError(f"functions of the model cannot be written out: {error}") from error
-    return written
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
@@ -149,10 +121,10 @@ def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType
 
 class _Reader:
     def __init__(self, folder: Path | None, dtypes: Mapping[str, DType]) -> None:
-        self.folder = folder
+        self.data = None if folder is None else ExternalData(folder)
         self.dtypes = dtypes
-        self.library: Any = import_module("onnx")
-        self.arrays: Any = import_module("onnx.numpy_helper")
+        self.library: Any = import_undivided("onnx")
+        self.arrays: Any = import_undivided("onnx.numpy_helper")
 
     def graph(self, graph: onnx.GraphProto) -> GraphRecord:
         if graph.sparse_initializer:
@@ -254,34 +226,20 @@ class _Reader:
         """An array from a file beside the model."""
         entries = {text_of(e.key): text_of(e.value) for e in tensor.external_data}
         location = entries.get("location", "")
-        if self.folder is None:
+        if self.data is None:
             raise GraphError(
                 f"{what} is in the file {location!r}: give the path of the model, not its bytes"
             )
-        folder = self.folder.resolve()
-        try:
-            path = (folder / location).resolve()
-            inside = bool(location) and path.is_relative_to(folder) and path.is_file()
-        except (OSError, ValueError):
-            inside = False
-        if not inside or Path(location).is_absolute():
-            raise GraphError(f"{what}: no file {location!r} within {folder}")
-        count = 1
-        for extent in tensor.dims:
-            count *= extent
-        size = count * dtype.itemsize
+        size = math.prod(tensor.dims) * dtype.itemsize
         try:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", size))
         except ValueError as error:
             raise GraphError(f"{what}: {error}") from None
-        if offset < 0 or length != size or offset + length > path.stat().st_size:
-            raise GraphError(
-                f"{what}: {size} bytes wanted, {length} from byte {offset} of {location!r}, which "
-                f"has {path.stat().st_size}"
-            )
+        if length != size:
+            raise GraphError(f"{what}: {size} bytes wanted, {length} given of {location!r}")
         name = UINT16.name if dtype == BFLOAT16 else dtype.name
-        found = np.fromfile(path, np.dtype(name).newbyteorder("<"), count, offset=offset)
+        found = self.data.read(location, offset, size, what).view(np.dtype(name).newbyteorder("<"))
         found = found.astype(name, copy=False).reshape(tuple(tensor.dims))
         return of_bfloat16(found) if dtype == BFLOAT16 else found
 
@@ -292,7 +250,7 @@ def dtype_of(number: int, what: str, dtypes: Mapping[str, DType]) -> DType:
     Raises:
         GraphError: tensors of it are not supported, or there is none.
     """
-    names: Any = import_module("onnx").TensorProto.DataType
+    names: Any = import_undivided("onnx").TensorProto.DataType
     try:
         name = names.Name(number).lower()
     except ValueError:

@@ -12,8 +12,15 @@ from ftuner.graph.ir import Array
 MICROSOFT = "com.microsoft"
 """The domain of the operators that onnxruntime adds."""
 
+MAX_LABEL = 120
+"""Characters of a name in what messages call a node. Many messages have the label of one node."""
+
 Attribute = Union[int, float, str, "TensorRecord", "GraphRecord", tuple[Any, ...]]
 """Tuples are of integers, of floats or of strings."""
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= MAX_LABEL else f"{name[:MAX_LABEL]}..."
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +46,10 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """What messages call the node."""
+        op = shortened(self.op)
         if self.name:
-            return f"{self.op} node '{self.name}'"
-        return f"{self.op} node that gives '{next(filter(None, self.outputs), '')}'"
+            return f"{op} node '{shortened(self.name)}'"
+        return f"{op} node that gives '{shortened(next(filter(None, self.outputs), ''))}'"
 
     def __str__(self) -> str:
         op = f"{self.domain}.{self.op}" if self.domain else self.op

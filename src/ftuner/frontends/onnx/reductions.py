@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import BOOL, UINT8
+from ftuner.core.dtype import BOOL, GPU_TENSOR_DTYPES, UINT8
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
 
@@ -102,8 +103,10 @@ def _softmax(log: bool) -> Importer:
     return convert
 
 
-def _parameter(context: Context, value: Value, rank: int) -> Value:
+def _parameter(context: Context, value: Value, rank: int, whole: int) -> Value:
     """A scale or bias with as many axes as are normalised."""
+    if value.rank > whole:
+        raise context.malformed(f"a scale or bias {value.type} for {whole} axes")
     if value.rank > rank:
         return context.squeeze(value, range(value.rank - rank))
     return context.unsqueeze(value, range(rank - value.rank))
@@ -113,8 +116,26 @@ def _norm(
     context: Context, x: Value, parameters: Sequence[Value | None], axis: int, epsilon: float,
     rms: bool,
 ) -> Value:  # fmt: skip
-    given = [_parameter(context, p, x.rank - axis) for p in parameters if p is not None]
+    given = [_parameter(context, p, x.rank - axis, x.rank) for p in parameters if p is not None]
     return context.add("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
+
+
+def _epsilon(context: Context, node: NodeView, default: float) -> float:
+    """What is added to a mean square or variance before its root is taken."""
+    found = node.number("epsilon", default)
+    if found < 0:
+        raise context.malformed(f"epsilon is {found}; expected zero or more")
+    return found
+
+
+def _expect_stash(context: Context, node: NodeView) -> None:
+    """Raises GraphError unless the type that a norm says it computes in, which is left to it, is
+    one of floats."""
+    if node.has("stash_type"):
+        what = f"{context.builder.where}: attribute stash_type"
+        found = dtype_of(node.integer("stash_type"), what, GPU_TENSOR_DTYPES)
+        if found.kind != "float":
+            raise context.malformed(f"stash_type is {found}; expected floats")
 
 
 def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
@@ -137,8 +158,9 @@ def _statistics(
 
 def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
+    _expect_stash(context, node)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = node.number("epsilon", 1e-5)
+    epsilon = _epsilon(context, node, 1e-5)
     parameters = [node.input(1), node.optional(2)]
     result = _norm(context, x, parameters, axis, epsilon, rms=False)
     return [result, *_statistics(context, node, x, axis, epsilon)]
@@ -146,25 +168,43 @@ def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
+    _expect_stash(context, node)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = node.number("epsilon", 1e-5)
+    epsilon = _epsilon(context, node, 1e-5)
     result = _norm(context, x, [node.input(1)], axis, epsilon, rms=True)
     if not node.gives(1):
         return [result]
     return [result, _deviation(context, x, range(axis, x.rank), epsilon)]
 
 
+def _expect_row(context: Context, row: Value, x: Value) -> None:
+    """Demand that a scale or bias has a number for each element of the last axis."""
+    if row.rank != 1:
+        raise context.malformed(f"a scale or bias {row.type} for {x.type}")
+    context.builder.require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
+
+
 def _skip_norm(rms: bool) -> Importer:
     """The norm of a sum: of the input, what skipped the layer before, and maybe a bias."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        total = context.add("add", node.input(0), node.input(1))
+        x, skip = node.input(0), node.input(1)
+        what = f"{x.type} with a skipped {skip.type}"
+        if x.rank not in (2, 3) or not 2 <= skip.rank <= x.rank:
+            raise context.malformed(f"{what}; expected two axes or three each")
+        # One matrix may be skipped for the whole batch.
+        for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
+            context.builder.require(have, wanted, what)
+        total = context.add("add", x, context.fitting(skip, x, "a skipped"))
         bias = node.optional(3 if rms else 4)
+        parameters = [node.input(2), None if rms else node.optional(3)]
+        for row in (bias, *parameters):
+            if row is not None:
+                _expect_row(context, row, x)
         if bias is not None:
             total = context.add("add", total, bias)
         axis = total.rank - 1
-        epsilon = node.number("epsilon", 1e-5 if rms else 1e-12)
-        parameters = [node.input(2), None if rms else node.optional(3)]
+        epsilon = _epsilon(context, node, 1e-5 if rms else 1e-12)
         result = _norm(context, total, parameters, axis, epsilon, rms)
         if rms:
             if node.gives(1):
@@ -186,6 +226,10 @@ def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
     if x.rank < 2:
         raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
     given = [node.input(i) for i in range(1, 5)]
+    for v in given:
+        if v.rank != 1:
+            raise context.malformed(f"{v.type} for the channels of {x.type}; expected one axis")
+        context.builder.require(v.shape[0], x.shape[1], f"{v.type} for the channels of {x.type}")
     across = (1,) * (x.rank - 2)
     scale, bias, mean, variance = (
         context.reshape(context.cast(v, x.dtype), (*v.shape, *across)) for v in given
@@ -205,7 +249,7 @@ def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
                 "add", context.scaled(old, momentum), context.scaled(new, 1 - momentum)
             )
             running.append(context.cast(context.reshape(moved, value.shape), value.dtype))
-    root = context.add("sqrt", context.add_to(variance, node.number("epsilon", 1e-5)))
+    root = context.add("sqrt", context.add_to(variance, _epsilon(context, node, 1e-5)))
     normal = context.add("multiply", context.add("subtract", x, mean),
                          context.add("divide", scale, root))  # fmt: skip
     return [context.add("add", normal, bias), *running]

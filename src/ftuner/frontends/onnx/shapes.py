@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,9 +27,9 @@ def _size(context: Context, node: NodeView) -> Sequence[Value]:
 def _constant(context: Context, node: NodeView) -> Sequence[Value]:
     if node.has("value"):
         value = node.tensor("value")
-        return [context.builder.constant(value.array, value.dtype)]
+        return [context.builder.stored(value.array, value.dtype)]
     if node.has("value_float"):
-        return [context.builder.constant(np.float32(node.number("value_float")))]
+        return [context.builder.constant(np.float32(node.number("value_float", finite=False)))]
     if node.has("value_int"):
         return [context.builder.constant(np.int64(node.integer("value_int")))]
     if node.has("value_ints"):
@@ -84,7 +85,12 @@ def _given_axes(context: Context, node: NodeView) -> tuple[int, ...] | None:
     if node.opset < 13:
         return node.integers("axes") if node.has("axes") else None
     given = node.optional(1)
-    return None if given is None else context.integers_of(given, "the axes")
+    if given is None:
+        return None
+    # Of Unsqueeze, one axis may be a scalar.
+    scalar = given.rank == 0 and node.record.op == "Unsqueeze"
+    what = "the axes"
+    return (context.integer_of(given, what),) if scalar else context.integers_of(given, what)
 
 
 def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
@@ -160,7 +166,7 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
     widths: Shape
     if node.opset < 11:
         widths = node.integers("pads")
-        fill = context.scalar(node.number("value", 0.0), x.dtype)
+        fill = context.scalar(node.number("value", 0.0, finite=False), x.dtype)
     else:
         widths = context.dims_of(node.input(1), "the padding")
         fill = node.optional(2)
@@ -189,9 +195,10 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(f"a range from {start.type} to {limit.type} by {delta.type}")
     if start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
-        if step == 0 or not np.isfinite([first, last, step]).all():
+        steps = float(last - first) / float(step) if step else math.nan
+        if not math.isfinite(steps):
             raise context.malformed(f"a range from {first} to {last} by {step}")
-        extent: Dim = max(int(np.ceil((last - first) / step)), 0)
+        extent: Dim = max(math.ceil(steps), 0)
     else:
         begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
         width = context.integer_of(delta, "the step")

@@ -20,7 +20,8 @@ Types = Sequence[TensorType]
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """q (..., s, d), k (..., d, t), v (..., t, e), and a mask that broadcasts to (..., s, t): an
-    addend, or booleans that say which scores count. Batch axes of k and v are those of q or one.
+    addend, or booleans that say which scores count; it adds no elements to an axis of the scores.
+    Batch axes of k and v are those of q or one.
     Attributes are the fields of `Weighting`."""
     q, k, v, *mask = types
     addends = [m for m in mask if m.dtype != BOOL]
@@ -36,7 +37,9 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     require(k.shape[-1], v.shape[-2], "attention: k and v")
     scores = (*q.shape[:-1], k.shape[-1])
     for m in mask:
-        broadcast_shape([scores, m.shape], require, "attention: mask")
+        what = f"attention: mask {m} of scores {TensorType(q.dtype, scores)}"
+        for x, y in zip(broadcast_shape([scores, m.shape], require, what), scores, strict=True):
+            require(x, y, what)
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 

@@ -11,7 +11,16 @@ from ftuner.core.definition import Index, Nest, Writer
 from ftuner.core.dtype import INT32, INT64, DType
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    expect_axis,
+    expect_elements,
+    expect_within,
+    injective,
+    load,
+)
 
 Types = Sequence[TensorType]
 _INDEX_DTYPES = (INT32, INT64)
@@ -31,7 +40,9 @@ def checked(writer: Writer, index: int, extent: int, attributes: Attributes) -> 
 def _infer_gather(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices = types
     expect_indices(indices.dtype, "gather")
-    axis = attributes["axis"]
+    axis, what = attributes["axis"], f"gather of {x} at {indices}"
+    expect_axis(x, axis, what)
+    expect_elements(require, indices.shape, x.shape[axis], f"{what}: no element along axis {axis}")
     return (TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :]),)
 
 
@@ -53,9 +64,25 @@ def _infer_gather_elements(
 ) -> tuple[TensorType]:
     x, indices = types
     expect_indices(indices.dtype, "gather_elements")
-    if x.rank != indices.rank:
-        raise ShapeError(f"gather_elements of {x} at {indices}")
+    what = f"gather_elements of {x} at {indices}"
+    expect_covered(x, indices, attributes["axis"], require, what)
     return (TensorType(x.dtype, indices.shape),)
+
+
+def expect_covered(
+    x: TensorType, indices: TensorType, axis: int, require: Require, what: str
+) -> None:
+    """Demand that each index names an element of `x` once its own is put in place of the one along
+    `axis`: along the other axes there are no more indices than elements."""
+    if x.rank != indices.rank:
+        raise ShapeError(f"{what}: {indices.rank} axes of indices for {x.rank}")
+    expect_axis(x, axis, what)
+    for i, (count, extent) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if i != axis:
+            expect_within(
+                require, count, extent, f"{what}: more indices than elements along axis {i}"
+            )
+    expect_elements(require, indices.shape, x.shape[axis], f"{what}: no element along axis {axis}")
 
 
 def _define_gather_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
@@ -71,7 +98,7 @@ def _define_gather_elements(types: Types, attributes: Attributes, results: Types
 
 
 def _reference_gather_elements(x: Any, indices: Any, axis: int, node: str = "") -> Any:
-    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij"))
+    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij", sparse=True))
     grid[axis] = indices
     return x[tuple(grid)]
 
@@ -79,10 +106,16 @@ def _reference_gather_elements(x: Any, indices: Any, axis: int, node: str = "") 
 def _infer_gather_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices = types
     expect_indices(indices.dtype, "gather_nd")
-    batch, depth = attributes["batch_dims"], indices.shape[-1]
-    if not isinstance(depth, int) or batch + depth > x.rank:
-        raise ShapeError(f"gather_nd of {x} at {indices} with {batch} batch axes")
-    return (TensorType(x.dtype, indices.shape[:-1] + x.shape[batch + depth :]),)
+    batch, depth = attributes["batch_dims"], indices.shape[-1] if indices.rank else None
+    what = f"gather_nd of {x} at {indices} with {batch} batch axes"
+    if not isinstance(depth, int) or batch + depth > x.rank or not 0 <= batch < indices.rank:
+        raise ShapeError(what)
+    for have, wanted in zip(indices.shape[:batch], x.shape[:batch], strict=True):
+        require(have, wanted, what)
+    count = indices.shape[:-1]
+    for axis in range(batch, batch + depth):
+        expect_elements(require, count, x.shape[axis], f"{what}: no element along axis {axis}")
+    return (TensorType(x.dtype, count + x.shape[batch + depth :]),)
 
 
 def _define_gather_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
@@ -105,8 +138,11 @@ def _define_gather_nd(types: Types, attributes: Attributes, results: Types) -> N
 def _reference_gather_nd(x: Any, indices: Any, batch_dims: int, node: str = "") -> Any:
     depth = indices.shape[-1]
     shape = indices.shape[:-1] + x.shape[batch_dims + depth :]
-    grid = np.meshgrid(*[np.arange(n) for n in indices.shape[:-1]], indexing="ij")
-    at = tuple(grid[:batch_dims]) + tuple(indices[..., i] for i in range(depth))
+    whole = indices.shape[:-1]
+    grid = np.meshgrid(*[np.arange(n) for n in whole], indexing="ij", sparse=True)
+    at = tuple(np.broadcast_to(g, whole) for g in grid[:batch_dims]) + tuple(
+        indices[..., i] for i in range(depth)
+    )
     return x[at].reshape(shape)
 
 

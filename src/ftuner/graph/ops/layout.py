@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ftuner.core.definition import Index, Nest, Writer
-from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product
+from ftuner.core.dim import Dim, ceil_quotient, least_value, maximum, minimum, product
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, injective, load, same_dtype
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    expect_elements,
+    injective,
+    load,
+    same_dtype,
+)
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 
 Types = Sequence[TensorType]
@@ -66,7 +74,6 @@ def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tupl
         last = start + (count - 1) * step
         low, high = (start, last) if step > 0 else (last, start)
         what = f"slice {x}: {count} of {extent} from {start} by {step}"
-        require(maximum(-count, 0), 0, what)
         # What no element is read from lies nowhere.
         some = minimum(count, 1)
         require(some * maximum(-low, 0), 0, what)
@@ -116,13 +123,51 @@ def _reference_concat(*arrays: Any, axis: int) -> Any:
 _PAD_MODES = ("constant", "edge", "reflect", "wrap")
 
 
+class _Padding(NamedTuple):
+    """What is done to one axis."""
+
+    extent: Dim
+    before: Dim
+    after: Dim
+
+    @property
+    def total(self) -> Dim:
+        """The extent of the result."""
+        return self.before + self.extent + self.after
+
+    @property
+    def left(self) -> Dim:
+        """Elements of the operand that negative widths do not cut away; negative if they cut more
+        than there are."""
+        return self.extent + minimum(self.before, 0) + minimum(self.after, 0)
+
+    @property
+    def may_be_empty(self) -> bool:
+        least = least_value(self.extent)
+        return least is None or least < 1
+
+
+def _paddings(x: TensorType, attributes: Attributes) -> list[_Padding]:
+    pairs = zip(attributes["before"], attributes["after"], strict=True)
+    return [_Padding(n, *pair) for n, pair in zip(x.shape, pairs, strict=True)]
+
+
 def _infer_pad(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    if attributes["mode"] not in _PAD_MODES:
-        raise GraphError(f"pad mode {attributes['mode']!r}; expected one of {_PAD_MODES}")
-    same_dtype(types, "pad")
-    before, after = attributes["before"], attributes["after"]
-    shape = tuple(b + n + a for b, n, a in zip(before, types[0].shape, after, strict=True))
-    return (TensorType(types[0].dtype, shape),)
+    x, *fill = types
+    before, after, mode = (attributes[name] for name in ("before", "after", "mode"))
+    if mode not in _PAD_MODES:
+        raise GraphError(f"pad mode {mode!r}; expected one of {_PAD_MODES}")
+    if not len(before) == len(after) == x.rank:
+        raise ShapeError(f"pad {x} by {list(before)} and {list(after)}")
+    if len(fill) != (mode == "constant") or any(t.rank or t.dtype != x.dtype for t in fill):
+        raise GraphError(f"pad {x} in mode {mode!r} with {', '.join(map(str, fill)) or 'nothing'}")
+    paddings = _paddings(x, attributes)
+    if mode != "constant":
+        for axis, p in enumerate(paddings):
+            if (p.before, p.after) != (0, 0):
+                what = f"pad {x} by {p.before} and {p.after} along axis {axis}, mode {mode!r}"
+                expect_elements(require, (p.total,), p.left, f"{what}: no element to repeat")
+    return (TensorType(x.dtype, tuple(p.total for p in paddings)),)
 
 
 def _clipped(writer: Writer, position: int, extent: int) -> int:
@@ -132,41 +177,53 @@ def _clipped(writer: Writer, position: int, extent: int) -> int:
     return writer.step("maximum", INT64, low, writer.integer(0))
 
 
+def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
+    """The position of the element that is repeated at an index of the result."""
+    # Negative widths cut first, as slices would; what is left is repeated.
+    first = maximum(-padding.before, 0)
+    position = writer.subtract(index, writer.integer(maximum(padding.before, 0)))
+    n = writer.integer(padding.left)
+    if mode == "edge":
+        found = _clipped(writer, position, n)
+    elif mode == "wrap":
+        found = writer.step("remainder", INT64, position, n)
+    else:
+        # There and back again: twice the axis without its two ends.
+        period = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
+        period = writer.step("maximum", INT64, period, writer.integer(1))
+        there = writer.step("remainder", INT64, position, period)
+        back = writer.subtract(period, there)
+        found = writer.step("minimum", INT64, there, back)
+    return writer.add(writer.integer(first), found)
+
+
 def _define_pad(types: Types, attributes: Attributes, results: Types) -> Nest:
-    x = types[0]
+    mode = attributes["mode"]
+    paddings = _paddings(types[0], attributes)
+    padded = [(p.before, p.after) != (0, 0) for p in paddings]
+    absent = any(p.may_be_empty for p, other in zip(paddings, padded, strict=True) if other)
 
     def body(writer: Writer, index: Index) -> int:
         inside = None
         at = []
-        for i, extent, before, after in zip(
-            index, x.shape, attributes["before"], attributes["after"], strict=True
-        ):
-            if before == 0 and after == 0:
+        for i, padding, other in zip(index, paddings, padded, strict=True):
+            if not other:
                 at.append(i)
                 continue
-            n = writer.integer(extent)
-            position = writer.subtract(i, writer.integer(before))
-            if attributes["mode"] == "constant":
-                low = writer.compare("less_equal", writer.integer(0), position)
-                high = writer.compare("less", position, n)
-                both = writer.step("logical_and", BOOL, low, high)
-                inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
-                at.append(_clipped(writer, position, n))
-            elif attributes["mode"] == "edge":
-                at.append(_clipped(writer, position, n))
-            elif attributes["mode"] == "wrap":
-                at.append(writer.step("remainder", INT64, position, n))
-            else:
-                # There and back again: twice the axis without its two ends.
-                period = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
-                period = writer.step("maximum", INT64, period, writer.integer(1))
-                there = writer.step("remainder", INT64, position, period)
-                back = writer.subtract(period, there)
-                at.append(writer.step("minimum", INT64, there, back))
+            if mode != "constant":
+                at.append(_repeated(writer, i, padding, mode))
+                continue
+            n = writer.integer(padding.extent)
+            position = writer.subtract(i, writer.integer(padding.before))
+            low = writer.compare("less_equal", writer.integer(0), position)
+            high = writer.compare("less", position, n)
+            both = writer.step("logical_and", BOOL, low, high)
+            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+            at.append(_clipped(writer, position, n))
         value = load(writer, types, 0, at)
         if inside is None:
             return value
-        return writer.where(inside, value, load(writer, types, 1, ()))
+        return writer.where(inside, value, load(writer, types, 1, ()), absent)
 
     return injective(types, results[0], body)
 
@@ -175,12 +232,22 @@ def _reference_pad(
     x: Any, *value: Any, before: tuple[int, ...], after: tuple[int, ...], mode: str
 ) -> Any:
     widths = list(zip(before, after, strict=True))
+    if mode == "constant":
+        result = np.full([b + n + a for n, (b, a) in zip(x.shape, widths, strict=True)], *value)
+        # Where the operand and the result meet, if they do.
+        pairs = list(zip(x.shape, result.shape, before, strict=True))
+        target = tuple(slice(max(b, 0), max(b + n, 0)) for n, _, b in pairs)
+        source = tuple(slice(max(-b, 0), max(total - b, 0)) for _, total, b in pairs)
+        result[target] = x[source]
+        return result
     # Negative widths cut.
     axes = zip(x.shape, widths, strict=True)
     cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in axes)
     widths = [(max(b, 0), max(a, 0)) for b, a in widths]
-    if mode == "constant":
-        return np.pad(x[cut], widths, constant_values=value[0] if value else 0)
+    if 0 in x[cut].shape:
+        return np.empty(
+            [b + n + a for n, (b, a) in zip(x[cut].shape, widths, strict=True)], x.dtype
+        )
     return np.pad(x[cut], widths, mode=mode)  # type: ignore[call-overload]
 
 

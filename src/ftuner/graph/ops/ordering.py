@@ -8,24 +8,27 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.definition import Nest, Stage, Store, Writer
-from ftuner.core.dim import minimum, symbol
+from ftuner.core.dim import symbol
 from ftuner.core.dtype import INT64
-from ftuner.errors import GraphError, ShapeError
+from ftuner.errors import GraphError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    contiguous,
+    expect_axis,
+    expect_within,
+    load,
+)
 
 Types = Sequence[TensorType]
-
-
-def _expect_axis(type_: TensorType, axis: int, what: str) -> None:
-    if not 0 <= axis < type_.rank:
-        raise ShapeError(f"{what} along axis {axis} of {type_}")
 
 
 def _infer_cumulative_sum(
     types: Types, attributes: Attributes, require: Require
 ) -> tuple[TensorType]:
-    _expect_axis(types[0], attributes["axis"], "cumulative_sum")
+    expect_axis(types[0], attributes["axis"], "cumulative_sum")
     if types[0].dtype.kind == "bool":
         raise GraphError(f"cumulative_sum of {types[0]}")
     return (types[0],)
@@ -63,10 +66,10 @@ def _infer_top_k(
     types: Types, attributes: Attributes, require: Require
 ) -> tuple[TensorType, TensorType]:
     x, axis, k = types[0], attributes["axis"], attributes["k"]
-    _expect_axis(x, axis, "top_k")
+    expect_axis(x, axis, "top_k")
     if x.dtype.kind == "bool":
         raise GraphError(f"top_k of {x}")
-    require(minimum(k, x.shape[axis]), k, f"top_k of {x} with k = {k}")
+    expect_within(require, k, x.shape[axis], f"top_k of {x} with k = {k}")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return (TensorType(x.dtype, shape), TensorType(INT64, shape))
 
@@ -87,7 +90,10 @@ def _infer_non_zero(types: Types, attributes: Attributes, require: Require) -> t
 
 
 def _reference_non_zero(x: Any, count: str) -> Any:
-    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+    x = np.asarray(x)
+    # A scalar has one element and no index, as ONNX says, where NumPy would give it one.
+    found = np.array(np.atleast_1d(x).nonzero(), np.int64)
+    return found[: x.ndim]
 
 
 ORDERING = (

@@ -10,22 +10,38 @@ import numpy as np
 from ftuner.core.definition import Index, Nest, Writer
 from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum, shares_symbols
 from ftuner.core.dtype import BOOL, DType
-from ftuner.core.scalar import SCALAR_FUNCTIONS
-from ftuner.errors import GraphError
+from ftuner.core.scalar import SCALAR_FUNCTIONS, neutral
+from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, injective, load
 
+MAX_BROADCAST = 64
+"""Different extents, unknown before run time, that are broadcast with each other along one axis."""
+
 
 def _parts(extent: Dim) -> tuple[Dim, ...]:
-    """The extents of which the largest is meant."""
-    if not isinstance(extent, int) and len(extent.terms) == 1:
-        (atoms, coefficient), *_ = extent.terms
-        if coefficient == 1 and len(atoms) == 1:
-            (atom,) = atoms
-            if isinstance(atom, Atom) and atom.kind == "broadcast":
-                return _parts(atom.x) + _parts(atom.y)
-    return (extent,)
+    """The extents that were broadcast to give another."""
+    found: list[Dim] = []
+    left = [extent]
+    while left:
+        part = left.pop()
+        atom = _broadcast_of(part)
+        if atom is None:
+            found.append(part)
+        else:
+            left += (atom.y, atom.x)
+    return tuple(found)
+
+
+def _broadcast_of(extent: Dim) -> Atom | None:
+    """The broadcast that an extent is."""
+    if isinstance(extent, int) or len(extent.terms) > 1:
+        return None
+    ((atoms, coefficient),) = extent.terms
+    atom = atoms[0]
+    alone = coefficient == 1 and len(atoms) == 1
+    return atom if alone and isinstance(atom, Atom) and atom.kind == "broadcast" else None
 
 
 def _holds(whole: Dim, extent: Dim) -> bool:
@@ -42,8 +58,14 @@ def _together(x: Dim, y: Dim, require: Require, what: str) -> Dim:
     parts = _parts(x)
     several = len(parts) > 1 or len(_parts(y)) > 1
     require(x, y, what, several or not shares_symbols(x, y))
-    for part in _parts(y):
-        x = x if part in parts else broadcast(x, part)
+    others = [part for part in _parts(y) if part not in parts]
+    if len(parts) + len(others) > MAX_BROADCAST:
+        raise ShapeError(
+            f"{what}: more than {MAX_BROADCAST} different extents that are unknown before run time "
+            "are broadcast along one axis; give the axes that agree one name"
+        )
+    for part in others:
+        x = broadcast(x, part)
     return x
 
 
@@ -141,8 +163,17 @@ def _infer_cast(
 
 
 def _reference_cast(x: Any, to: DType) -> Any:
-    with np.errstate(all="ignore"):
-        return np.asarray(x).astype(held_in(to))
+    """Floats that no integer of the type is equal to give the nearest towards zero, NaN zero: what
+    C and NumPy leave open."""
+    x = np.asarray(x)
+    if x.dtype.kind != "f" or to.kind not in ("int", "uint"):
+        with np.errstate(all="ignore"):
+            return x.astype(held_in(to))
+    least, most = int(neutral("maximum", to)), int(neutral("minimum", to))
+    # Powers of two, which every format of floats has.
+    below, above = x < float(least), x >= float(most + 1)
+    inside = np.where(below | above | np.isnan(x), 0, x).astype(to.name)
+    return np.where(above, most, np.where(below, least, inside)).astype(to.name)
 
 
 def _define_cast(

@@ -12,7 +12,16 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load, reduction
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    contiguous,
+    expect_axis,
+    expect_elements,
+    load,
+    reduction,
+)
 
 Types = Sequence[TensorType]
 KINDS: Mapping[str, Callable[..., Any]] = {
@@ -62,7 +71,13 @@ def _reference_reduce(x: Any, kind: str, axes: tuple[int, ...]) -> Any:
 
 
 def _infer_arg(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    return (TensorType(INT64, _split(types[0].shape, (attributes["axis"],))[0]),)
+    x, axis, kind = types[0], attributes["axis"], attributes["kind"]
+    expect_axis(x, axis, kind)
+    if x.dtype.kind == "bool":
+        raise GraphError(f"{kind} of {x}")
+    kept, (extent,) = _split(x.shape, (axis,))
+    expect_elements(require, kept, extent, f"{kind} of {x} along axis {axis}: there is no element")
+    return (TensorType(INT64, kept),)
 
 
 def _define_arg(types: Types, attributes: Attributes, results: Types) -> Nest:
@@ -77,6 +92,8 @@ def _define_arg(types: Types, attributes: Attributes, results: Types) -> Nest:
 
 def _reference_arg(x: Any, kind: str, axis: int, last: bool) -> Any:
     find = np.argmax if kind == "argmax" else np.argmin
+    if x.size == 0:
+        return np.zeros(np.delete(x.shape, axis), np.int64)
     if last:
         return x.shape[axis] - 1 - find(np.flip(x, axis), axis)
     return find(x, axis)

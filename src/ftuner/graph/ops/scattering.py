@@ -10,8 +10,15 @@ import numpy as np
 from ftuner.core.definition import Nest, Store, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, contiguous, load
-from ftuner.graph.ops.indexing import checked, expect_indices
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    contiguous,
+    expect_elements,
+    load,
+)
+from ftuner.graph.ops.indexing import checked, expect_covered, expect_indices
 
 Types = Sequence[TensorType]
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
@@ -33,10 +40,12 @@ def _infer_scatter_elements(
 ) -> tuple[TensorType]:
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_elements")
-    if not x.rank == indices.rank == updates.rank:
-        raise ShapeError(f"scatter_elements of {updates} at {indices} into {x}")
+    what = f"scatter_elements of {updates} at {indices} into {x}"
+    if indices.rank != updates.rank:
+        raise ShapeError(what)
     for have, wanted in zip(updates.shape, indices.shape, strict=True):
-        require(have, wanted, f"scatter_elements of {updates} at {indices}")
+        require(have, wanted, what)
+    expect_covered(x, indices, attributes["axis"], require, what)
     return (x,)
 
 
@@ -52,7 +61,7 @@ def _scatter(x: Any, at: tuple[Any, ...], updates: Any, kind: str) -> Any:
 def _reference_scatter_elements(
     x: Any, indices: Any, updates: Any, axis: int, kind: str, node: str = ""
 ) -> Any:
-    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij"))
+    grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij", sparse=True))
     grid[axis] = indices
     return _scatter(x, tuple(grid), updates, kind)
 
@@ -95,13 +104,18 @@ def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) ->
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_nd")
     depth = indices.shape[-1] if indices.rank else None
+    what = f"scatter_nd of {updates} at {indices} into {x}"
     if not isinstance(depth, int) or depth > x.rank:
-        raise ShapeError(f"scatter_nd at {indices} into {x}")
+        raise ShapeError(what)
     wanted = indices.shape[:-1] + x.shape[depth:]
     if len(wanted) != updates.rank:
-        raise ShapeError(f"scatter_nd of {updates} at {indices} into {x}")
+        raise ShapeError(what)
     for have, extent in zip(updates.shape, wanted, strict=True):
-        require(have, extent, f"scatter_nd of {updates} at {indices} into {x}")
+        require(have, extent, what)
+    for axis, extent in enumerate(x.shape[:depth]):
+        expect_elements(
+            require, indices.shape[:-1], extent, f"{what}: no element along axis {axis}"
+        )
     return (x,)
 
 

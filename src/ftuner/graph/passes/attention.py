@@ -23,6 +23,10 @@ MAX_MASKS = 4
 """Between a product and its softmax; there is a kernel for a limit and one mask."""
 
 
+MAX_VIEWS = 8
+"""Between a mask and where it is added."""
+
+
 @dataclass(frozen=True)
 class _Scores:
     """What a softmax is of: a product, scaled, and what is to be seen of it."""
@@ -167,10 +171,11 @@ class _Recognition:
             behind = float(array[array != 0].max(initial=-math.inf))
             return None if offset is None else (Seen(offset), behind)
         place, axes = addend, addend.shape[-2:]
-        view = self._view(place)
-        while view is not None and view.inputs[0].shape[-2:] == axes:
-            place = view.inputs[0]
+        for _ in range(MAX_VIEWS):
             view = self._view(place)
+            if view is None or view.inputs[0].shape[-2:] != axes:
+                break
+            place = view.inputs[0]
         choice = self.masks.choice(place)
         if choice is None or 0 not in (choice.first, choice.second):
             return None

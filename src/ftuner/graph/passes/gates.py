@@ -15,6 +15,10 @@ MAX_DEPTH = 8
 """Nodes between x and a polynomial of it; what is longer is none of an activation's."""
 
 
+MAX_PRODUCTS = 8
+"""Between a gate and the end of its activation."""
+
+
 def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, float]]:
     """What a gate is multiplied by: nodes that give `number * x * gate`, as (node, x, number).
 
@@ -23,7 +27,7 @@ def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, floa
     """
     value, number = gate, 1.0
     gated_values: list[tuple[Value, float]] = []
-    while True:
+    for _ in range(MAX_PRODUCTS):
         node = around.only_consumer(value)
         if node is None or node.op not in ("multiply", "divide"):
             return

@@ -10,6 +10,9 @@ from ftuner.core.dtype import INT8
 from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
+MAX_DEPTH = 8
+"""Nodes between integers and a product: exporters write up to four."""
+
 
 class _Levels(NamedTuple):
     """A matrix as integers times a scale that broadcasts to it."""
@@ -23,24 +26,35 @@ def keep_int8_weights(graph: Graph) -> Graph:
     """`x @ ((widened - zero) * scale)` becomes `(x @ integers) * scale`, where the scale is one for
     the weight or one for each column, and the integers without their zero point fit 8 bits."""
     around = Surroundings(graph)
+    weights: dict[Value, tuple[Value, Value] | None] = {}
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
         if node.op != "matmul" or 0 in node.inputs[0].shape:
             continue
-        levels = _levels(around, node.inputs[1])
-        if levels is None or not _fits(levels):
+        b, result = node.inputs[1], node.output
+        if b not in weights:
+            weights[b] = _weight(around, b)
+        found = weights[b]
+        if found is None:
             continue
-        integers, scale = levels
-        result = node.output
-        weight = constant(f"{result.name}_int8", INT8, integers)
-        row = np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
-        factor = constant(f"{result.name}_scale", result.dtype, row)
+        weight, factor = found
         product = made("int8_matmul", [node.inputs[0], weight], result.type, f"{result.name}_raw")
         scaled = made("multiply", [product.output, factor], result.type, f"{result.name}_scaled")
         places[node] = [product, scaled]
         same[result] = scaled.output
     return rewritten(graph, places, same)
+
+
+def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
+    """A matrix as a weight of 8-bit integers and the scale of its columns, if it is one."""
+    levels = _levels(around, value, MAX_DEPTH)
+    if levels is None or not _fits(levels):
+        return None
+    integers, scale = levels
+    row = np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
+    weight = constant(f"{value.name}_int8", INT8, integers)
+    return weight, constant(f"{value.name}_scale", value.dtype, row)
 
 
 def _fits(levels: _Levels) -> bool:
@@ -49,8 +63,11 @@ def _fits(levels: _Levels) -> bool:
     return levels.scale.shape[0] == 1 and bool(limits.min <= low and high <= limits.max)
 
 
-def _levels(around: Surroundings, value: Value) -> _Levels | None:
-    """What a matrix is made of, if it is widened, shifted, scaled and transposed integers."""
+def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:
+    """What a matrix is made of, if it is widened, shifted, scaled and transposed integers, by up to
+    `depth` nodes."""
+    if not depth:
+        return None
     cast = around.producer(value, "cast")
     if cast is not None:
         array = cast.inputs[0].constant
@@ -60,23 +77,25 @@ def _levels(around: Surroundings, value: Value) -> _Levels | None:
         return _Levels(array.astype(np.int16), np.ones((1, 1)))
     transpose = around.producer(value, "transpose")
     if transpose is not None:
-        found = _levels(around, transpose.inputs[0])
+        found = _levels(around, transpose.inputs[0], depth - 1)
         turned = tuple(transpose.attributes["perm"]) == (1, 0)
         return _Levels(found.integers.T, found.scale.T) if found and turned else None
     subtract = around.producer(value, "subtract")
     if subtract is not None:
-        return _shifted(_levels(around, subtract.inputs[0]), subtract.inputs[1].constant)
+        return _shifted(_levels(around, subtract.inputs[0], depth - 1), subtract.inputs[1].constant)
     multiply = around.producer(value, "multiply")
     if multiply is not None:
         for x, other in (multiply.inputs, multiply.inputs[::-1]):
             if other.constant is not None:
-                return _scaled(_levels(around, x), other.constant)
+                return _scaled(_levels(around, x, depth - 1), other.constant)
     return None
 
 
 def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
     """Less a zero point, which is subtracted before anything is scaled."""
-    if levels is None or zero is None or zero.ndim > 2 or np.any(levels.scale != 1):
+    if levels is None or zero is None or np.any(levels.scale != 1):
+        return None
+    if not _broadcasts(zero, levels.integers):
         return None
     whole = zero.astype(np.int16)
     if np.any(whole != zero) or np.any(np.abs(zero) > np.iinfo(np.uint8).max):
@@ -85,6 +104,15 @@ def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
 
 
 def _scaled(levels: _Levels | None, factor: Array) -> _Levels | None:
-    if levels is None or factor.ndim > 2 or not np.all(np.isfinite(factor)):
+    if levels is None or not _broadcasts(factor, levels.integers):
+        return None
+    # A number for each row and column is no scale.
+    lines = np.broadcast_shapes(levels.scale.shape, factor.shape)
+    if 1 not in lines or not np.all(np.isfinite(factor)):
         return None
     return levels._replace(scale=levels.scale * factor)
+
+
+def _broadcasts(array: Array, integers: Array) -> bool:
+    """Whether a matrix stays as large with an operand."""
+    return np.broadcast_shapes(array.shape, integers.shape) == integers.shape

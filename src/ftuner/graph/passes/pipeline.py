@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, Node
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.constants import fold_constants
@@ -43,8 +43,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 def optimised(graph: Graph) -> Graph:
     """The graph after all passes, each of which leaves it valid."""
-    verify(graph)
+    typed: set[Node] = set()
+    verify(graph, typed)
     for apply in PASSES:
         graph = apply(graph)
-        verify(graph)
+        verify(graph, typed)
     return graph

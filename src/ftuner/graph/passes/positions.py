@@ -50,8 +50,12 @@ class Masks:
     """What masks of a graph show, gathered in one walk."""
 
     def __init__(self, graph: Graph) -> None:
-        self._linear: dict[Value, Linear] = {}
+        self._linear: dict[Value, Linear | None] = {}
         self._uniform: dict[Value, float] = {}
+        self._constants: dict[Value, float | None] = {}
+        """The number that all elements of a constant are."""
+        self._triangles: dict[tuple[Value, bool], int | None] = {}
+        """Of constants, by whether they show or hide."""
         self._choices: dict[Value, Choice] = {}
         self._seen: dict[tuple[Value, bool], Seen] = {}
         for node in graph.nodes:
@@ -79,10 +83,9 @@ class Masks:
         array = value.constant
         if array is None:
             return self._uniform.get(value)
-        if not array.size:
-            return None
-        first = array.reshape(-1)[0]
-        return float(first) if np.all(array == first) else None
+        if value not in self._constants:
+            self._constants[value] = _uniform_array(array)
+        return self._constants[value]
 
     def choice(self, value: Value) -> Choice | None:
         """What a tensor of two numbers is chosen by."""
@@ -93,7 +96,10 @@ class Masks:
         if self.uniform(mask) == shown:
             return Seen()
         if mask.constant is not None and mask.rank > 1:
-            offset = triangle_of(mask.constant == shown)
+            key = mask, shown
+            if key not in self._triangles:
+                self._triangles[key] = triangle_of(mask.constant == shown)
+            offset = self._triangles[key]
             if offset is not None:
                 return Seen(offset)
         return self._seen.get((mask, shown), Seen(None, (mask,)) if shown else None)
@@ -201,9 +207,9 @@ class Masks:
         """A tensor of integers as positions along its axes."""
         if value.dtype.kind != "int":
             return None
-        return (
-            _linear_array(value.constant) if value.constant is not None else self._linear.get(value)
-        )
+        if value.constant is not None and value not in self._linear:
+            self._linear[value] = _linear_array(value.constant)
+        return self._linear.get(value)
 
     def _together(self, node: Node) -> Iterator[Linear | None]:
         """Both operands, if neither is broadcast but from one element."""
@@ -226,6 +232,11 @@ class Masks:
         x = self._position(node.inputs[0]) if node.inputs else None
         rule = _VIEWS.get(node.op)
         return None if x is None or rule is None else rule(node, x)
+
+
+def _uniform_array(array: Array) -> float | None:
+    first = array.reshape(-1)[0] if array.size else None
+    return None if first is None or not np.all(array == first) else float(first)
 
 
 def triangle_of(shown: Array) -> int | None:

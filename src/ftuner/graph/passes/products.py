@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import DType
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+
+MAX_COPIED_BYTES = 16 << 10
+"""Of a constant that several groups may copy: the bias of a layer, but no weight."""
 
 
 class _Member(NamedTuple):
@@ -34,23 +39,62 @@ def merge_products(graph: Graph) -> Graph:
     """Query, key and value of attention, gate and up of a gated layer: weights side by side.
 
     Each product is followed by a multiplication with a constant row, by the addition of one, by
-    both, or by neither. The results become slices of one.
+    both, or by neither. The results become slices of one. Groups of products that read the same
+    weights share them side by side, too; a weight that different groups read stays alone, because
+    each would make a copy of it.
     """
     around = Surroundings(graph)
-    members: dict[Value, list[_Member]] = {}
+    members: dict[tuple[Value, object], list[_Member]] = {}
     for node in graph.nodes:
         if _has_weight(node) and node.inputs[0].constant is None:
-            members.setdefault(node.inputs[0], []).append(_member(around, node))
+            member = _member(around, node)
+            members.setdefault((node.inputs[0], member.form), []).append(member)
+    groups = [(x, group) for (x, _), group in members.items() if len(group) > 1]
+    joined = _Joined([_arrays(group) for _, group in groups])
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
-    for x, found in members.items():
-        groups: dict[tuple[str, str, bool, bool], list[_Member]] = {}
-        for member in found:
-            groups.setdefault(member.form, []).append(member)
-        for group in groups.values():
-            if len(group) > 1:
-                _merge(x, group, places, same)
+    for x, group in groups:
+        if all(map(joined.may, _arrays(group))):
+            _merge(x, group, joined, places, same)
     return rewritten(graph, places, same)
+
+
+class _Joined:
+    """Constants side by side, each combination once."""
+
+    def __init__(self, wanted: Iterable[Sequence[Sequence[Array]]]) -> None:
+        self._combinations: dict[int, set[tuple[int, ...]]] = {}
+        """Those that each array is in, by their identities: the graph holds all of them."""
+        self._made: dict[tuple[int, ...], Value] = {}
+        for arrays in (arrays for kinds in wanted for arrays in kinds):
+            key = tuple(map(id, arrays))
+            for array in arrays:
+                self._combinations.setdefault(id(array), set()).add(key)
+
+    def may(self, arrays: Sequence[Array]) -> bool:
+        """Whether no other combination has one of the arrays, unless it is small."""
+        large = (a for a in arrays if a.nbytes > MAX_COPIED_BYTES)
+        return all(len(self._combinations[id(array)]) == 1 for array in large)
+
+    def value(self, name: str, dtype: DType, arrays: Sequence[Array]) -> Value:
+        """The arrays side by side along their last axis."""
+        key = tuple(map(id, arrays))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = constant(name, dtype, np.concatenate(arrays, axis=-1))
+        return found
+
+
+def _arrays(members: Sequence[_Member]) -> list[list[Array]]:
+    """The weights of a group, the rows that its products are multiplied with, and those that are
+    added."""
+    weights = [m.product.inputs[1].constant for m in members]
+    kinds = (
+        [w for w in weights if w is not None],
+        [m.scale[1] for m in members if m.scale is not None],
+        [m.bias[1] for m in members if m.bias is not None],
+    )
+    return list(kinds)
 
 
 def _has_weight(node: Node) -> bool:
@@ -80,22 +124,19 @@ def _row(around: Surroundings, value: Value, product: Node, op: str) -> tuple[No
 
 
 def _merge(
-    x: Value, members: list[_Member], places: dict[Node, list[Node]], same: dict[Value, Value]
-) -> None:
+    x: Value, members: Sequence[_Member], joined: _Joined, places: dict[Node, list[Node]],
+    same: dict[Value, Value],
+) -> None:  # fmt: skip
     first = members[0].product
     name = first.output.name
-    weights = [m.product.inputs[1].constant for m in members]
-    together = np.concatenate([w for w in weights if w is not None], axis=1)
-    weight = constant(f"{name}_weights", first.inputs[1].dtype, together)
-    type_ = TensorType(first.output.dtype, (*first.output.shape[:-1], together.shape[1]))
+    weights, *rows = _arrays(members)
+    weight = joined.value(f"{name}_weights", first.inputs[1].dtype, weights)
+    type_ = TensorType(first.output.dtype, (*first.output.shape[:-1], weight.shape[1]))
     written = [made(first.op, [x, weight], type_, f"{name}_merged")]
-    for op, rows in (
-        ("multiply", [m.scale for m in members]), ("add", [m.bias for m in members])
-    ):  # fmt: skip
-        arrays = [row[1] for row in rows if row is not None]
+    for op, arrays in zip(("multiply", "add"), rows, strict=True):
         if arrays:
-            joined = constant(f"{name}_{op}", type_.dtype, np.concatenate(arrays))
-            written.append(made(op, [written[-1].output, joined], type_, f"{name}_with_{op}"))
+            whole_row = joined.value(f"{name}_{op}", type_.dtype, arrays)
+            written.append(made(op, [written[-1].output, whole_row], type_, f"{name}_with_{op}"))
     whole, rank = written[-1].output, len(type_.shape)
     begin: Dim = 0
     for member in members:

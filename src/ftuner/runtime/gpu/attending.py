@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ftuner.core.block import ALIGNMENT_BYTES
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.weighting import Weighting
 from ftuner.errors import DTypeError, ShapeError
@@ -63,7 +63,7 @@ class GpuAttending:
 
     def __init__(self, attentions: Attentions) -> None:
         self._attentions = attentions
-        self._recipes: dict[tuple[object, ...], _Recipe] = {}
+        self._recipes: RecentlyUsed[tuple[object, ...], _Recipe] = RecentlyUsed(MAX_CALLS)
 
     def __call__(
         self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
@@ -101,8 +101,6 @@ class GpuAttending:
         result = _result(out, extents, tensors[0])
         if 0 in extents.result:
             return result
-        if extents.keys == 0:
-            return result.zero_()
         read = [*tensors, *([shown] if shown is not None else [])]
         target = result
         if out is not None and any(overlap(result, x) for x in read):
@@ -118,9 +116,8 @@ class GpuAttending:
             direct = self._attentions.run(*operands, shown, weighting, past)
         if target is not result:
             result.copy_(target)
-        elif key is not None and direct is not None and extents.depth:
-            forget_oldest(self._recipes, MAX_CALLS)
-            self._recipes[key] = _Recipe(extents.result, direct)
+        elif key is not None and direct is not None:
+            self._recipes.add(key, _Recipe(extents.result, direct))
         return result
 
     def _key(
@@ -175,9 +172,6 @@ def _grouped(
     """q, k turned, v and the result, as `Attentions.run` takes them: with an axis of the heads that
     share keys and values, along which these stay."""
     q, k, v = tensors
-    if extents.depth == 0:
-        # Scores of nothing are zeros, as those of zeros are.
-        q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
     spread = [-1] * (k.dim() + 1)
     spread[-3] = extents.sharing
     k, v = (x.unsqueeze(-3).expand(spread) for x in (k, v))

@@ -21,7 +21,7 @@ from ftuner.core.block_attention import (
     AttentionKernel,
     Causal,
 )
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.dtype import INT32
 from ftuner.core.weighting import Weighting
 from ftuner.cost.blocks import loads_of, multiplied_on
@@ -108,15 +108,17 @@ class Attentions:
         self._kernels = kernels
         self._counters = counters
         self._hardware = hardware
-        self._calls: dict[tuple[object, ...], _Call] = {}
+        self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
-        self._uploads: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
+            MAX_UPLOADS
+        )
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         weighting: Weighting, past: int | None, tf32: bool | None = None,
     ) -> Direct | None:  # fmt: skip
-        """`out = weighting(q @ k, mask) @ v`, on the current stream; nothing is empty.
+        """`out = weighting(q @ k, mask) @ v`, on the current stream; the result is not empty.
 
         Args:
             q, k, v, out: `(..., rows, depth)`, `(..., depth, keys)`, `(..., keys, columns)` and
@@ -143,6 +145,8 @@ class Attentions:
         """What `run` may launch for operands that lie so; they may be tensors without data."""
         causal: Causal = "none" if past is None else "first"
         seen = _Seen(causal, past or 0, None, tf32)
+        if v.shape[-2] == 0:
+            return []
         found: list[Source] = []
         for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
             batch = attention_batch(arrays[3].shape[:-2], arrays)
@@ -190,12 +194,17 @@ class Attentions:
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         weighting: Weighting, seen: _Seen,
     ) -> Direct | None:  # fmt: skip
+        if v.shape[-2] == 0:
+            # Of no keys there is no weight.
+            out.zero_()
+            return None
         given = _given(q, k, v, out, mask)
         arrays = _readable(given)
         calls = [self._run(piece, weighting, seen) for piece in _pieces(arrays)]
         if arrays[3] is not out:
             out.copy_(arrays[3])
-        direct = len(calls) == 1 and all(x is y for x, y in zip(arrays, given, strict=True))
+        direct = len(calls) == 1 and q is arrays[0]
+        direct = direct and all(x is y for x, y in zip(arrays, given, strict=True))
         return Direct(calls[0], seen.requests) if direct else None
 
     def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
@@ -206,8 +215,7 @@ class Attentions:
         call = self._calls.get(key)
         if call is None:
             call = self._make(arrays, weighting, seen)
-            forget_oldest(self._calls, MAX_CALLS)
-            self._calls[key] = call
+            self._calls.add(key, call)
         for offsets in call.offsets:
             self._launch(call, self._values(call, arrays, offsets), seen.requests)
         return call
@@ -332,12 +340,15 @@ class Attentions:
             rows, keys = (
                 torch.tensor(each, dtype=torch.int32).to(self.device) for each in requests
             )
-            forget_oldest(self._uploads, MAX_UPLOADS)
-            found = self._uploads[stream, requests] = (rows, keys)
+            found = (rows, keys)
+            self._uploads.add((stream, requests), found)
         return found
 
 
 def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> list[Tensor]:
+    if q.shape[-1] == 0:
+        # Scores of nothing are zeros, as those of zeros are.
+        q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
     return [q, k, v, out, *([] if mask is None else [mask])]
 
 

@@ -27,12 +27,31 @@ class BoundOperand(NamedTuple):
 
     def tensor(self, arrays: Sequence[Tensor]) -> Tensor:
         memory = arrays[self.memory] if isinstance(self.memory, int) else self.memory
-        return memory.as_strided(self.shape, self.strides, memory.storage_offset() + self.offset)
+        if 0 in self.shape:
+            return memory.new_empty(self.shape)
+        begin = memory.storage_offset() + self.offset
+        backwards = self.backwards
+        if not backwards:
+            return memory.as_strided(self.shape, self.strides, begin)
+        # Tensors have no negative strides: a copy, of what lies there when it is made.
+        begin += sum((self.shape[axis] - 1) * self.strides[axis] for axis in backwards)
+        strides = [abs(stride) for stride in self.strides]
+        return memory.as_strided(self.shape, strides, begin).flip(backwards)
+
+    @property
+    def backwards(self) -> list[int]:
+        """Axes of negative strides."""
+        return [axis for axis, stride in enumerate(self.strides) if stride < 0]
+
+
+def exist(operands: Sequence[BoundOperand]) -> bool:
+    """Whether no extent is below zero, as it may be where extents contradict the graph."""
+    return all(n >= 0 for x in operands for n in x.shape)
 
 
 def stay(operands: Sequence[BoundOperand]) -> bool:
-    """Whether all of them lie where they lay in the run before: arguments are then made once."""
-    return not any(isinstance(operand.memory, int) for operand in operands)
+    """Whether all of them are where they were in the run before: arguments are then made once."""
+    return not any(isinstance(x.memory, int) or x.backwards for x in operands)
 
 
 class BoundProduct:
@@ -60,6 +79,10 @@ class BoundProduct:
                 return
         for launch in self._fixed:
             launch()
+
+    @property
+    def exists(self) -> bool:
+        return exist(self._operands)
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""
@@ -104,6 +127,10 @@ class BoundAttention:
         if self._stays and direct is not None:
             given = (q, k.mT, v, out, *(() if mask is None else (mask,)))
             self._fixed = self._attentions.fixed(direct, given)
+
+    @property
+    def exists(self) -> bool:
+        return exist(self._operands)
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ftuner.core.block import ALIGNMENT_BYTES
@@ -45,14 +47,13 @@ class GpuDense:
 
         Raises:
             ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
+            ConfigurationError: a `residual` that is no boolean.
             HardwareError: a chip that kernels cannot run on.
         """
         w = as_tensor(weight, "weight")
         matrix_dtype(w, "weight")
-        if w.dim() != 2 or not w.numel():
-            raise ShapeError(
-                f"weight is {tuple(w.shape)}; expected (out_features, in_features), neither 0"
-            )
+        if w.dim() != 2:
+            raise ShapeError(f"weight is {tuple(w.shape)}; expected (out_features, in_features)")
         self.out_features, self.in_features = w.shape
         self.dtype = w.dtype
         self._products = (session or session_of(w.device)).products
@@ -117,7 +118,7 @@ class GpuDense:
             if result.dtype != given.dtype:
                 raise DTypeError(f"out has dtype {result.dtype}, the weight {given.dtype}")
         if result.numel():
-            rows = given.reshape(-1, self.in_features)
+            rows = given.reshape(math.prod(shape[:-1]), self.in_features)
             others = [rows, *extra.values()]
             target = result
             if not result.is_contiguous() or any(overlap(result, y) for y in others):

@@ -7,7 +7,6 @@ extents evaluates dims, asks the planners, and leaves a list of launches.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, islice, product
 from typing import Any
@@ -15,7 +14,9 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.source import Source
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.dtype import GPU_DTYPES, DType
+from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.evaluate import Binding
@@ -24,17 +25,18 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.extents import Dims, Layouts, evaluated
+from ftuner.runtime.extents import Dims, Layouts, addressable, evaluated, loops_of
 from ftuner.runtime.gpu.bound import BoundAttention, BoundOperand, BoundProduct, BoundTopK
 from ftuner.runtime.gpu.nests import CompiledNest
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, allows_tf32
+from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.places import Span, places
 
-MAX_PROGRAMS = 256
-"""Programs kept by a graph: lists of launches."""
+MAX_LAUNCHES = 1 << 18
+"""Of all programs that a graph keeps. A launch is some 3 KiB of the host's memory; the least that
+is kept, half of this, is 1,000 shapes of an encoder of twelve layers."""
 BUFFER_BYTES = 256
 """What buffers of the arena begin at multiples of: torch's allocator does the same."""
 
@@ -95,13 +97,18 @@ class GpuGraph:
             for v in self.lowered.outputs
         ]
         self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
+        self._loops = loops_of((step.kernel for step in self._nests), self._dims)
         self._evaluate = self._dims.compiled(self._binding.names)
         nests = [source for nest in self._nests.values() for source in nest.sources]
         session.kernels.prepare([*nests, *self._rehearsed()], progress)
         self._checks = [nest.checks for nest in self._nests.values() if nest.checks]
         self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
         """A word for each nest that checks something: zero, unless an index was out of range."""
-        self._programs: dict[tuple[tuple[int, ...], ...], Program] = {}
+        self._programs: RecentlyUsed[tuple[tuple[int, ...], ...], Program] = RecentlyUsed(
+            MAX_LAUNCHES,
+            size=lambda program: max(program.launches, 1),
+            forgotten=lambda program: _retire(session.device, program.memory),
+        )
         self.recording = True
         """Whether programs that come again are recorded; those that are stay so."""
         self._recorder = session.recorder()
@@ -110,7 +117,7 @@ class GpuGraph:
         """That the last run was launched on, or what is here was made on."""
         if session.device.type == "cuda":
             self._stream = torch.cuda.current_stream(session.device)
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
@@ -148,14 +155,8 @@ class GpuGraph:
         found = self._programs.get(shapes)
         if found is None:
             found = self._bind(shapes)
-            while len(self._programs) >= MAX_PROGRAMS:
-                self._drop(next(iter(self._programs)))
-            self._programs[shapes] = found
+            self._programs.add(shapes, found)
         return found
-
-    def _drop(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Forget a program; its memory is used again when the last stream is past it."""
-        self._retire(self._programs.pop(shapes).memory)
 
     def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
         """Record a program, in place of the oldest ones if need be."""
@@ -169,26 +170,24 @@ class GpuGraph:
             if kept <= room:
                 break
             kept -= oldest.kept_bytes
-            self._retire(oldest.memory)
+            _retire(self._session.device, oldest.memory)
             oldest.forget()
         try:
             program.record(arrays, self._recorder)
         except Exception as error:
             log.warning("a program is not recorded: %s", error)
 
-    def _retire(self, tensors: Sequence[Tensor]) -> None:
-        if self._stream is not None:
-            for x in tensors:
-                x.record_stream(self._stream)
-
     def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
         """The launches for shapes of the inputs.
 
         Raises:
             ShapeError: extents that contradict the graph, come out negative or are divided by
-                zero; a product over an axis of no elements.
+                zero.
+            AllocationError: the device has not the memory for them.
         """
         values = evaluated(self._evaluate, self._binding(shapes), self._extents)
+        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
+        addressable(values, outputs, self._loops)
         memory = self._memory(values)
         words = iter(self._status.unbind())
         launches: list[Launch] = []
@@ -206,7 +205,6 @@ class GpuGraph:
                 launch = self._attention(step, values, memory)
             if launch is not None:
                 launches.append(launch)
-        outputs = [(tuple(values[n] for n in shape), dtype) for shape, dtype in self._outputs]
         session = self._session
         return Program(
             launches, outputs, session.device, session.hardware.dram_bandwidth_bytes_per_s
@@ -237,20 +235,20 @@ class GpuGraph:
         """The arena, as large as it must be; one of its own for what a caller captures."""
         device = self._session.device
         if is_capturing(device):
-            return torch.empty(size, dtype=torch.uint8, device=device)
+            return allocated((size,), torch.uint8, device)
         if size > self._arena.numel():
             # Programs bound before go first: there may not be room for both.
-            for shapes in list(self._programs):
-                self._drop(shapes)
-            self._retire([self._arena])
+            self._programs.clear()
+            _retire(device, [self._arena])
             self._arena = torch.empty(0, dtype=torch.uint8, device=device)
-            self._arena = torch.empty(size, dtype=torch.uint8, device=device)
+            self._arena = allocated((size,), torch.uint8, device)
         return self._arena
 
     def _rehearsed(self) -> list[Source]:
         """What products and attention may launch at extents of each kind."""
-        # Tensors without data: their addresses are offsets from one that is aligned.
-        nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")
+        # Tensors without data: their addresses are offsets from one that is aligned. Extents that
+        # contradict the graph may lead to before it, and tell as much about layouts as others.
+        nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
 
         def memory(buffer: Buffer) -> Tensor:
             return nowhere.view(TORCH_DTYPES[buffer.dtype.name])
@@ -269,7 +267,7 @@ class GpuGraph:
                 # These extents do not go together.
                 continue
             for launch in bound:
-                if launch is not None:
+                if launch is not None and launch.exists:
                     found.update(dict.fromkeys(launch.wanted()))
         return list(found)
 
@@ -292,8 +290,6 @@ class GpuGraph:
         operands = self._operands(step.views, values, memory)
         if 0 in operands[2].shape:
             return None
-        if operands[0].shape[-1] == 0:
-            raise ShapeError(f"{step.title}: a product over an axis of no elements")
         return BoundProduct(self._session.products, step.epilogue, self._tf32, operands)
 
     def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> BoundTopK | None:
@@ -314,14 +310,20 @@ class GpuGraph:
         self, step: AttentionStep, values: Sequence[int], memory: Memory
     ) -> BoundAttention | None:
         operands = self._operands(step.views, values, memory)
-        q, _, v, *_, out = operands
-        if 0 in out.shape:
+        if 0 in operands[-1].shape:
             return None
-        if 0 in v.shape or 0 in q.shape:
-            raise ShapeError(f"{step.title}: attention over an axis of no elements")
         causal = step.weighting.causal
         past = None if causal is None else values[self._dims.number(causal)]
         return BoundAttention(self._session.attentions, step.weighting, past, self._tf32, operands)
+
+
+def _retire(device: torch.device, tensors: Sequence[Tensor]) -> None:
+    """Have memory that is given back used again only when the current stream, on which the last run
+    was launched, is past it."""
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+        for x in tensors:
+            x.record_stream(stream)
 
 
 def _kinds(symbols: int) -> Iterator[tuple[int, ...]]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -19,18 +14,17 @@ import triton
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Target
+from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.processes import Request, answers
 
-log = logging.getLogger(__name__)
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
 INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
 """Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
 SOURCES_WORTH_A_PROCESS = 2
 """Importing Triton takes about as long as compiling two kernels."""
-
-PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 
 
 class Kernel:
@@ -76,7 +70,7 @@ class Kernels:
         self._device = device
         self._target = target
         self._kernels: dict[Source, Kernel] = {}
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
 
     def __len__(self) -> int:
         """Kernels made so far."""
@@ -110,47 +104,19 @@ def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | 
     it did not have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = min(cores or 1, len(sources) // SOURCES_WORTH_A_PROCESS)
-    if processes < 2 or not sys.executable:
+    if processes < 2:
         return 0
-    waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
-    for source in sources:
-        waiting.put(source)
-    done = compiled = 0
-    lock = threading.Lock()
+    requests = [Request(source.function, (source, target)) for source in sources]
     environment = {k: v for k, v in os.environ.items() if k != INTERPRETER_VARIABLE}
-
-    def feed() -> None:
-        nonlocal done, compiled
-        try:
-            with subprocess.Popen(
-                [sys.executable, "-m", COMPILER_MODULE], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, cwd=PACKAGE_PARENT, env=environment,
-            ) as child:  # fmt: skip
-                assert child.stdin is not None
-                assert child.stdout is not None
-                while True:
-                    try:
-                        source = waiting.get_nowait()
-                    except queue.Empty:
-                        break
-                    pickle.dump((source, target), child.stdin)
-                    child.stdin.flush()
-                    # What went wrong is told when this process compiles it.
-                    answer: Compiled = pickle.load(child.stdout)
-                    with lock:
-                        done += 1
-                        compiled += not (answer.cached or answer.error)
-                        if progress is not None:
-                            progress("compile", done, len(sources))
-                child.stdin.close()
-        except (OSError, EOFError, pickle.PickleError) as error:
-            log.warning("a compiling process ended early (%s); going on in this one", error)
-
-    feeders = [threading.Thread(target=feed) for _ in range(processes)]
-    for feeder in feeders:
-        feeder.start()
-    for feeder in feeders:
-        feeder.join()
+    done = compiled = 0
+    with closing(answers(COMPILER_MODULE, requests, processes, environment)) as found:
+        for _, answer in found:
+            # What went wrong is told when this process compiles it.
+            one: Compiled = pickle.loads(answer)
+            done += 1
+            compiled += not (one.cached or one.error)
+            if progress is not None:
+                progress("compile", done, len(sources))
     return compiled
 
 

@@ -53,6 +53,11 @@ class DeviceFacts:
         """A short hash of what identifies the chip."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """What a hardware model takes over, by its fields."""
+        return {name: value for name, value in vars(self).items() if name != "name"}
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -103,14 +108,7 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
     """The hardware model of a device: what the driver tells, what was measured, and for the rest
     what the datasheet of the nearest recorded machine says."""
     like = nearest_recorded(facts)
-    told = {
-        name: getattr(facts, name)
-        for name in (
-            "architecture", "multiprocessors", "registers_per_multiprocessor",
-            "threads_per_multiprocessor", "shared_bytes_per_multiprocessor",
-            "shared_bytes_per_block", "l2_bytes", "dram_bytes",
-        )
-    }  # fmt: skip
+    told = facts.of_model
     measured = {
         "dram_bandwidth_bytes_per_s": rates.dram_bandwidth_bytes_per_s,
         "l2_bandwidth_bytes_per_s": rates.l2_bandwidth_bytes_per_s,

@@ -26,7 +26,7 @@ from ftuner.core.block import (
     Multiply,
     Order,
 )
-from ftuner.core.bounded import forget_oldest
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
@@ -118,7 +118,7 @@ class Products:
         self.device = device
         self._kernels = kernels
         self._library = library
-        self._calls: dict[tuple[object, ...], _Call] = {}
+        self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         self._counters = counters
         self._prepared: dict[_Like, _Prepared] = {}
 
@@ -163,7 +163,7 @@ class Products:
 
         Args:
             a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
-            c: `(..., m, n)`, its last axis contiguous, apart from the others; nothing is empty.
+            c: `(..., m, n)`, its last axis contiguous, apart from the others; not empty.
             operands: what the epilogue reads, by name: as c, of its dtype, or `(n,)` or `(m,)`,
                 all of the same dtype or all float32.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
@@ -201,8 +201,7 @@ class Products:
         call = self._calls.get(key)
         if call is None:
             call = self._make(operands, epilogue)
-            forget_oldest(self._calls, MAX_CALLS)
-            self._calls[key] = call
+            self._calls.add(key, call)
         return call
 
     def _sources(self, like: _Like) -> dict[BlockKernel, Source]:
@@ -304,6 +303,8 @@ def _arranged(
     a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None
 ) -> _Operands:
     tf32 = allows_tf32() if tf32 is None else tf32
+    if a.shape[-1] == 0:
+        a, b = _zeros(a, -1), _zeros(b, -2)
     if b.dim() == 2 and c.dim() > 2:
         # All rows at once, where they lie so.
         rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
@@ -333,6 +334,19 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
         operands.rest, epilogue, operands.vectors,
     )  # fmt: skip
+
+
+def _zeros(x: Tensor, k_axis: int) -> Tensor:
+    """Zeros for a matrix of no steps of k, in its order: the sum of some zeros is that of nothing,
+    and takes no kernel of its own."""
+    steps = ALIGNMENT_BYTES // x.element_size()
+    spatial = -3 - k_axis
+    extents = {k_axis: steps, spatial: x.shape[spatial]}
+    contiguous = k_axis if x.stride(k_axis) == 1 else spatial
+    zeros = x.new_zeros((extents[-3 - contiguous], extents[contiguous]))
+    if contiguous == -2:
+        zeros = zeros.mT
+    return zeros.expand(*x.shape[:-2], *zeros.shape)
 
 
 def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:

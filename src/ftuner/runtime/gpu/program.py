@@ -8,7 +8,7 @@ import torch
 
 from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.runtime.gpu.recording import Recorder, Work
-from ftuner.runtime.gpu.tensors import Tensor
+from ftuner.runtime.gpu.tensors import Tensor, allocated
 
 RECORDED_RUN = 3
 """The run of a shape that is recorded: by then it has come again, and all of it has run before."""
@@ -66,6 +66,11 @@ class Program:
         self._worth_recording = True
 
     @property
+    def launches(self) -> int:
+        """How many there are."""
+        return len(self._launches)
+
+    @property
     def memory(self) -> list[Tensor]:
         """What the program keeps on the device for itself: nothing unless it is recorded."""
         return [] if self._recorded is None else self._recorded.memory
@@ -116,7 +121,11 @@ class Program:
         self._worth_recording = True
 
     def _made(self) -> list[Tensor]:
-        return [torch.empty(s, dtype=t, device=self._device) for s, t in self._outputs]
+        try:
+            return [torch.empty(s, dtype=t, device=self._device) for s, t in self._outputs]
+        except RuntimeError:
+            # Which one it is.
+            return [allocated(s, t, self._device) for s, t in self._outputs]
 
 
 def _aligned(x: Tensor) -> Tensor:

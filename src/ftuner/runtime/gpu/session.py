@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import threading
+from typing import Any
 
 import torch
 
@@ -12,17 +11,19 @@ from ftuner.codegen.triton.targets import Target
 from ftuner.core.block import Multiply
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.forks import fork_safe_lock
 from ftuner.cost.blocks import multiplied_on
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.backend import Backend, Progress, Tuned
-from ftuner.runtime.cache import Cache, default_cache
+from ftuner.runtime.cache import HARDWARE, Cache, default_cache
 from ftuner.runtime.gpu.attention import Attentions
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.launching import INTERPRETED, Kernels, target_of
 from ftuner.runtime.gpu.probe import (
     PROBE_VERSION,
+    DeviceFacts,
     hardware_of,
     measure,
     nearest_recorded,
@@ -31,10 +32,7 @@ from ftuner.runtime.gpu.probe import (
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.recording import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.workspace import Counters
-from ftuner.runtime.session import HARDWARE
 from ftuner.ukernels.blocks import BlockLibrary, build_block_library
-
-log = logging.getLogger(__name__)
 
 
 class GpuSession(Backend):
@@ -85,21 +83,33 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
     _expect_runnable(device)
     facts = read_device(device)
     key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
-    data = None if again else cache.read(HARDWARE, key)
-    if data is not None:
-        try:
-            found = from_document(json.loads(data))
-            if isinstance(found, GpuHardware):
-                return found
-        except (HardwareError, ValueError) as error:
-            log.warning("recorded hardware is not usable, probing again: %s", error)
+    kept = None
+    if not again:
+        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
+    if kept is not None:
+        return kept
     found = hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
     cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
     return found
 
 
+def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:
+    """The model in a document, if it is one of the device that the driver describes.
+
+    Raises:
+        HardwareError: no model, or one of another device.
+    """
+    found = from_document(document)
+    if not isinstance(found, GpuHardware):
+        raise HardwareError("a model of a CPU; expected one of a GPU")
+    for name, told in facts.of_model.items():
+        if getattr(found, name) != told:
+            raise HardwareError(f"{name} is {getattr(found, name)}; the driver says {told}")
+    return found
+
+
 _SESSIONS: dict[torch.device, GpuSession] = {}
-_LOCK = threading.Lock()
+_LOCK = fork_safe_lock()
 
 
 def session_of(device: torch.device) -> GpuSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import torch
 
 from ftuner.core.block import ALIGNMENT_BYTES, Multiply
-from ftuner.core.dtype import GPU_DTYPES, DType
-from ftuner.errors import DTypeError, OperandError
+from ftuner.core.dtype import ADDRESSABLE_BYTES, GPU_DTYPES, DType
+from ftuner.errors import AllocationError, DTypeError, OperandError
 
 Tensor = torch.Tensor
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -22,6 +23,25 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 """torch's element type by the name of ours."""
 _MATRIX_DTYPES = {TORCH_DTYPES[name]: dtype for name, dtype in GPU_DTYPES.items()}
+
+
+def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor whose elements are not set.
+
+    Raises:
+        AllocationError: the device has not that much memory.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    what = f"no memory on {device} for a tensor of {tuple(shape)} elements of {dtype}"
+    if size > ADDRESSABLE_BYTES:
+        raise AllocationError(f"{what}: no process has so many addresses")
+    try:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    except RuntimeError as error:
+        # On a CPU, where kernels are interpreted, torch has no error of its own for it.
+        if isinstance(error, torch.OutOfMemoryError) or device.type == "cpu":
+            raise AllocationError(f"{what}: {error}") from error
+        raise
 
 
 def as_tensor(value: object, name: str, device: torch.device | None = None) -> Tensor:

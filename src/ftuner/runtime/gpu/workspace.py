@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from ftuner.core.bounded import RecentlyUsed
 from ftuner.runtime.gpu.recording import is_capturing
 from ftuner.runtime.gpu.tensors import Tensor
 
 LEAST = 1024
 """Counters that are made at once."""
+MAX_STREAMS = 64
+"""Streams whose counters are kept. They were allocated on their stream, so that the allocator
+reuses their memory only after the launches that count in them."""
 
 
 class Counters:
@@ -17,7 +21,7 @@ class Counters:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._counters: dict[int, Tensor] = {}
+        self._counters: RecentlyUsed[int, Tensor] = RecentlyUsed(MAX_STREAMS)
 
     def zeros(self, count: int) -> Tensor:
         """At least `count` int32 zeros, of the current stream."""
@@ -30,5 +34,5 @@ class Counters:
         found = self._counters.get(stream)
         if found is None or found.numel() < count:
             found = torch.zeros(max(count, LEAST), dtype=torch.int32, device=self._device)
-            self._counters[stream] = found
+            self._counters.add(stream, found)
         return found

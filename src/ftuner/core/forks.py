@@ -1,0 +1,95 @@
+"""Forks: a child has one thread, the one that forked, and whatever the others held or left.
+
+A lock that another thread held at the fork stays locked in the child for ever. So whatever owns
+locks renews them there, and gives up what belongs to threads that are gone. Steps that leave a
+state which no child could use, such as half an import or a held lock of a library, are short, and a
+fork waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from importlib import import_module
+from typing import Any, Protocol
+
+
+class Lock(Protocol):
+    """What a `with` statement takes."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class Renewed(Protocol):
+    """What a fork may catch in use by another thread."""
+
+    def renew_in_child(self) -> None:
+        """Make new locks; forget what threads of the parent were doing."""
+
+
+undivided: Lock = threading.RLock()
+"""Held for steps of less than seconds that a fork waits for."""
+_AWAITED: list[Lock] = [undivided]
+"""Locks that a fork waits for, in the order in which any thread takes them."""
+_FORKING: list[Lock] = []
+"""Those that the thread which forks has taken."""
+_LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
+_RENEWED: weakref.WeakSet[Renewed] = weakref.WeakSet()
+
+
+def fork_safe_lock() -> Lock:
+    """A reentrant lock that a forked child finds free, whoever held it in the parent. What it
+    guards must be sound at any moment, as a table is to which only what is complete is added."""
+    lock = threading.RLock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def renew_after_fork(owner: Renewed) -> None:
+    """Have `owner.renew_in_child()` called in each forked child, for as long as `owner` lives."""
+    _RENEWED.add(owner)
+
+
+def wait_before_fork(lock: Lock) -> None:
+    """Have each fork wait until a reentrant lock is free, so that it is free in the child as well:
+    for the lock of a library. Whoever holds it does not ask for `undivided`."""
+    if lock not in _AWAITED:
+        _AWAITED.append(lock)
+
+
+def import_undivided(name: str) -> Any:
+    """Import a module. A child that was forked meanwhile could never import it."""
+    with undivided:
+        return import_module(name)
+
+
+def _before() -> None:
+    # The first lock keeps other threads that fork out.
+    for lock in tuple(_AWAITED):
+        lock.__enter__()
+        _FORKING.append(lock)
+
+
+def _after() -> None:
+    while _FORKING:
+        _FORKING.pop().__exit__(None, None, None)
+
+
+def _after_in_child() -> None:
+    _after()
+    for lock in list(_LOCKS):
+        # The thread that forked keeps what it holds.
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:
+            lock._at_fork_reinit()
+    for owner in list(_RENEWED):
+        owner.renew_in_child()
+
+
+# Windows does not fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)

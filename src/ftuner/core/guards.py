@@ -1,0 +1,69 @@
+"""Where the values of a kernel's steps are needed: conditions that follow from indices alone.
+
+What is read where its condition does not hold may lie outside the operand, which a pad of nothing
+does, or name an element by an index that was never given. Such loads and checks are guarded.
+"""
+
+from __future__ import annotations
+
+from ftuner.core.affine import Kernel
+from ftuner.core.definition import ABSENT
+
+Guard = frozenset[tuple[int, bool]]
+"""Conditions, and whether each must hold or not."""
+
+
+def needs(kernel: Kernel, number: int) -> list[int]:
+    """The steps that a step is computed from."""
+    access = kernel.accesses[number]
+    arguments = kernel.steps[number].arguments
+    return list(arguments) if access is None else [step for step, _ in access.rest]
+
+
+def inner_steps(kernel: Kernel) -> frozenset[int]:
+    """Steps that differ along the reduced axes."""
+    split = len(kernel.kept)
+    found: set[int] = set()
+    for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
+        if step.op == "index":
+            assert isinstance(step.payload, int)
+            inner = step.payload >= split
+        elif step.op == "stage":
+            assert isinstance(step.payload, int)
+            inner = kernel.stages[step.payload].kind == "scan"
+        else:
+            inner = any(n in found for n in needs(kernel, number))
+            if access is not None:
+                inner = inner or any(c != 0 for c in access.coefficients[split:])
+        if inner:
+            found.add(number)
+    return frozenset(found)
+
+
+def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
+    """For each step, the conditions of `where` outside which no step takes its value: of those that
+    follow from indices alone, so that no load waits for another. With `necessary`, only conditions
+    outside which its loads may lie outside their operands."""
+    count = len(kernel.steps)
+    inner = inner_steps(kernel)
+    known = [True] * count
+    for number, step in enumerate(kernel.steps):
+        unknown = step.op in ("load", "stage", "checked")
+        known[number] = not unknown and all(known[a] for a in step.arguments)
+    roots = {*kernel.values, *(s.value for s in kernel.stages)}
+    roots |= {step for target in kernel.targets for step, _ in target.rest}
+    found: list[Guard | None] = [frozenset() if n in roots else None for n in range(count)]
+    for number in reversed(range(count)):
+        own = found[number]
+        assert own is not None, "kernels have no steps that nobody needs"
+        step = kernel.steps[number]
+        guarded = step.op == "where" and (step.payload == ABSENT or not necessary)
+        for position, needed in enumerate(needs(kernel, number)):
+            guard = own
+            if guarded and position and known[step.arguments[0]]:
+                guard = own | {(step.arguments[0], position == 1)}
+            # A place outside the loop over the reduced axes knows no condition within it.
+            guard = frozenset(g for g in guard if needed in inner or g[0] not in inner)
+            other = found[needed]
+            found[needed] = guard if other is None else other & guard
+    return [g or frozenset() for g in found]

@@ -1,0 +1,125 @@
+"""Bytes of model files, and of the files beside them that hold tensors.
+
+Neither is trusted. Only regular files are read, nothing outside the folder of the model is opened,
+and tensors cannot be larger than the files that they are in.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+
+from ftuner.errors import GraphError
+from ftuner.graph.ir import Array
+from ftuner.runtime.memory import allocated
+
+MAX_MODEL_BYTES = 1 << 31
+"""Protocol buffers cannot be larger; weights beyond that are in files beside the model."""
+MAX_SHARED = 2
+"""Bytes that different tensors may take of a file, as a multiple of its size. Tensors that are the
+same bytes are read once."""
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a model file.
+
+    Raises:
+        GraphError: there is no such file, or it is too large for a model.
+    """
+    with _opened(path, str(path)) as (file, size):
+        if size > MAX_MODEL_BYTES:
+            raise GraphError(f"{path} has {size} bytes; a model has at most {MAX_MODEL_BYTES}")
+        return _read(file, size, str(path)).tobytes()
+
+
+class ExternalData:
+    """Tensors in the files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._known: dict[tuple[Path, int, int], Array] = {}
+        self._taken: dict[Path, int] = {}
+        """Bytes that different tensors have of each file."""
+
+    def read(self, location: str, offset: int, size: int, what: str) -> Array:
+        """The bytes of a tensor, not to be written to. `what` names it in messages.
+
+        Raises:
+            GraphError: there is no such file in the folder, or it has not as many bytes.
+            AllocationError: the system has not the memory for them.
+        """
+        path = self._path(location, what)
+        found = self._known.get((path, offset, size))
+        if found is not None:
+            return found
+        with _opened(path, what) as (file, length):
+            if offset < 0 or offset + size > length:
+                raise GraphError(
+                    f"{what}: {size} bytes wanted from byte {offset} of {location!r}, which has "
+                    f"{length}"
+                )
+            taken = self._taken[path] = self._taken.get(path, 0) + size
+            if taken > MAX_SHARED * length:
+                raise GraphError(
+                    f"{what}: tensors that overlap in {location!r} take {taken} bytes of its "
+                    f"{length}; expected at most {MAX_SHARED} times as many"
+                )
+            file.seek(offset)
+            found = _read(file, size, what)
+        found.flags.writeable = False
+        self._known[path, offset, size] = found
+        return found
+
+    def _path(self, location: str, what: str) -> Path:
+        try:
+            path = (self._folder / location).resolve()
+            inside = bool(location) and path.is_relative_to(self._folder) and path.is_file()
+        except (OSError, ValueError, RuntimeError):
+            # RuntimeError: links that lead to each other, until Python 3.12.
+            inside = False
+        if not inside or Path(location).is_absolute():
+            raise GraphError(f"{what}: no file {location!r} within {self._folder}")
+        return path
+
+
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
+    """A file and its size.
+
+    Raises:
+        GraphError: it cannot be read, or is a pipe, a device or a folder.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # Without waiting for who writes to a pipe.
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    try:
+        with open(path, "rb", buffering=0, opener=opener) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise GraphError(f"{what}: {path} is no regular file")
+            yield file, status.st_size
+    except GraphError:
+        raise
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else None
+        raise GraphError(f"cannot read {path}: {text or error}") from error
+
+
+def _read(file: FileIO, size: int, what: str) -> Array:
+    """The next bytes of a file."""
+    found = allocated((size,), np.uint8)
+    left = memoryview(found.data)
+    while left:
+        count = file.readinto(left)
+        if not count:
+            raise GraphError(f"{what}: the file ended {len(left)} bytes early")
+        left = left[count:]
+    return found

@@ -1,0 +1,135 @@
+"""Functions that a model defines, written out where they are called.
+
+Functions that call each other can stand for far more nodes than the file has. So what they stand
+for is counted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ftuner.core.forks import import_undivided
+from ftuner.errors import GraphError
+from ftuner.frontends.onnx.reading import nodes_of
+
+if TYPE_CHECKING:
+    import onnx
+
+FREE_NODES = 1024
+MAX_REPEATED = 128
+"""Nodes that functions may stand for: so many, and so many for each node that the file has. The
+layers of the largest language models repeat each node about eighty times."""
+FREE_BYTES = 16 << 20
+MAX_REPEATED_BYTES = 4
+"""The same in bytes, which constants in functions count for."""
+MAX_CALL_DEPTH = 64
+"""Functions that call functions. `onnx` itself refuses a hundred, and recurses."""
+
+MOST = 1 << 62
+"""Where counting ends."""
+
+Name = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+
+
+class _Extent(NamedTuple):
+    """What nodes stand for once functions are written out."""
+
+    nodes: int = 0
+    size: int = 0
+    depth: int = 0
+
+    def plus(self, other: _Extent) -> _Extent:
+        depth = max(self.depth, other.depth)
+        nodes, size = self.nodes + other.nodes, self.size + other.size
+        return _Extent(min(nodes, MOST), min(size, MOST), depth)
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its own functions written out where they are called.
+
+    Raises:
+        GraphError: functions that call themselves, that stand for too many nodes, or that cannot be
+            written out.
+    """
+    if not model.functions:
+        return model
+    whole = _extent(model.graph.node, _extents(model.functions))
+    written = len(list(nodes_of(model.graph.node)))
+    written += sum(len(list(nodes_of(f.node))) for f in model.functions)
+    size = model.ByteSize()
+    if whole.nodes > FREE_NODES + MAX_REPEATED * written:
+        raise GraphError(
+            f"the functions of the model stand for {whole.nodes:.4g} nodes, where the file has "
+            f"{written}; expected at most {MAX_REPEATED} times as many and {FREE_NODES}"
+        )
+    if whole.size > FREE_BYTES + MAX_REPEATED_BYTES * size:
+        raise GraphError(
+            f"the functions of the model stand for {whole.size:.4g} bytes, where the file has "
+            f"{size}; expected at most {MAX_REPEATED_BYTES} times as many and {FREE_BYTES}"
+        )
+    if whole.depth > MAX_CALL_DEPTH:
+        raise GraphError(
+            f"functions of the model call each other {whole.depth} deep; at most {MAX_CALL_DEPTH}"
+        )
+    try:
+        found: onnx.ModelProto = import_undivided("onnx.inliner").inline_local_functions(model)
+    except Exception as error:  # Raised by the C++ part of onnx.
+        raise GraphError(f"functions of the model cannot be written out: {error}") from error
+    return found
+
+
+def _extents(functions: Iterable[onnx.FunctionProto]) -> dict[Name, _Extent]:
+    """What each function stands for.
+
+    Raises:
+        GraphError: two functions of one name, or functions that call themselves.
+    """
+    bodies: dict[Name, onnx.FunctionProto] = {}
+    for function in functions:
+        name = (function.domain, function.name, _overload(function))
+        if bodies.setdefault(name, function) is not function:
+            raise GraphError(f"more than one function is named {function.name!r}")
+    callers: dict[Name, list[Name]] = {name: [] for name in bodies}
+    waiting: dict[Name, int] = {}
+    for name, function in bodies.items():
+        called = {_called(n) for n in nodes_of(function.node)} & bodies.keys()
+        waiting[name] = len(called)
+        for other in called:
+            callers[other].append(name)
+    found: dict[Name, _Extent] = {}
+    ready = [name for name, count in waiting.items() if not count]
+    while ready:
+        name = ready.pop()
+        found[name] = _extent(bodies[name].node, found)
+        for caller in callers[name]:
+            waiting[caller] -= 1
+            if not waiting[caller]:
+                ready.append(caller)
+    if len(found) < len(bodies):
+        names = ", ".join(sorted(name for _, name, _ in bodies.keys() - found.keys()))
+        raise GraphError(f"functions of the model that call themselves: {names}")
+    return found
+
+
+def _extent(nodes: Iterable[onnx.NodeProto], known: dict[Name, _Extent]) -> _Extent:
+    """What nodes, and those of the graphs within them, stand for. `known`: each function."""
+    total = _Extent()
+    for node in nodes_of(list(nodes)):
+        called = known.get(_called(node))
+        if called is None:
+            total = total.plus(_Extent(1, node.ByteSize()))
+        else:
+            total = total.plus(called._replace(depth=called.depth + 1))
+    return total
+
+
+def _called(node: onnx.NodeProto) -> Name:
+    """The name of the function that a node calls, if it calls one."""
+    return node.domain, node.op_type, _overload(node)
+
+
+def _overload(proto: onnx.NodeProto | onnx.FunctionProto) -> str:
+    """Which functions of one name have since version 10 of the format."""
+    return getattr(proto, "overload", "")

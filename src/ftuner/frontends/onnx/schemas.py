@@ -1,0 +1,100 @@
+"""What ONNX says of its operators, held against nodes: attributes and their types, and how many
+inputs and outputs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ftuner.errors import GraphError
+from ftuner.frontends.onnx.records import (
+    MICROSOFT,
+    Attribute,
+    GraphRecord,
+    NodeRecord,
+    TensorRecord,
+)
+
+_KINDS: Mapping[str, type] = {
+    "INT": int, "FLOAT": float, "STRING": str, "TENSOR": TensorRecord, "GRAPH": GraphRecord,
+}  # fmt: skip
+_MEMBERS: Mapping[str, type] = {"INTS": int, "FLOATS": float, "STRINGS": str}
+_MAX_VERSION = 2**31 - 1
+"""That `onnx.defs` takes."""
+
+
+class _Schema(NamedTuple):
+    """A version of an operator."""
+
+    attributes: Mapping[str, str]
+    """The name of the type of each."""
+    inputs: int
+    outputs: int
+    """At most so many."""
+
+
+_NORM = {"axis": "INT", "epsilon": "FLOAT", "stash_type": "INT"}
+_FUSED_MATMUL = {
+    "alpha": "FLOAT", **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), "INT")
+}  # fmt: skip
+_ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
+    ("", "SimplifiedLayerNormalization"): _Schema(_NORM, 2, 2),
+    (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
+    (MICROSOFT, "FastGelu"): _Schema({}, 2, 1),
+    (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
+    (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
+    (MICROSOFT, "QuickGelu"): _Schema({"alpha": "FLOAT"}, 1, 1),
+    (MICROSOFT, "SkipLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 5, 4),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 4, 4),
+}
+"""Of operators that onnxruntime adds."""
+
+
+def expect_valid(node: NodeRecord, opset: int) -> None:
+    """Hold a node against what its version of the operator has. What nobody knows, which has come
+    with a later version, is left to its importer.
+
+    Raises:
+        GraphError: an attribute that there is none of, or of another type; too many inputs or
+            outputs.
+    """
+    schema = _schema(node.domain, node.op, opset)
+    if schema is None:
+        return
+    for name, value in node.attributes.items():
+        kind = schema.attributes.get(name)
+        if kind is None:
+            known = ", ".join(sorted(schema.attributes)) or "none"
+            raise GraphError(f"{node.label}: no attribute is called {name!r}; there are: {known}")
+        if not _is_of(value, kind):
+            raise GraphError(
+                f"{node.label}: attribute {name} is {value!r:.80}; expected {kind.lower()}"
+            )
+    for what, names, most in (
+        ("inputs", node.inputs, schema.inputs), ("outputs", node.outputs, schema.outputs)
+    ):  # fmt: skip
+        if len(names) > most:
+            raise GraphError(f"{node.label}: {len(names)} {what}; at most {most}")
+
+
+def _is_of(value: Attribute, kind: str) -> bool:
+    member = _MEMBERS.get(kind)
+    if member is None:
+        return isinstance(value, _KINDS.get(kind, object))
+    return isinstance(value, tuple) and all(isinstance(x, member) for x in value)
+
+
+@cache
+def _schema(domain: str, op: str, opset: int) -> _Schema | None:
+    added = _ONNXRUNTIME.get((domain, op))
+    if added is not None:
+        return added
+    definitions: Any = import_module("onnx.defs")
+    try:
+        found = definitions.get_schema(op, min(opset, _MAX_VERSION), domain)
+    except definitions.SchemaError:
+        return None
+    attributes = {name: a.type.name for name, a in found.attributes.items()}
+    return _Schema(attributes, found.max_input, found.max_output)

@@ -1,0 +1,134 @@
+"""What the code claims to do on an ISA, as cells: from the table of operators, the library of
+uKernels, and what may end in the stores of a product."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+
+from tests.coverage.cells import (
+    ACCESSES,
+    BROADCAST,
+    CONSTANT,
+    CONTIGUOUS,
+    INDEXED,
+    LAYOUTS,
+    PACKED_A,
+    PERMUTED,
+    REVERSED,
+    SCALAR,
+    STEPPED,
+    STRIDED,
+    WAYS,
+    Cell,
+    family_cell,
+)
+from tests.coverage.templates import TEMPLATES, VARIANTS, Template
+
+from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.epilogue import _BINARY, _UNARY
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operators import OPERATORS
+from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.dense import layer_epilogue
+from ftuner.ukernels.library import ANY_MATRICES, LAYERS, Operands, build_library
+
+EPILOGUE = layer_epilogue(True, "relu", True)
+"""The epilogue whose library is covered, beside the one of plain products."""
+INT8 = Operands((ROW,), ("panels",), int8=True)
+"""Of products with weights of 8 bits, whose rows a graph makes contiguous."""
+SERVED = {ACCUMULATOR: (ANY_MATRICES, LAYERS, INT8), EPILOGUE: (LAYERS,)}
+"""What products with an epilogue are made of."""
+
+
+def claimed(hardware: CpuHardware, isa: str) -> set[Cell]:
+    """All cells of an ISA of this machine."""
+    return {*_of_operators(), *_of_nests(), *_of_products(hardware, isa), *_of_steps()}
+
+
+@cache
+def signatures(template: Template) -> tuple[tuple[DType, ...], ...]:
+    """The dtypes of operands that an operator's shape rule takes."""
+    operator = OPERATORS[template.op]
+    found = []
+    for dtypes in itertools.product(TENSOR_DTYPES.values(), repeat=len(template.shapes)):
+        pairs = zip(dtypes, template.shapes, strict=True)
+        types = [TensorType(dtype, shape) for dtype, shape in pairs]
+        try:
+            operator.infer(types, template.attributes, lambda *_, **__: None)
+        except (GraphError, ShapeError):
+            continue
+        found.append(dtypes)
+    return tuple(found)
+
+
+def layouts(template: Template, number: int) -> tuple[str, ...]:
+    """How an operand may lie: any way that its axes allow."""
+    if number in template.weights:
+        return (CONSTANT,)
+    free = [n for n in template.shapes[number] if n != 1]
+    left_out = {0: {PERMUTED, STEPPED, REVERSED, BROADCAST}, 1: {PERMUTED}}.get(len(free), set())
+    found = tuple(layout for layout in LAYOUTS if layout not in left_out)
+    # Operators of nothing but constants are folded.
+    return (*found, CONSTANT) if may_be_constant(template) else found
+
+
+def may_be_constant(template: Template) -> bool:
+    """Whether one operand may be a constant while others are not."""
+    return len(template.shapes) > 1 and not template.weights
+
+
+def _of_operators() -> Iterator[Cell]:
+    assert set(TEMPLATES) == set(OPERATORS), set(TEMPLATES) ^ set(OPERATORS)
+    for op, templates in TEMPLATES.items():
+        for name, values in VARIANTS.get(op, {}).items():
+            yield from (("variant", op, name, str(value)) for value in values)
+        for template in templates:
+            for dtypes in signatures(template):
+                yield from (("operator", op, str(i), str(t)) for i, t in enumerate(dtypes))
+            if op == "non_zero":
+                continue  # Found by NumPy, between two programs.
+            for number in range(len(template.shapes)):
+                yield from (("operand", op, str(number), x) for x in layouts(template, number))
+
+
+def _of_nests() -> Iterator[Cell]:
+    for dtype in TENSOR_DTYPES:
+        yield from (("load", dtype, access) for access in (*ACCESSES, SCALAR))
+        yield from (("store", dtype, x) for x in (CONTIGUOUS, STRIDED, INDEXED, SCALAR))
+
+
+def _of_products(hardware: CpuHardware, isa: str) -> Iterator[Cell]:
+    for dtype in DTYPES.values():
+        for epilogue, served in SERVED.items():
+            library = build_library(hardware, isa, dtype, epilogue)
+            for operands in served:
+                for family in library.families(operands):
+                    yield family_cell(dtype, epilogue, family.name)
+                sources = ("int8 panels",) if operands.int8 else operands.b_sources
+                packed = (PACKED_A,) if COLUMN in operands.a_layouts else ()
+                for a, b in itertools.product((*operands.a_layouts, *packed), sources):
+                    yield "operands", str(dtype), a, b
+        yield from (("way", str(dtype), way) for way in WAYS)
+        for op in _UNARY:
+            yield "epilogue", str(dtype), op, "alone"
+        for op in _BINARY:
+            for how, side in itertools.product(("a number", "column", "matrix"), SIDES):
+                yield "epilogue", str(dtype), op, f"{how} {side}"
+
+
+SIDES = ("behind", "in front")
+"""Of the operator, where its other operand is."""
+
+
+def _of_steps() -> Iterator[Cell]:
+    for dtype in DTYPES:
+        for mask, causal in itertools.product(("none", dtype, str(BOOL)), ("plain", "causal")):
+            yield "attention", dtype, mask, causal
+    for dtype, which in itertools.product(TENSOR_DTYPES, ("largest", "smallest")):
+        if dtype != str(BOOL):
+            yield "order", dtype, which

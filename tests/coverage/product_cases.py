@@ -1,0 +1,181 @@
+"""Products that fill the cells of families, operands and ways: every candidate of the planner, for
+every layout, whether it would choose it here or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from tests.coverage.claims import EPILOGUE, INT8
+from tests.guarded import Array, Guard, guarded
+from tests.reference import assert_product, uniform
+
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.ukernel import COLUMN, ROW
+from ftuner.planner.plan import Plan, Problem
+from ftuner.planner.planner import MIN_K_PART
+from ftuner.planner.price import PANEL_BYTES
+from ftuner.planner.widths import panel_problem
+from ftuner.runtime.encode import Strides
+from ftuner.runtime.panels import pack, pack_int8
+from ftuner.runtime.products import Products, words
+from ftuner.runtime.session import Session
+from ftuner.ukernels.library import ANY_MATRICES, LAYERS, Library
+
+ROWS, STEPS = 13, 70
+"""Odd rows, so that covers have several heights."""
+
+
+def products_of(session: Session, dtype: DType, with_epilogue: bool) -> Products:
+    """Products for which all claimed families are compiled."""
+    epilogue = EPILOGUE if with_epilogue else ACCUMULATOR
+    library = session.backend.library(dtype, epilogue)
+    served = (LAYERS,) if with_epilogue else (ANY_MATRICES, LAYERS, INT8)
+    families = dict.fromkeys(f for operands in served for f in library.families(operands))
+    return session.products(dtype, epilogue, tuple(families))
+
+
+def run_all(session: Session) -> None:
+    """Every candidate once, and compare it with float64."""
+    session.threads = 2
+    for dtype in DTYPES.values():
+        plain, layer = products_of(session, dtype, False), products_of(session, dtype, True)
+        for n in _columns(plain.compiled.library):
+            for a_layout in (ROW, COLUMN, "packed"):
+                for source in ANY_MATRICES.b_sources:
+                    _run_matrices(plain, a_layout, source, n, STEPS)
+                for width in plain.compiled.library.widths:
+                    _run_panels(plain, a_layout, n, width)
+                    _run_layer(layer, a_layout, n, width)
+            for width in plain.compiled.library.widths:
+                _run_int8(plain, n, width)
+        narrowest = min(plain.compiled.library.widths) * plain.compiled.library.lanes
+        # So many steps of k that they are walked in blocks.
+        steps = 2 * PANEL_BYTES // (narrowest * dtype.itemsize)
+        _run_matrices(plain, ROW, "rows", 17, steps)
+        _run_matrices(plain, ROW, "rows", 3, 2 * MIN_K_PART)
+        for choice in ("batch", "panels"):
+            _run_chunks(plain, choice)
+
+
+def _columns(library: Library) -> list[int]:
+    """Such that each width has each of its tails, and full panels of it too."""
+    found = []
+    for width in library.widths:
+        nr = width * library.lanes
+        found += [nr - 1, nr, *(nr + v * library.lanes - 1 for v in range(1, width + 1))]
+    return sorted({*found, 1, 3, 2 * max(library.widths) * library.lanes + 5} - {0})
+
+
+def _laid(x: Array, layout: str) -> Array:
+    """A guarded matrix that is contiguous along its rows, its columns, or neither."""
+    if layout in (ROW, "rows"):
+        return guarded(x, read_only=True)
+    if layout in (COLUMN, "columns"):
+        return guarded(np.asfortranarray(x), read_only=True)
+    spread = np.zeros((2 * x.shape[0], 2 * x.shape[1]), x.dtype)
+    spread[::2, ::2] = x
+    return guarded(spread[::2, ::2], read_only=True)
+
+
+def _candidates(products: Products, problem: Problem) -> Iterator[Plan]:
+    for option in products.planner.options(problem):
+        if option.fits(problem.m):
+            yield products.planner.lay_out(problem, option)
+
+
+def _result(products: Products, m: int, n: int) -> Array:
+    return Guard((m, n), products.compiled.library.dtype.name).array
+
+
+def _run_matrices(products: Products, a_layout: str, source: str, n: int, k: int) -> None:
+    dtype = products.compiled.library.dtype.name
+    a = _laid(uniform(1, (ROWS, k), dtype), a_layout)
+    b = _laid(uniform(2, (k, n), dtype), source)
+    layout = ROW if a_layout == ROW else COLUMN
+    problem = Problem(
+        ROWS, n, k, 1, layout, a_layout == "packed", source, 0,  # type: ignore[arg-type]
+        abs(b.strides[0]), 2,
+    )  # fmt: skip
+    column = b.itemsize if source == "rows" else b.strides[1]
+    for plan in _candidates(products, problem):
+        c = _result(products, ROWS, n)
+        a_row = a.itemsize if a_layout == COLUMN else a.strides[0]
+        strides = Strides(a_row, a.strides[1], b.strides[0], column, c.strides[0], (), (), False)
+        products.launch(products.encode(plan, strides), a, b, c, None)
+        assert_product(c, a, b, message=str(plan.choice))
+
+
+def _panel_strides(a: Array, a_layout: str, c: Array, operands: tuple[int, ...] = ()) -> Strides:
+    a_row = a.itemsize if a_layout == COLUMN else a.strides[0]
+    return Strides(a_row, a.strides[1], 0, 0, c.strides[0], (), operands, False)
+
+
+def _panel_problem(
+    products: Products, a_layout: str, n: int, width: int, int8: bool = False
+) -> Problem:
+    layout = ROW if a_layout == ROW else COLUMN
+    return panel_problem(n, STEPS, width, ROWS, 2, layout, a_layout == "packed", int8)
+
+
+def _run_panels(products: Products, a_layout: str, n: int, width: int) -> None:
+    dtype = products.compiled.library.dtype.name
+    a, weight = _laid(uniform(1, (ROWS, STEPS), dtype), a_layout), uniform(2, (n, STEPS), dtype)
+    panels = pack(products, weight, width)
+    for plan in _candidates(products, _panel_problem(products, a_layout, n, width)):
+        c = _result(products, ROWS, n)
+        encoded = products.encode(plan, _panel_strides(a, a_layout, c))
+        products.launch(encoded, a, panels.packed, c, None)
+        assert_product(c, a, weight.T, message=str(plan.choice))
+
+
+def _run_layer(products: Products, a_layout: str, n: int, width: int) -> None:
+    """With bias, residual and an activation."""
+    dtype = products.compiled.library.dtype.name
+    a, weight = _laid(uniform(1, (ROWS, STEPS), dtype), a_layout), uniform(2, (n, STEPS), dtype)
+    bias = guarded(uniform(3, (n,), dtype), read_only=True)
+    residual = guarded(uniform(4, (ROWS, n), dtype), read_only=True)
+    panels = pack(products, weight, width)
+    for plan in _candidates(products, _panel_problem(products, a_layout, n, width)):
+        c = _result(products, ROWS, n)
+        strides = _panel_strides(a, a_layout, c, (0, residual.strides[0]))
+        given = words([bias, residual])
+        products.launch(products.encode(plan, strides), a, panels.packed, c, given.address)
+        expected = np.maximum(a.astype(np.float64) @ weight.T + bias, 0) + residual
+        roundoff = products.compiled.library.dtype.unit_roundoff
+        assert np.all(np.abs(c - expected) <= 2 * STEPS * STEPS * roundoff), plan.choice
+
+
+def _run_int8(products: Products, n: int, width: int) -> None:
+    dtype = products.compiled.library.dtype.name
+    a = _laid(uniform(1, (ROWS, STEPS), dtype), ROW)
+    weight = np.random.default_rng(2).integers(-128, 128, (n, STEPS)).astype(np.int8)
+    panels = pack_int8(products, weight, width)
+    for plan in _candidates(products, _panel_problem(products, ROW, n, width, int8=True)):
+        c = _result(products, ROWS, n)
+        encoded = products.encode(plan, _panel_strides(a, ROW, c))
+        products.launch(encoded, a, panels.packed, c, None)
+        assert_product(c, a, weight.T.astype(dtype), message=str(plan.choice))
+
+
+def _run_chunks(products: Products, cut: str) -> None:
+    """Work cut into chunks of batch elements, or of panels."""
+    dtype = products.compiled.library.dtype.name
+    batch, n = (9, 3) if cut == "batch" else (1, 6 * max(products.compiled.library.widths) * 16)
+    a = guarded(uniform(1, (batch, ROWS, STEPS), dtype), read_only=True)
+    b = guarded(uniform(2, (batch, STEPS, n), dtype), read_only=True)
+    problem = Problem(ROWS, n, STEPS, batch, ROW, False, "rows", 0, b.strides[1], 2)
+    ran = 0
+    for option in products.planner.options(problem):
+        chunks = option.chunks(ROWS, seconds=1.0)
+        if not option.fits(ROWS) or not chunks:
+            continue
+        c = Guard((batch, ROWS, n), dtype).array
+        axes = ((batch, a.strides[0], b.strides[0], c.strides[0]),) if batch > 1 else ()
+        strides = Strides(*a.strides[1:], *b.strides[1:], c.strides[1], axes, (), False)
+        plan = products.planner.lay_out(problem, option, chunks)
+        products.launch(products.encode(plan, strides), a, b, c, None)
+        assert_product(c, a, b, message=str(plan.choice))
+        ran += 1
+    assert ran

@@ -1,0 +1,163 @@
+"""What really ran: cells of programs and products, noted when native code has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from tests.coverage.cells import Cell, kernel_cells, layout_of, plan_cells
+from tests.coverage.templates import VARIANTS
+
+import ftuner.graph.lowering as lowering
+import ftuner.runtime.compiled as compiled
+from ftuner.core.dtype import DType
+from ftuner.core.expr import Expr
+from ftuner.core.expr import operands as operands_of
+from ftuner.graph.epilogue import Epilogue
+from ftuner.graph.forms import PendingProduct
+from ftuner.graph.ir import Graph, Node
+from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
+from ftuner.planner.plan import Plan
+from ftuner.runtime.model import Model
+from ftuner.runtime.products import Products
+from ftuner.runtime.program import BoundProgram
+
+
+class Recorder:
+    """Cells that were executed while a recording goes on, and when."""
+
+    def __init__(self) -> None:
+        self.cells: set[Cell] = set()
+        self._noted: set[Cell] = set()
+        """Of the graph that is being lowered."""
+        self._plans: dict[int, tuple[Plan, DType, Expr]] = {}
+        """By the address of their records."""
+
+    def note_node(self, lowered: Any, node: Node) -> None:
+        """What a node is of, and how its operands lie before it is lowered."""
+        self._noted.update(_node_cells(node))
+        for number, value in enumerate(node.inputs):
+            layout = layout_of(lowered.form(value))
+            if layout is not None:
+                self._noted.add(("operand", node.op, str(number), layout))
+
+    def note_epilogue(self, node: Node, position: int, before: Epilogue, after: Epilogue) -> None:
+        how = "alone" if len(node.inputs) == 1 else "a number"
+        if len(after.operands) > len(before.operands):
+            (name,) = {o.name for o in operands_of(after.expr)} - {
+                o.name for o in operands_of(before.expr)
+            }
+            kinds = {o.name: o.kind for o in operands_of(after.expr)}
+            how = kinds[name]
+        side = "" if len(node.inputs) == 1 else (" behind" if position == 0 else " in front")
+        self._noted.add(("epilogue", str(node.output.dtype), node.op, how + side))
+
+    def noted(self, found: Lowered, vector_bytes: int) -> frozenset[Cell]:
+        """The cells of a graph, from its nodes and its steps."""
+        cells, self._noted = self._noted, set()
+        for step in found.steps:
+            if isinstance(step, NestStep):
+                cells.update(kernel_cells(step.kernel, vector_bytes))
+            elif isinstance(step, AttentionStep):
+                mask = "none" if step.mask is None else str(step.mask.layout.dtype)
+                causal = "plain" if step.weighting.causal is None else "causal"
+                cells.add(("attention", str(step.q.layout.dtype), mask, causal))
+            elif isinstance(step, TopKStep):
+                which = "largest" if step.largest else "smallest"
+                cells.add(("order", str(step.x.layout.dtype), which))
+        return frozenset(cells)
+
+    def planned(self, address: int, plan: Plan, dtype: DType, epilogue: Expr) -> None:
+        self._plans[address] = plan, dtype, epilogue
+
+    def ran_plan(self, address: int) -> None:
+        self.cells.update(plan_cells(*self._plans[address]))
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Note what runs. Graphs and sessions are to be made inside: what has been planned before is
+    not known."""
+    recorder = Recorder()
+    with ExitStack() as stack:
+        for owner, name, by in _hooks(recorder):
+            stack.enter_context(patch.object(owner, name, by))
+        specials = {op: _noting(recorder, how) for op, how in lowering._SPECIAL.items()}
+        stack.enter_context(patch.dict(lowering._SPECIAL, specials))
+        yield recorder
+
+
+def _noting(recorder: Recorder, lower: Callable[[Any, Node], Any]) -> Callable[[Any, Node], Any]:
+    def noting(self: Any, node: Node) -> Any:
+        recorder.note_node(self, node)
+        return lower(self, node)
+
+    return noting
+
+
+def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
+    """What stands in for functions that lower, plan and run."""
+    lowers = lowering._Lowering
+    init, launch = compiled.CompiledGraph.__init__, compiled.CompiledGraph._launch
+    product_epilogue, run = lowers.product_epilogue, Model.run
+    encode, enter = Products.encode, Products._enter
+
+    def noting_epilogue(
+        self: Any, node: Node, position: int, form: PendingProduct
+    ) -> PendingProduct | None:
+        grown = product_epilogue(self, node, position, form)
+        if grown is not None:
+            recorder.note_epilogue(node, position, form.epilogue, grown.epilogue)
+        return grown
+
+    def noting_graph(self: Any, graph: Graph, session: Any, *arguments: Any) -> None:
+        found: list[Lowered] = []
+
+        def lower(graph: Graph) -> Lowered:
+            found.append(lowering.lower(graph))
+            return found[0]
+
+        with patch.object(compiled, "lower", lower):
+            init(self, graph, session, *arguments)
+        self.noted_cells = recorder.noted(found[0], session.backend.isa.vector_bytes)
+
+    def noting_launch(self: Any, program: BoundProgram, words: int, alone: bool) -> None:
+        launch(self, program, words, alone)
+        recorder.cells.update(self.noted_cells)
+        for ready in program.kept:
+            recorder.ran_plan(ready.encoded.address)
+
+    def noting_plan(self: Products, plan: Plan, strides: Any) -> Any:
+        encoded = encode(self, plan, strides)
+        library = self.compiled.library
+        recorder.planned(encoded.address, plan, library.dtype, library.epilogue)
+        return encoded
+
+    def noting_product(self: Products, encoded: Any, *arguments: Any) -> None:
+        enter(self, encoded, *arguments)
+        recorder.ran_plan(encoded.address)
+
+    def noting_model(self: Model, feeds: Any) -> Any:
+        results = run(self, feeds)
+        # Between programs.
+        for node in self._nodes:
+            recorder.cells.update(_node_cells(node) if node is not None else ())
+        return results
+
+    yield lowers, "fused", _noting(recorder, lowers.fused)
+    yield lowers, "top_k", _noting(recorder, lowers.top_k)
+    yield lowers, "product_epilogue", noting_epilogue
+    yield compiled.CompiledGraph, "__init__", noting_graph
+    yield compiled.CompiledGraph, "_launch", noting_launch
+    yield Products, "encode", noting_plan
+    yield Products, "_enter", noting_product
+    yield Model, "run", noting_model
+
+
+def _node_cells(node: Node) -> Iterator[Cell]:
+    yield from (("operator", node.op, str(i), str(v.dtype)) for i, v in enumerate(node.inputs))
+    for name, value in node.attributes.items():
+        if name in VARIANTS.get(node.op, {}):
+            yield "variant", node.op, name, str(value)

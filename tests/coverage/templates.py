@@ -1,0 +1,155 @@
+"""For each operator, cases whose dtypes and layouts are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tests.codegen.nest_cases import CASES
+from tests.codegen.nest_running import A, Array, B, C, Case, below, values_of
+
+from ftuner.core.dim import Shape, minimum
+from ftuner.core.dtype import TENSOR_DTYPES, DType
+from ftuner.core.weighting import Weighting
+from ftuner.graph.ops.layout import _PAD_MODES
+from ftuner.graph.ops.reduction import KINDS
+from ftuner.graph.ops.scattering import _COMBINE
+
+FLAGS = (False, True)
+VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "reduce": {"kind": tuple(KINDS)},
+    "arg_reduce": {"kind": ("argmax", "argmin"), "last": FLAGS},
+    "cumulative_sum": {"exclusive": FLAGS, "reverse": FLAGS},
+    "softmax": {"log": FLAGS},
+    "norm": {"rms": FLAGS},
+    "pad": {"mode": _PAD_MODES},
+    "scatter_elements": {"kind": ("none", *_COMBINE)},
+    "scatter_nd": {"kind": ("none", *_COMBINE)},
+    "cast": {"to": tuple(TENSOR_DTYPES.values())},
+    "top_k": {"largest": FLAGS},
+    "attention": {"safe": FLAGS},
+}
+"""Attributes that choose what code is made, and their values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A case of an operator for operands of any dtypes."""
+
+    cases: tuple[Case, ...]
+    """Alike but for dtypes, and how their elements are made."""
+    weights: frozenset[int] = frozenset()
+    """Operands that are constants."""
+
+    @property
+    def op(self) -> str:
+        return self.cases[0].op
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self.cases[0].attributes
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(shape for _, shape in self.cases[0].operands)
+
+    def of(self, dtypes: Sequence[DType]) -> Case:
+        """The case for operands of some dtypes: elements are made as for dtypes of their kinds."""
+        kinds = [dtype.kind for dtype in dtypes]
+        found = next((c for c in self.cases if [t.dtype.kind for t in c.types] == kinds), None)
+        names = [dtype.name for dtype in dtypes]
+        operands = tuple(zip(names, self.shapes, strict=True))
+        return replace(found or self.cases[0], operands=operands)
+
+
+def variant(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those attributes that `VARIANTS` lists."""
+    return {name: attributes[name] for name in VARIANTS.get(op, {}) if name in attributes}
+
+
+def _of_nests() -> Iterator[Template]:
+    """Of the cases that nests are tested with: the first for each variant and number of
+    operands."""
+    for op, cases in CASES.items():
+        seen = []
+        for case in cases:
+            key = (len(case.operands), variant(op, case.attributes))
+            if key in seen:
+                continue
+            seen.append(key)
+            shapes = [shape for _, shape in case.operands]
+            alike = [
+                c for c in cases
+                if [s for _, s in c.operands] == shapes and c.attributes == case.attributes
+            ]  # fmt: skip
+            yield Template(tuple(alike))
+
+
+def _casts() -> Iterator[Template]:
+    """To each dtype."""
+    for to in VARIANTS["cast"]["to"]:
+        yield Template(tuple(replace(case, attributes={"to": to}) for case in CASES["cast"]))
+
+
+def _large(*arrays: Array, **attributes: Any) -> Array:
+    """A size of results that come of adding up and multiplying a dozen small numbers."""
+    return np.asarray(1e4)
+
+
+def _dots(x: Array, y: Array) -> Array:
+    total: Array = np.matmul(np.abs(x), np.abs(y.astype(np.float64)))
+    return total
+
+
+def _others() -> Iterator[Template]:
+    """Of operators without a definition, and of those that finish what a copy began."""
+    for kind in VARIANTS["scatter_elements"]["kind"]:
+        yield Template((
+            Case("scatter_elements", (("float32", (B, C)), ("int64", (A, C)), ("float32", (A, C))),
+                 {"axis": 0, "kind": kind}, (values_of, below(B), values_of), size=_large),
+        ))  # fmt: skip
+        yield Template((
+            Case("scatter_nd", (("float32", (B, C, 3)), ("int64", (A, 2)), ("float32", (A, 3))),
+                 {"kind": kind}, (values_of, below(minimum(B, C)), values_of), size=_large),
+        ))  # fmt: skip
+    yield Template((Case("reshape", (("float32", (A, B, C)),), {"shape": (A * B, C)}),))
+    yield Template((Case("concat", (("float32", (A, B)), ("float32", (A, C))), {"axis": 1}),))
+    for largest in FLAGS:
+        attributes = {"axis": 1, "k": minimum(B, 3), "largest": largest}
+        yield Template((Case("top_k", (("float32", (A, B, C)),), attributes),))
+    yield Template((Case("non_zero", (("float32", (B, C)),), {"count": "found"}),))
+    yield Template(
+        (Case("int8_matmul", (("float32", (A, B, 24)), ("int8", (24, 35))), {}, (), 64.0, _dots),),
+        frozenset({1}),
+    )
+    yield from _attentions()
+
+
+def _attentions() -> Iterator[Template]:
+    operands = tuple(
+        ("float32", shape) for shape in ((A, 2, B, 8), (A, 2, 8, C), (A, 2, C, 6), (A, 1, B, C))
+    )
+    for masks in (0, 1):
+        for causal in (None, C - B):
+            weighting = Weighting(0.5, causal, hidden=-1e4, safe=causal is None)
+            yield Template((
+                Case("attention", operands[: 3 + masks], vars(weighting), (), 200.0, _large_sums),
+            ))  # fmt: skip
+
+
+def _large_sums(*arrays: Array, **attributes: Any) -> Array:
+    """A size of weighted sums of values, and of what scores change them by."""
+    return np.asarray(50.0)
+
+
+def _by_operator(templates: Iterable[Template]) -> dict[str, tuple[Template, ...]]:
+    found: dict[str, tuple[Template, ...]] = {}
+    for template in templates:
+        found[template.op] = (*found.get(template.op, ()), template)
+    return found
+
+
+TEMPLATES = {**_by_operator(_of_nests()), **_by_operator(_casts()), **_by_operator(_others())}

@@ -1,0 +1,93 @@
+"""Every cell of the coverage table that the code claims is executed, and right; and nothing is
+executed that it does not claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.apart import Note, apart
+from tests.conftest import HOST_ISAS
+from tests.coverage.cells import Cell
+from tests.coverage.claims import claimed
+from tests.coverage.graph_cases import (
+    BINDINGS,
+    DirectedGraph,
+    accesses,
+    assert_epilogue,
+    directed,
+    epilogues,
+    non_zeros,
+    with_constants,
+)
+from tests.coverage.product_cases import run_all
+from tests.coverage.recording import recording
+from tests.graph.graphs import B, S, assert_close, graph_of, inputs_of, reference
+from tests.guarded import check, guarding
+
+from ftuner.core.dtype import DTYPES
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import Session
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
+    def fill(note: Note) -> None:
+        with guarding(), recording() as recorder:
+            session = Session(cache=Cache(cache_folder), isa=isa)
+            note("products")
+            run_all(session)
+            _run_directed(session, note)
+            _run_others(session, note)
+        claims = claimed(session.hardware, isa)
+        empty, unclaimed = claims - recorder.cells, recorder.cells - claims
+        assert not empty, _listed("claimed, but not executed", empty)
+        assert not unclaimed, _listed("executed, but not claimed", unclaimed)
+
+    apart(fill, seconds=600)
+
+
+def _run_directed(session: Session, note: Note) -> None:
+    session.threads = 2
+    note("directed cases, lowered")
+    for cases, extents in ((directed(), BINDINGS), (with_constants(), BINDINGS[:1])):
+        bench = DirectedGraph(cases)
+        model = Model(bench.graph_made, session)
+        for bindings in extents:
+            note(f"{len(cases)} directed cases at {bindings}")
+            bench.check(model.run(bench.feeds(bindings)), bindings)
+            check()
+
+
+def _run_others(session: Session, note: Note) -> None:
+    for graph in (accesses(), non_zeros()):
+        model = Model(graph, session)
+        for bindings in BINDINGS:
+            note(f"{graph.outputs[0][1]} and others at {bindings}")
+            inputs = inputs_of(graph, bindings)
+            assert_close(model.run(inputs), reference(graph, inputs))
+    for dtype in DTYPES.values():
+        for graph in epilogues(dtype):
+            note(str(graph))
+            assert_epilogue(graph, Model(graph, session).run)
+
+
+def _listed(what: str, cells: set[Cell]) -> str:
+    return "\n".join([f"{len(cells)} cells {what}:", *map(" ".join, sorted(cells))])
+
+
+def test_only_what_runs_is_noted(widest: Session) -> None:
+    with recording() as recorder:
+        session = Session(cache=widest.cache, isa=HOST_ISAS[-1])
+        graph = graph_of(lambda m: m.add("tanh", m.linear(m.given("x", B, S, 5), 7)))
+        model = Model(graph, session)
+        assert not recorder.cells
+        model.run(inputs_of(graph, {"B": 2, "S": 3}))
+    names = {cell[0] for cell in recorder.cells}
+    assert names == {"operator", "operand", "epilogue", "family", "operands", "way"}
+    assert {cell for cell in recorder.cells if cell[0] in ("operand", "epilogue", "operands")} == {
+        ("operand", "matmul", "0", "contiguous"), ("operand", "matmul", "1", "constant"),
+        ("operand", "add", "1", "constant"), ("epilogue", "float32", "add", "column behind"),
+        ("epilogue", "float32", "tanh", "alone"), ("operands", "float32", "row", "panels"),
+    }  # fmt: skip

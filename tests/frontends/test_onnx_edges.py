@@ -1,0 +1,222 @@
+"""Operators at the edges of what ONNX says of them: by the specification, else by onnxruntime and
+NumPy where these agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.frontends.onnx_models import model_of, run_node
+
+from ftuner.errors import FTunerError, GraphError, ShapeError
+from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import default_session
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def floats(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def compiled(op: str, inputs: list[Any], opset: int = 20, **attributes: Any) -> list[Any]:
+    """What a compiled model of one node gives, with a symbol for every extent."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
+    graph = optimised(import_model(model_of([node], types, ["y"], opset=opset)).graph)
+    return Model(graph, default_session()).run(dict(zip(names, inputs, strict=True)))
+
+
+# Indices and diagonals.
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("diagonal", [-(2**63), -(2**62) - 1, -4, 0, 4, 2**62 + 1, 2**63 - 1])
+def test_diagonals_beyond_a_matrix(diagonal: int, upper: int) -> None:
+    x = floats(3, 4)
+    (found,) = run_node("Trilu", [x, np.int64(diagonal)], fixed=[1], upper=upper)
+    cut = np.triu if upper else np.tril
+    np.testing.assert_array_equal(found, cut(x, max(min(diagonal, 10), -10)))
+
+
+@pytest.mark.parametrize(
+    ("indices", "hot"),
+    [
+        (np.array([0, -1, 4, -5, 2**63 - 1, -(2**63)]), [0, 3, None, None, None, None]),
+        (np.array([3, 255], np.uint8), [3, None]),
+        (np.array([0, 2**64 - 1, 2**63], np.uint64), [0, None, None]),
+        # Cast to int64 before use, as the specification says; NaN is no index.
+        (np.array([1.9, -1.5, np.nan, np.inf, -np.inf, 1e30], np.float32),
+         [1, 3, None, None, None, None]),
+    ],
+)  # fmt: skip
+def test_indices_that_are_not_hot(indices: Any, hot: list[int | None]) -> None:
+    wanted = np.full((len(hot), 4), 7, np.float32)
+    for row, column in enumerate(hot):
+        if column is not None:
+            wanted[row, column] = 9
+    operands = [indices, np.int64(4), np.array([7, 9], np.float32)]
+    (found,) = run_node("OneHot", operands, fixed=[1], symbolic=False)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("x", [0.0, -0.0, 3.0, np.nan])
+def test_elements_of_scalars_that_are_not_zero(x: float) -> None:
+    """A scalar has no axes to index, so that its one index has no elements."""
+    wanted = np.zeros((0, int(x != 0)), np.int64)
+    given = np.array(x, np.float32)
+    for found in (
+        *run_node("NonZero", [given]), *run_node("NonZero", [given], fixed=[0]),
+        *compiled("NonZero", [given]),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)
+        assert found.shape == wanted.shape
+
+
+# Conversions.
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_floats_that_no_integer_holds(dtype: str) -> None:
+    """The nearest towards zero, NaN zero: compiled, by references, and of constants."""
+    info = np.iinfo(dtype)
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**63, 2.0**64, -2.5, 127.9], np.float32)
+    wanted = np.array(
+        [0, info.max, info.min, info.max, info.min, min(info.max, 2**63), info.max,
+         max(info.min, -2), 127], dtype,
+    )  # fmt: skip
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for found in (
+        *run_node("Cast", [x], to=to), *run_node("Cast", [x], to=to, fixed=[0]),
+        *compiled("Cast", [x], to=to),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_negative_exponents_of_integers(dtype: str) -> None:
+    """Fractions, rounded towards zero, as onnxruntime has them; of zero, zero."""
+    x = np.array([2, 1, -1, -1, 0, 3, -2, 7, np.iinfo(dtype).min, 0], dtype)
+    y = np.array([-1, -5, -1, -2, -1, 0, -3, 2, -1, 0], dtype)
+    wanted = np.array([0, 1, -1, 1, 0, 1, 0, 49, 0, 1], dtype)
+    for found in (
+        *run_node("Pow", [x, y]), *run_node("Pow", [x, y], fixed=[0, 1]), *compiled("Pow", [x, y])
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)
+
+
+# What is refused.
+
+Node = tuple[str, list[Any], Mapping[str, Any]]
+REFUSED: dict[str, Node] = {
+    "the largest of nothing": ("ArgMax", [floats(2, 0)], {"axis": 1}),
+    "the least of nothing": ("ArgMin", [floats(0, 2)], {"axis": 0, "keepdims": 0}),
+    "an axis that is sliced twice": (
+        "Slice", [floats(5), ints(0, 1), ints(4, 3), ints(0, -1)], {"fixed": (1, 2, 3)}),
+    "a bias that widens a product": ("Gemm", [floats(3, 2), floats(2, 1), floats(4)], {}),
+    "a bias that lengthens a product": ("Gemm", [floats(1, 2), floats(2, 4), floats(3, 1)], {}),
+    "a bias of three axes": ("Gemm", [floats(1, 2), floats(2, 4), floats(1, 1, 4)], {}),
+    "one scale for all channels": (
+        "BatchNormalization", [floats(2, 3, 4), *(floats(1) for _ in range(4))], {}),
+    "a scale for more channels": (
+        "BatchNormalization", [floats(2, 1, 4), *(floats(3) for _ in range(4))], {}),
+    "scales of two axes": (
+        "BatchNormalization", [floats(2, 3, 4), *(floats(3, 1) for _ in range(4))], {}),
+    "blocks for another tensor": (
+        "DequantizeLinear", [np.zeros((2, 4), np.uint8), floats(1, 2)],
+        {"axis": 1, "block_size": 2}),
+    "cosines for fewer pairs": (
+        "RotaryEmbedding", [floats(2, 3, 4, 8), floats(2, 4, 1), floats(2, 4, 4)],
+        {"opset": 23}),
+    "cosines for fewer positions": (
+        "RotaryEmbedding", [floats(2, 3, 4, 8), floats(2, 1, 4), floats(2, 1, 4)],
+        {"opset": 23}),
+    "fewer sines than cosines": (
+        "RotaryEmbedding",
+        [floats(2, 3, 4, 8), floats(9, 4), floats(8, 4), np.zeros((2, 4), np.int64)],
+        {"opset": 23}),
+    "heads that are not there": (
+        "Attention", [floats(2, 3, 4, 8)] * 3, {"opset": 23, "q_num_heads": 2}),
+    "a scale below zero": ("Attention", [floats(2, 3, 4, 8)] * 3, {"opset": 23, "scale": -1.0}),
+    "a scale that is no number": (
+        "Attention", [floats(2, 3, 4, 8)] * 3, {"opset": 23, "scale": float("nan")}),
+    "a softcap below zero": ("Attention", [floats(2, 3, 4, 8)] * 3, {"opset": 23, "softcap": -1.0}),
+    "a scale with more axes than what it scales": (
+        "LayerNormalization", [floats(2, 3), floats(1, 1, 3)], {}),
+    "a depth of nothing": ("OneHot", [ints(0), np.int64(0), ints(0, 1)], {"fixed": (1,)}),
+    "a matrix for a shape": ("Expand", [floats(1), ints(2, 3)[None]], {"fixed": (1,)}),
+    "a scalar for a shape": ("ConstantOfShape", [np.int64(2)], {"fixed": (0,)}),
+    "floats for a shape": ("Reshape", [floats(6), floats(2)], {"fixed": (1,)}),
+    "half of an integer": ("HardSigmoid", [np.zeros(3, np.int32)], {}),
+    "levels of floats": ("DequantizeLinear", [floats(4), floats(1)], {}),
+    "integers of levels": (
+        "DequantizeLinear", [np.zeros(4, np.uint8), floats(1)], {"output_dtype": 2, "opset": 23}),
+    "two types of levels": (
+        "QuantizeLinear", [floats(4), floats(1), np.zeros(1, np.uint8)],
+        {"output_dtype": 3, "opset": 21}),
+    "blocks of less than nothing": (
+        "QuantizeLinear", [floats(2, 4), floats(2, 2)], {"block_size": -2, "opset": 21}),
+    "a scalar for the number of largest": ("TopK", [floats(3), np.int64(1)], {"fixed": (1,)}),
+    "two ratios": ("Dropout", [floats(3), floats(2)], {"fixed": (1,)}),
+    "an infinite slope": ("Selu", [floats(3)], {"alpha": float("inf")}),
+    "a slope that is no number": ("Celu", [floats(3)], {"alpha": float("nan")}),
+    "less than nothing under a root": (
+        "LayerNormalization", [floats(2, 3), floats(3)], {"epsilon": -1.0}),
+    "integers to compute a norm in": (
+        "LayerNormalization", [floats(2, 3), floats(3)], {"stash_type": 7}),
+    "no bias": ("BiasGelu", [floats(2, 3)], {"domain": MICROSOFT}),
+    "a bias for fewer columns": ("BiasGelu", [floats(2, 3), floats(1)], {"domain": MICROSOFT}),
+    "one column for a bias": ("FastGelu", [floats(2, 1), floats(3)], {"domain": MICROSOFT}),
+    "a matrix for a bias": ("FastGelu", [floats(2, 3), floats(2, 3)], {"domain": MICROSOFT}),
+    "one row that is skipped": (
+        "SkipLayerNormalization", [floats(2, 3, 4), floats(2, 1, 4), floats(4)],
+        {"domain": MICROSOFT}),
+    "an attribute that onnxruntime lacks": (
+        "QuickGelu", [floats(3)], {"domain": MICROSOFT, "beta": 1.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+@pytest.mark.parametrize("name", REFUSED)
+def test_operands_that_do_not_fit(name: str, symbolic: bool) -> None:
+    op, inputs, attributes = REFUSED[name]
+    with pytest.raises((ShapeError, GraphError)):
+        run_node(op, inputs, symbolic=symbolic, **{"opset": 20, **attributes})
+
+
+FLAGS: dict[str, Callable[[int], Node]] = {
+    "keepdims": lambda n: ("ReduceSum", [floats(2, 3)], {"keepdims": n}),
+    "noop_with_empty_axes": lambda n: ("ReduceMax", [floats(2)], {"noop_with_empty_axes": n}),
+    "select_last_index": lambda n: ("ArgMin", [floats(2)], {"select_last_index": n}),
+    "exclusive": lambda n: ("CumSum", [floats(2), np.int64(0)], {"exclusive": n, "fixed": (1,)}),
+    "transA": lambda n: ("Gemm", [floats(2, 2), floats(2, 2)], {"transA": n}),
+    "allowzero": lambda n: ("Reshape", [floats(2), ints(2)], {"allowzero": n, "fixed": (1,)}),
+    "upper": lambda n: ("Trilu", [floats(2, 2)], {"upper": n}),
+    "fmod": lambda n: ("Mod", [ints(7), ints(-3)], {"fmod": n}),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_attributes_that_say_yes_or_no(name: str) -> None:
+    for right in (0, 1):
+        op, inputs, attributes = FLAGS[name](right)
+        run_node(op, inputs, **attributes)
+    for wrong in (64, 2, -1, -(2**63)):
+        op, inputs, attributes = FLAGS[name](wrong)
+        with pytest.raises(GraphError, match=f"attribute {name} is {wrong}; expected 0 or 1"):
+            run_node(op, inputs, **attributes)
+
+
+def test_all_that_is_refused_says_where() -> None:
+    for op, inputs, attributes in REFUSED.values():
+        with pytest.raises(FTunerError, match=f"^{op} node that gives 'y0': "):
+            run_node(op, inputs, symbolic=False, **{"opset": 20, **attributes})

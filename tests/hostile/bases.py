@@ -1,0 +1,180 @@
+"""Nodes that hostile changes begin with: for every importer of the registry, some that are right.
+
+Those of ONNX's own operators are taken from the tests that ONNX comes with; others are listed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+from tests.frontends.node_cases import Case, cases
+
+from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.errors import FTunerError
+from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
+from ftuner.frontends.onnx.reading import domain_of
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.builder import MAX_FOLLOWED
+from ftuner.graph.evaluate import run_reference
+
+Array = npt.NDArray[Any]
+Key = tuple[str, str]
+"""Domain and type of an operator, as the registry has them."""
+MOST_ELEMENTS = 20_000
+"""Of all inputs of a node."""
+LATEST_OPSET = 24
+"""That this release of onnxruntime says it has; nodes of later ones are taken for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One node with its inputs, which can be pickled."""
+
+    name: str
+    domain: str
+    op: str
+    opset: int
+    inputs: tuple[Array | None, ...]
+    """None is left out."""
+    fixed: frozenset[int]
+    """Inputs that are constants of the model."""
+    attributes: tuple[bytes, ...]
+    outputs: tuple[bool, ...]
+    """Whether each is asked for."""
+
+    def with_inputs(self, changed: dict[int, Array | None]) -> Node:
+        inputs = (changed.get(i, x) for i, x in enumerate(self.inputs))
+        return replace(self, inputs=tuple(inputs))
+
+    @property
+    def given(self) -> list[int]:
+        """The numbers of inputs that are not constants."""
+        return [i for i, x in enumerate(self.inputs) if x is not None and i not in self.fixed]
+
+    @property
+    def feeds(self) -> dict[str, Array]:
+        return {f"x{i}": x for i in self.given if (x := self.inputs[i]) is not None}
+
+    def model(self) -> onnx.ModelProto:
+        """A model of the node, with a symbol for every extent."""
+        names = ["" if x is None else f"x{i}" for i, x in enumerate(self.inputs)]
+        results = [f"y{i}" if wanted else "" for i, wanted in enumerate(self.outputs)]
+        node = onnx.NodeProto(op_type=self.op, domain=self.domain, input=names, output=results)
+        for data in self.attributes:
+            node.attribute.append(onnx.AttributeProto.FromString(data))
+        inputs = [
+            helper.make_tensor_value_info(
+                f"x{i}", helper.np_dtype_to_tensor_dtype(x.dtype),
+                [f"d{i}_{axis}" for axis in range(x.ndim)],
+            )
+            for i in self.given if (x := self.inputs[i]) is not None
+        ]  # fmt: skip
+        constants = [
+            numpy_helper.from_array(x, f"x{i}")
+            for i in sorted(self.fixed)
+            if i < len(self.inputs) and (x := self.inputs[i]) is not None
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in results if name]
+        graph = helper.make_graph([node], "hostile", inputs, outputs, constants)
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def bases(most: int = 2) -> dict[Key, list[Node]]:
+    """Up to so many nodes of each operator, that differ in their attributes or element types."""
+    found: dict[Key, list[Node]] = {}
+    seen: dict[Key, set[object]] = {}
+    for key, node in (*_own(), *_of_onnx()):
+        kinds = tuple(None if x is None else x.dtype.name for x in node.inputs)
+        names = [onnx.AttributeProto.FromString(data).name for data in node.attributes]
+        alike = (tuple(sorted(names)), kinds)
+        if alike not in seen.setdefault(key, set()) and len(seen[key]) < most:
+            fixed = _fixed(node)
+            if fixed is not None:
+                seen[key].add(alike)
+                found.setdefault(key, []).append(replace(node, fixed=fixed))
+    return found
+
+
+def _of_onnx() -> Iterator[tuple[Key, Node]]:
+    """The smallest first."""
+    for case in sorted(cases(), key=_size):
+        (node, *others) = case.model.graph.node
+        key = domain_of(node.domain), node.op_type
+        arrays = dict(zip((v.name for v in case.model.graph.input), case.inputs, strict=True))
+        known = all(name in arrays for name in node.input if name)
+        if others or key not in IMPORTERS or not known:
+            continue
+        inputs = tuple(np.asarray(arrays[n]) if n else None for n in node.input)
+        if _size(case) > MOST_ELEMENTS or any(
+            x is not None and x.dtype.name not in TENSOR_DTYPES for x in inputs
+        ):
+            continue
+        opset = next(o.version for o in case.model.opset_import if domain_of(o.domain) == "")
+        attributes = tuple(a.SerializeToString() for a in node.attribute)
+        opset = max(min(opset, LATEST_OPSET), LEAST_OPSET)
+        outputs = tuple(map(bool, node.output))
+        yield (
+            key,
+            Node(
+                case.name,
+                node.domain,
+                node.op_type,
+                opset,
+                inputs,
+                frozenset(),
+                attributes,
+                outputs,
+            ),
+        )
+
+
+def _size(case: Case) -> int:
+    """Elements of its inputs; of sequences, which no model takes, more than there may be."""
+    arrays = [x for x in case.inputs if isinstance(x, np.ndarray)]
+    return sum(x.size for x in arrays) if len(arrays) == len(case.inputs) else MOST_ELEMENTS + 1
+
+
+def _fixed(node: Node) -> frozenset[int] | None:
+    """The inputs that have to be constants; None if the node is not supported."""
+    small = {i for i, x in enumerate(node.inputs) if x is not None and x.size <= MAX_FOLLOWED}
+    whole = {i for i in small if (x := node.inputs[i]) is not None and x.dtype.kind == "i"}
+    for fixed in (set[int](), whole - {0}, small - {0}, small):
+        changed = replace(node, fixed=frozenset(fixed))
+        try:
+            graph = import_model(changed.model()).graph
+            run_reference(graph, [changed.feeds[v.name] for v in graph.inputs])
+        except FTunerError:
+            continue
+        return changed.fixed
+    return None
+
+
+def _own() -> Iterator[tuple[Key, Node]]:
+    """Operators that ONNX has no tests of."""
+    random = np.random.default_rng(0)
+
+    def floats(*shape: int) -> Array:
+        return random.standard_normal(shape).astype(np.float32)
+
+    x, row, column = floats(2, 3, 8), floats(8), floats(4, 8)
+    for domain, op, inputs, attributes in (
+        ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
+        (MICROSOFT, "BiasGelu", [x, row], {}),
+        (MICROSOFT, "FastGelu", [x, row], {}),
+        (MICROSOFT, "Gelu", [x], {}),
+        (MICROSOFT, "QuickGelu", [x], {"alpha": 1.5}),
+        (MICROSOFT, "FusedMatMul", [x, column], {"transB": 1, "alpha": 0.5}),
+        (MICROSOFT, "SkipLayerNormalization", [x, x + 1, row, row], {"epsilon": 1e-5}),
+        (MICROSOFT, "SkipSimplifiedLayerNormalization", [x, x + 1, row], {"epsilon": 1e-5}),
+    ):
+        made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
+        node = Node(op, domain, op, 17, tuple(inputs), frozenset(), made, (True,))
+        yield (domain, op), node

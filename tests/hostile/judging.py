@@ -1,0 +1,224 @@
+"""What changed nodes are held to: the right answer, or an error of ftuner's own."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+from tests.hostile.bases import Array, Node
+from tests.hostile.changes import Change, at_run_time, of_models
+
+from ftuner.core.evaluation import evaluate
+from ftuner.errors import FTunerError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.evaluate import bind, run_reference
+from ftuner.graph.ir import Graph
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime import compiling
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import default_session
+
+ROUGHLY = (1e-3, 1e-5)
+"""Relative and absolute: peers approximate in their own ways."""
+MOST_ELEMENTS, NEVER = 1 << 20, 1 << 44
+"""Of results that references are asked for; and so many that no machine has memory for them, which
+compiled models are to say. Those between are not run."""
+MODELS = 20
+"""Changed models of a node that are looked at where not all are, by a hash of what was changed."""
+
+EXPLAINED = {
+    "floats that no integer holds: ONNX leaves open what they become, peers differ": (
+        r"(Cast|CastLike) ", r"Pow test_pow_types_int",
+        r"QuantizeLinear \S+ (input [01]|all inputs): ",
+    ),
+    "indices are cast to integers, as the specification says, and NaN is none": (
+        r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
+    ),
+    "keys that a mask hides are not read, whatever they hold": (
+        r"Attention \S*causal",
+    ),
+}  # fmt: skip
+"""Where an answer that no peer gives is right, and why: name of the case, and the change."""
+_EXPLAINED = re.compile("|".join(f"(?:{p})" for p in chain.from_iterable(EXPLAINED.values())))
+
+
+@dataclass
+class Verdict:
+    """What became of the changes of one node."""
+
+    findings: list[str] = field(default_factory=list)
+    operators: set[str] = field(default_factory=set)
+    """Of graphs."""
+    answers: int = 0
+    refusals: int = 0
+
+
+Run = Callable[[dict[str, Array]], list[Array]]
+
+
+def judge(payload: tuple[Node, bool]) -> Verdict:
+    """Hold the changes of a node, all or some of them, to what is right."""
+    node, every = payload
+    # Compiled here: a process of its own takes longer to start.
+    compiling.BUNDLES_WORTH_A_PROCESS = 1 << 30
+    verdict = Verdict()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        _judge_runs(node, verdict)
+        count = sum(1 for _ in of_models(node))
+        for change in of_models(node):
+            chosen = zlib.crc32(f"{node.name} {change.what}".encode()) % 1000
+            if every or chosen < 1000 * MODELS / count:
+                _judge_model(change, verdict)
+    return verdict
+
+
+def _judge_runs(node: Node, verdict: Verdict) -> None:
+    """One compiled model with a symbol for every extent, run on all inputs."""
+    proto = node.model()
+    try:
+        graph = import_model(proto).graph
+        changed = optimised(graph)
+        model = Model(changed, default_session())
+    except Exception as error:
+        verdict.findings.append(f"{node.op} {node.name}: {_text(error)}")
+        return
+    verdict.operators.update(n.op for n in (*graph.nodes, *changed.nodes))
+    peers = list(_peers(proto))
+    for change in at_run_time(node):
+        _judge(change, model.run, graph, peers, verdict)
+
+
+def _judge_model(change: Change, verdict: Verdict) -> None:
+    """A model of its own, evaluated by the references of its graph; compiled where these have no
+    answer."""
+
+    def compiled(feeds: dict[str, Array]) -> list[Array]:
+        return Model(optimised(graph), default_session()).run(dict(feeds))
+
+    node = change.node
+    try:
+        proto = node.model()
+        graph = import_model(proto).graph
+        elements = _largest(graph, node)
+    except FTunerError:
+        verdict.refusals += 1
+        return
+    except Exception as error:
+        verdict.findings.append(f"{node.op} {node.name} {change.what}: {_text(error)}")
+        return
+    run: Run = compiled
+    if elements <= MOST_ELEMENTS:
+        inputs = [node.feeds[v.name] for v in graph.inputs]
+        try:
+            results = run_reference(graph, inputs)
+            run = lambda feeds: results  # noqa: E731
+        except Exception:
+            # NumPy has errors of its own for indices out of range.
+            run = compiled
+    elif elements < NEVER:
+        return
+    _judge(change, run, None, list(_peers(proto)), verdict)
+
+
+def _largest(graph: Graph, node: Node) -> int:
+    """Elements of the largest result whose extents inputs tell."""
+    symbols = bind(graph, [node.feeds[v.name].shape for v in graph.inputs])
+    values = [*(v for n in graph.nodes for v in n.outputs), *(v for _, v in graph.outputs)]
+    sizes = [0]
+    for value in values:
+        try:
+            sizes.append(math.prod(evaluate(n, symbols) for n in value.shape))
+        except KeyError:
+            # Extents that data tells.
+            continue
+    return max(sizes)
+
+
+def _judge(
+    change: Change, run: Run, graph: Graph | None, peers: Sequence[Run], verdict: Verdict
+) -> None:
+    """What a run gives, held to the references of its graph, if that is given, and to peers."""
+    node = change.node
+    what = f"{node.op} {node.name} {change.what}"
+    try:
+        results = run(node.feeds)
+        reference = results
+        if graph is not None:
+            reference = run_reference(graph, [node.feeds[v.name] for v in graph.inputs])
+    except FTunerError:
+        verdict.refusals += 1
+        return
+    except Exception as error:
+        verdict.findings.append(f"{what}: {_text(error)}")
+        return
+    verdict.answers += 1
+    if text := _difference(results, reference, change.huge):
+        verdict.findings.append(f"{what}: compiled and by references: {text}")
+    if not any(x.size for x in results) or _EXPLAINED.match(what) or change.other_dtype:
+        # Nothing to be right or wrong about; or nothing that peers agree on, or that they have.
+        return
+    texts = []
+    for peer in peers:
+        try:
+            text = _difference(results, peer(node.feeds), change.huge)
+        except Exception as error:
+            text = f"refused: {error!s:.150}"
+        if not text:
+            return
+        texts.append(text)
+    verdict.findings.append(f"{what}: no peer gives this: {'; '.join(texts)}")
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error!s:.200}"
+
+
+def _peers(proto: onnx.ModelProto) -> Iterator[Run]:
+    """onnxruntime, and ONNX's evaluator: what they have no way to run, they refuse."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    made: list[Any] = []
+
+    def onnx_runtime(feeds: dict[str, Array]) -> list[Array]:
+        if not made:
+            typed = onnx.shape_inference.infer_shapes(proto)
+            made.append(onnxruntime.InferenceSession(typed.SerializeToString(), options))
+        return [np.asarray(x) for x in made[0].run(None, feeds)]
+
+    def evaluator(feeds: dict[str, Array]) -> list[Array]:
+        return [np.asarray(x) for x in ReferenceEvaluator(proto).run(None, feeds)]
+
+    yield onnx_runtime
+    yield evaluator
+
+
+def _difference(found: Sequence[Array], wanted: Sequence[Array], huge: bool) -> str:
+    """What differs, empty if nothing does. `huge`: infinities and NaN are not compared."""
+    if len(found) != len(wanted):
+        return f"{len(found)} outputs, not {len(wanted)}"
+    for i, (x, y) in enumerate(zip(found, wanted, strict=True)):
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return f"output {i} is {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
+        if x.dtype.kind == "f":
+            right = np.isclose(x, y, *ROUGHLY, equal_nan=True)
+            if huge:
+                right |= ~(np.isfinite(x) & np.isfinite(y))
+        else:
+            right = x == y
+        if not np.all(right):
+            place = tuple(np.argwhere(~right)[0])
+            return f"output {i} at {[int(n) for n in place]}: {x[place]!r}, not {y[place]!r}"
+    return ""

@@ -1,0 +1,40 @@
+"""Every importer of the registry, on hostile inputs: right, or refused with a named error.
+
+Nodes are run in child processes: what crashes one is a finding. `python -m tests.hostile` makes all
+changes of more nodes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.hostile.bases import bases
+from tests.hostile.judging import EXPLAINED
+from tests.hostile.sweeping import sweep
+
+from ftuner.frontends.onnx.importer import IMPORTERS
+from ftuner.graph.operators import OPERATORS
+
+ELSEWHERE = {"int8_matmul", "fmod"}
+"""Operators of graphs that only passes make, of several nodes, or that an attribute asks for which
+the first node of an operator lacks: their own tests have them."""
+
+
+def test_every_importer_is_changed_and_no_answer_is_wrong() -> None:
+    nodes = bases(1)
+    assert set(nodes) == set(IMPORTERS)
+    found = sweep([node for of in nodes.values() for node in of], every=False, jobs=2)
+    assert not found.findings, "\n".join(found.findings[:20])
+    assert set(OPERATORS) - found.operators <= ELSEWHERE
+    # Changes are answered and refused, both of them often.
+    assert found.answers > 2000
+    assert found.refusals > 1000
+
+
+def test_explanations_name_operators() -> None:
+    names = {op for _, op in IMPORTERS}
+    for patterns in EXPLAINED.values():
+        for pattern in patterns:
+            operators = re.match(r"\(?([A-Za-z|]+)\)? ", pattern)
+            assert operators is not None
+            assert set(operators.group(1).split("|")) <= names

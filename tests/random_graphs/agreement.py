@@ -1,0 +1,206 @@
+"""What the runs of a case should give: by NumPy references, and whether peers agree with these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tests.random_graphs.cases import Case, Feeds
+from tests.random_graphs.making import Array
+from tests.random_graphs.peers import RefusedError, Run, SilentError, evaluator_of, onnxruntime_of
+from tests.random_graphs.reports import Report
+from tests.random_graphs.truth import (
+    Expected,
+    Truth,
+    UnstableError,
+    difference,
+    expected,
+    share_compared,
+    unused_indices,
+)
+
+from ftuner.graph.evaluate import run_reference
+from ftuner.graph.ir import Graph
+
+CONFIRMING, CONFIRMING_SCALE = 32, 2.0
+"""Evaluations with noise, and how much more of it, of a result that seems wrong after a few."""
+REFUSED, ACCEPTED, SILENT = "refused", "accepted", "silent"
+"""What a peer says, beside what its results are."""
+PEER_CRASHES = frozenset({"FusedMatMul"})
+"""With empty operands onnxruntime divides by zero."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the runs of a case should give."""
+
+    case: Case
+    graph: Graph
+    references: Sequence[list[Array] | str]
+    """The outputs in their own types, or why there are none."""
+    truths: Sequence[Truth | None]
+    """None for runs that are refused, or whose results rounding decides. What is refused for
+    indices that nothing depends on may be run as well."""
+
+    def is_wild(self, number: int) -> bool:
+        return number >= len(self.case.runs) - self.case.wild
+
+    def refusal(self, number: int) -> str | None:
+        """Why a run must be refused; None if it must not."""
+        reference = self.references[number]
+        return reference if isinstance(reference, str) else None
+
+    def wrong(
+        self, number: int, results: Sequence[Any], roughly: bool = False, finite: bool = False
+    ) -> str:
+        """What is wrong with the outputs of a run, empty if nothing is known to be. What seems
+        wrong is looked at again with more noise."""
+        truth = self.truths[number]
+        if truth is None:
+            return ""
+        if len(results) != len(truth.outputs):
+            return f"{len(results)} outputs, expected {len(truth.outputs)}"
+        confirmed: list[Expected] | None = None
+        reference = self.references[number]
+        for i, (result, e) in enumerate(zip(results, truth.outputs, strict=True)):
+            if not difference(result, e, roughly, finite):
+                continue
+            exact = e.tolerance is None and not isinstance(reference, str)
+            if exact and result.dtype == e.dtype and np.array_equal(result, reference[i]):
+                # As computed in the types that the model has.
+                continue
+            if confirmed is None:
+                try:
+                    again = expected(
+                        self.graph, self.case.runs[number], self.case.seed + 1, CONFIRMING,
+                        CONFIRMING_SCALE,
+                    )  # fmt: skip
+                except UnstableError:
+                    return ""
+                confirmed = again.outputs
+            text = difference(result, confirmed[i], roughly, finite)
+            if text:
+                return f"output {i}: {text}"
+        return ""
+
+
+def agreement_of(case: Case, graph: Graph, report: Report) -> Agreement:
+    """What NumPy references say of a case."""
+    references: list[list[Array] | str] = []
+    truths: list[Truth | None] = []
+    for number, feeds in enumerate(case.runs):
+        truth: Truth | None = None
+        try:
+            reference = run_reference(graph, [feeds[v.name] for v in graph.inputs])
+            truth = expected(graph, feeds, case.seed * 100 + number)
+        except UnstableError:
+            report.unstable_runs += 1
+        except Exception as error:
+            references.append(f"{type(error).__name__}: {error}")
+            truths.append(_where_indices_are_wrong(case, graph, number, error))
+            continue
+        references.append(reference)
+        truths.append(truth)
+        if truth is not None:
+            compared, size = share_compared(truth.outputs)
+            report.elements = report.elements[0] + compared, report.elements[1] + size
+    return Agreement(case, graph, references, truths)
+
+
+def _where_indices_are_wrong(
+    case: Case, graph: Graph, number: int, error: Exception
+) -> Truth | None:
+    """What a refused run may give instead of an error."""
+    if not isinstance(error, IndexError):
+        return None
+    try:
+        return unused_indices(graph, case.runs[number], case.seed * 100 + number)
+    except Exception:
+        return None
+
+
+def all_finite(feeds: Feeds) -> bool:
+    return all(x.dtype.kind != "f" or bool(np.isfinite(x).all()) for x in feeds.values())
+
+
+def compare_peers(agreement: Agreement, report: Report) -> None:
+    """Whether the peers' results are those of the references. Where peers contradict each other,
+    what one of them has in common with the references is right. What ONNX's evaluator refuses or
+    accepts says little: it checks little, and has errors of its own, with empty tensors first."""
+    case = agreement.case
+    second: Run | None = None
+    try:
+        first = onnxruntime_of(case)
+    except RefusedError as error:
+        # It decomposes some operators into nodes whose types do not fit.
+        first, second = None, evaluator_of(case)
+        if second is None or not _accepts(second, case):
+            report.found("accepted what onnxruntime refuses", str(error))
+            return
+    report.peer = "onnxruntime" if first is not None else "evaluator"
+    crashes = any(node.op_type in PEER_CRASHES for node in case.proto.graph.node)
+    for number in range(len(case.runs)):
+        truth = agreement.truths[number]
+        empty = truth is not None and truth.empty
+        if empty and crashes:
+            continue
+        doubt = "" if first is None else _doubt(first, agreement, number)
+        if first is not None and not doubt:
+            continue
+        second = second or evaluator_of(case)
+        other = SILENT if second is None else _doubt(second, agreement, number)
+        # The evaluator gives some integers the type that NumPy adds them up in.
+        silent = other.startswith((REFUSED, ACCEPTED, SILENT)) or ": dtype " in other
+        if first is None or doubt.startswith(SILENT):
+            doubtful = bool(other) and not silent and not empty
+        elif doubt.startswith(REFUSED) and agreement.is_wild(number):
+            doubtful = other.startswith(REFUSED)
+        else:
+            doubtful = bool(other) and not (silent and empty)
+        if doubtful:
+            texts = f"onnxruntime: {doubt or 'no kernel'}; evaluator: {other}"
+            report.found("peer differs", f"run {number}: {texts}")
+            return
+        report.outvoted += first is not None
+
+
+def _accepts(run: Run, case: Case) -> bool:
+    """Whether a peer runs all inputs that a model is made for."""
+    try:
+        for feeds in case.runs[: len(case.runs) - case.wild]:
+            run(feeds)
+    except RefusedError:
+        return False
+    return True
+
+
+def _doubt(run: Run, agreement: Agreement, number: int) -> str:
+    """How a peer contradicts the references on a run, empty if it does not."""
+    refusal = agreement.refusal(number)
+    feeds = agreement.case.runs[number]
+    if refusal is not None and agreement.is_wild(number):
+        # Peers are not as careful with what does not fit.
+        return ""
+    try:
+        results = run(feeds)
+    except SilentError:
+        return SILENT
+    except RefusedError as error:
+        return "" if refusal is not None else f"{REFUSED}: {error!s:.300}"
+    if refusal is not None:
+        return f"{ACCEPTED}; the reference says {refusal:.300}"
+    return agreement.wrong(number, results, True, not all_finite(feeds))
+
+
+def expect_refused(case: Case, report: Report) -> None:
+    """What is refused at import must be refused by a peer, or be unsupported by name."""
+    if "UnsupportedOperatorError" in report.refused:
+        return
+    try:
+        run = onnxruntime_of(case) or evaluator_of(case)
+    except RefusedError:
+        return
+    if run is not None and _accepts(run, case):
+        report.found("refused", f"{report.refused}; the peer runs it")

@@ -1,0 +1,163 @@
+"""What a case is held to: run by ftuner, by references and by peers, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+from tests.guarded import guarded, guarding
+from tests.random_graphs.agreement import (
+    Agreement,
+    agreement_of,
+    all_finite,
+    compare_peers,
+    expect_refused,
+)
+from tests.random_graphs.cases import Case, Feeds
+from tests.random_graphs.making import Array
+from tests.random_graphs.reports import Report, text_of
+
+from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.ir import Graph
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import AttentionStep
+from ftuner.runtime import compiling
+from ftuner.runtime.model import Model
+from ftuner.runtime.session import default_session
+
+THREADS = (1, 2)
+CPU, GUARDED, GPU = "cpu", "guarded", "gpu"
+"""Where a case runs: on the CPU, there with pages that fault around all memory, or by the kernels
+for a GPU in Triton's interpreter."""
+
+
+def check(payload: tuple[Case, str]) -> Report:
+    """Run a case in one of the places above, and compare."""
+    case, place = payload
+    # Compiled here as a process of its own would, without the time that one takes to start.
+    compiling.BUNDLES_WORTH_A_PROCESS = 1 << 30
+    report = Report()
+    try:
+        graph = import_model(case.model).graph
+    except FTunerError as error:
+        report.refused = f"{type(error).__name__}: {error}"
+        expect_refused(case, report)
+        return report
+    except Exception as error:
+        report.found("foreign exception", f"import: {text_of(error)}")
+        return report
+    agreement = agreement_of(case, graph, report)
+    if place == GPU:
+        _check_on_gpu(agreement, report)
+        return report
+    compare_peers(agreement, report)
+    at = Random(case.seed).choice(("begin", "end"))
+    try:
+        with guarding(at) if place == GUARDED else nullcontext():
+            _check_on_cpu(agreement, report, _guards(at) if place == GUARDED else np.array)
+    except AssertionError as error:
+        report.found("wrote outside", str(error))
+    return report
+
+
+def _guards(at: Any) -> Callable[[Array], Array]:
+    return lambda x: guarded(np.array(x), at, read_only=True)
+
+
+def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array], Array]) -> None:
+    """Compile a graph, and run all inputs, each twice with each number of threads, in some
+    order. `given`: makes the arrays that the model is given."""
+    random = Random(agreement.case.seed)
+    session = default_session()
+    session.threads = random.choice(THREADS)
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, session))
+    if model is None:
+        return
+    runs = [(threads, n) for threads in THREADS for n in range(len(agreement.case.runs))]
+    again = list(runs)
+    random.shuffle(runs)
+    random.shuffle(again)
+    # Keys that a mask hides are not read, even if they are no numbers.
+    hides = any(isinstance(step, AttentionStep) for step in model.steps)
+
+    def run(threads: int, feeds: Feeds) -> list[Array]:
+        session.threads = threads
+        arrays = {name: given(x) for name, x in feeds.items()}
+        results = model.run(arrays)
+        for name, x in feeds.items():
+            if arrays[name].tobytes() != np.asarray(x).tobytes():
+                raise AssertionError(f"the input {name} was written to")
+        return results
+
+    _run_all(agreement, report, [*runs, *again], run, hides)
+
+
+def _check_on_gpu(agreement: Agreement, report: Report) -> None:
+    """Run all inputs, the first ones twice, in the interpreter, which is slow."""
+    # Imported by name: they need torch and triton.
+    sessions = import_module("tests.runtime.gpu.sessions")
+    gpu = import_module("ftuner.runtime.gpu.model")
+    chip = Random(agreement.case.seed).choice(("h200", "rtx3090"))
+    session = sessions.interpreted(chip)
+    model = _compiled(agreement.graph, report, lambda graph: gpu.GpuModel(graph, session))
+    if model is None:
+        return
+    runs = [(1, n) for n in range(len(agreement.case.runs))]
+    _run_all(agreement, report, [*runs, *runs[:2]], lambda threads, feeds: model.run(feeds), True)
+
+
+def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any]) -> Any:
+    """The model of a graph after all passes; None if there is none."""
+    try:
+        changed = optimised(graph)
+        report.operators.update(node.op for node in (*graph.nodes, *changed.nodes))
+        return compile_(changed)
+    except (UnsupportedKernelError, UnsupportedOperatorError) as error:
+        report.refused = f"{type(error).__name__}: {error}"
+    except FTunerError as error:
+        report.found("refused", f"{type(error).__name__}: {error}")
+    except Exception as error:
+        report.found("foreign exception", f"compile: {text_of(error)}")
+    return None
+
+
+def _run_all(
+    agreement: Agreement, report: Report, order: Sequence[tuple[int, int]],
+    run: Callable[[int, Feeds], list[Array]], hides: bool,
+) -> None:  # fmt: skip
+    """Run inputs by number with numbers of threads, in an order; the first failure ends it."""
+    known: dict[tuple[int, int], list[Array]] = {}
+    report.runs = len({number for _, number in order})
+    for threads, number in order:
+        feeds, refusal = agreement.case.runs[number], agreement.refusal(number)
+        where = f"run {number}, {threads} threads"
+        try:
+            results = run(threads, feeds)
+        except FTunerError as error:
+            if refusal is None:
+                report.found("refused", f"{where}: {type(error).__name__}: {error}")
+                return
+            report.refused_runs += 1
+            continue
+        except Exception as error:
+            report.found("foreign exception", f"{where}: {text_of(error)}")
+            return
+        if refusal is not None and agreement.truths[number] is None:
+            report.found("accepted", f"{where}: the reference says {refusal}")
+            return
+        before = known.setdefault((threads, number), results)
+        if before is not results:
+            for i, (x, y) in enumerate(zip(results, before, strict=True)):
+                if x.tobytes() != y.tobytes():
+                    report.found("not the same again", f"{where}, output {i}")
+                    return
+            continue
+        wrong = agreement.wrong(number, results, finite=hides and not all_finite(feeds))
+        if wrong:
+            report.found("wrong", f"{where}: {wrong}")
+            return

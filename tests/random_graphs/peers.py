@@ -1,0 +1,86 @@
+"""Running models by onnxruntime, or by ONNX's reference evaluator where that lacks a kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+from tests.random_graphs.cases import Case, Feeds
+from tests.random_graphs.table import LATEST
+
+Run = Callable[[Feeds], list[Any]]
+
+MENDED = {"Softmax": 13, "LogSoftmax": 13, "BatchNormalization": 14, "Slice": LATEST}
+"""Versions since which ONNX's evaluator is right: it takes Softmax of before as the later one,
+computes BatchNormalization by statistics of its own, and begins a Slice whose start is before the
+first element elsewhere than the specification says."""
+
+
+LIMITED = "not currently supported"
+"""What onnxruntime says where a kernel of it lacks a part of its operator."""
+
+
+class SilentError(Exception):
+    """The peer cannot say."""
+
+
+class RefusedError(Exception):
+    """The peer has no way to run the model, or not on these inputs."""
+
+
+def onnxruntime_of(case: Case) -> Run | None:
+    """None where onnxruntime lacks a kernel.
+
+    Raises:
+        RefusedError: it says that the model is invalid.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(case.model, options)
+    except Exception as error:
+        if "NOT_IMPLEMENTED" in str(error):
+            return None
+        raise RefusedError(str(error)) from None
+
+    def run(feeds: Feeds) -> list[Any]:
+        try:
+            return [np.asarray(x) for x in session.run(None, dict(feeds))]
+        except Exception as error:
+            raise (SilentError if LIMITED in str(error) else RefusedError)(str(error)) from None
+
+    return run
+
+
+def _plain(node: onnx.NodeProto) -> bool:
+    """Whether a node is a Slice without steps."""
+    return node.op_type == "Slice" and len(node.input) < 5
+
+
+def evaluator_of(case: Case) -> Run | None:
+    """ONNX's own implementation in NumPy; None where it lacks an operator."""
+    proto = case.proto
+    (version,) = (o.version for o in proto.opset_import if o.domain == "")
+    if any(version < MENDED.get(node.op_type, 0) for node in proto.graph.node if not _plain(node)):
+        return None
+    try:
+        evaluator = ReferenceEvaluator(proto)
+    except Exception:  # It has errors of many types, and some of its operators need other packages.
+        return None
+
+    def run(feeds: Feeds) -> list[Any]:
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return [np.asarray(x) for x in evaluator.run(None, dict(feeds))]
+        except Exception as error:
+            raise RefusedError(f"{type(error).__name__}: {error}") from None
+
+    return run

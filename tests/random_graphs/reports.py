@@ -1,0 +1,39 @@
+"""What became of a case."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Report:
+    """What became of a case."""
+
+    findings: list[tuple[str, str]] = field(default_factory=list)
+    """What kind, and what exactly."""
+    refused: str = ""
+    """Why the model was not imported, or not compiled by a back end that lacks a kernel."""
+    runs: int = 0
+    """Inputs on which it was run."""
+    refused_runs: int = 0
+    """Calls that both sides refused."""
+    unstable_runs: int = 0
+    """Inputs whose results rounding decides."""
+    elements: tuple[int, int] = (0, 0)
+    """Compared, and all."""
+    operators: Counter[str] = field(default_factory=Counter)
+    peer: str = ""
+    outvoted: int = 0
+    """Runs on which onnxruntime is alone."""
+
+    def found(self, kind: str, what: str) -> None:
+        self.findings.append((kind, what[:2000]))
+
+
+def text_of(error: BaseException) -> str:
+    """An exception and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in reversed(frames))
+    return f"{type(error).__name__}: {error} ({where})"

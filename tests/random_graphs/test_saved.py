@@ -1,0 +1,48 @@
+"""Cases that failed once, and a share of new ones with fixed seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.isolation import Done, Workers
+from tests.random_graphs.bench import LIMITS, attempt, variables
+from tests.random_graphs.cases import SAVED, read_case
+from tests.random_graphs.checking import CPU, GUARDED, check
+
+SEEDS = range(0, 160, 4)
+"""Of the first graph of each test."""
+GRAPHS = 4
+"""Of a test."""
+
+
+@pytest.fixture(scope="module")
+def replaying(cache_folder: Path) -> Iterator[Workers]:
+    name = f"{check.__module__}:{check.__name__}"
+    with Workers(name, 2, LIMITS, environment=variables(cache_folder)) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def attempting(cache_folder: Path) -> Iterator[Workers]:
+    name = f"{attempt.__module__}:{attempt.__name__}"
+    with Workers(name, 2, LIMITS, environment=variables(cache_folder)) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("place", [CPU, GUARDED])
+@pytest.mark.parametrize("path", sorted(SAVED.glob("*.onnx")), ids=lambda path: path.stem)
+def test_saved_case(path: Path, place: str, replaying: Workers) -> None:
+    ((_, result),) = replaying.run([(read_case(path), place)])
+    assert isinstance(result, Done), result
+    assert not result.value.findings
+
+
+@pytest.mark.parametrize("first", SEEDS)
+def test_graphs_of_fixed_seeds(first: int, attempting: Workers) -> None:
+    seeds = [(seed, CPU) for seed in range(first, first + GRAPHS)]
+    for number, result in attempting.run(seeds):
+        assert isinstance(result, Done), (seeds[number], result)
+        report, rows = result.value
+        assert not report.findings, (seeds[number], rows)

@@ -1,0 +1,340 @@
+"""What a graph should give, in float64, and how far a sound result may be from it.
+
+A graph is evaluated by the NumPy references of its operators with float32 held in float64. Then it
+is evaluated again, several times, with relative noise on what each node reads: of some unit
+roundoffs, or of one and with results rounded to their type, so that differences vanish that are
+below its precision. What the noise changes, rounding may change: a graph that magnifies small
+errors gets a wide tolerance, and one that does not keeps a tight one. An integer or bool that the
+noise changes is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tests.random_graphs.making import Array
+
+from ftuner.core.dim import Symbolic
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.evaluation import evaluate
+from ftuner.graph.evaluate import bind, check
+from ftuner.graph.ir import Graph, Node, TensorType, Value, bound_symbols
+from ftuner.graph.operators import OPERATORS
+
+NOISE = {FLOAT32: 2.0**-20, FLOAT64: 2.0**-47}
+"""Relative: 16 and 32 unit roundoffs."""
+LEAST = {FLOAT32: 2.0**-126, FLOAT64: 2.0**-1022}
+"""Smallest normal numbers: rounding below them is absolute."""
+ROUNDINGS = 16
+"""Of results, beside what the noise tells."""
+FACTOR = 4.0
+"""By which a result may be further off than the largest change that the noise made."""
+REPEATS = 4
+"""Every other one with results rounded to their type."""
+ROUNDED_SCALE = 2.0**-4
+"""Of the noise, where results are rounded too: about one unit roundoff."""
+ROUGH_FACTOR, ROUGHLY = 256.0, 1e-4
+"""Of the tolerance and of the largest element, where only the meaning of operators is compared:
+peers add up and approximate in their own ways, and some compute float64 in float32."""
+SIGNS, NUDGES = (-1.0, 1.0), (-1.0, 0.0, 1.0)
+ROUGH_SHARE = 0.01
+"""Of integers and bools that may differ there: those that rounding decides for a peer alone."""
+MOVES = frozenset({
+    "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
+    "gather_elements", "where", "top_k", "non_zero",
+})  # fmt: skip
+"""Operators that only move elements: their results are as exact as their operands."""
+GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
+SELECTIONS = frozenset({
+    "maximum", "minimum", "absolute", "negative", "sign", "floor", "ceil", "rint", "isnan", "isinf",
+    "equal", "less", "less_equal", "arg_reduce",
+})  # fmt: skip
+"""Operators that compute nothing that is rounded: exact operands are read as they are."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output should be."""
+
+    value: Array
+    """In float64 if the output is a float."""
+    dtype: np.dtype[Any]
+    tolerance: Array | None
+    """Of floats."""
+    compared: Array
+    """Which elements are compared."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a run should give."""
+
+    outputs: list[Expected]
+    empty: bool
+    """Whether some tensor has no elements."""
+
+
+class UnstableError(Exception):
+    """Noise decides the shape of an output, or whether the graph can be run at all."""
+
+
+def _wide(x: Any, dtype: DType) -> Array:
+    """An array of an element type, floats in float64."""
+    if dtype.kind == "float":
+        return np.asarray(x).astype(np.float64)
+    with np.errstate(all="ignore"):
+        return np.asarray(x).astype(dtype.name)
+
+
+def _fitted(x: Array, dtype: DType, rounds: bool) -> Array:
+    """Numbers beyond the largest of float32 as infinities, and rounded to it if asked for."""
+    if dtype != FLOAT32:
+        return x
+    if rounds:
+        with np.errstate(all="ignore"):
+            return x.astype(np.float32).astype(np.float64)
+    most = float(np.finfo(np.float32).max)
+    return np.where(np.abs(x) > most * (1 + 2.0**-25), np.copysign(np.inf, x), x)
+
+
+def wide_outputs(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    random: np.random.Generator | None,
+    scale: float = 1.0,
+    rounds: bool = False,
+) -> tuple[list[Array], bool]:
+    """The outputs of a graph in float64, and whether some tensor on the way has no elements.
+    `random`: of the noise; without it there is none. `rounds`: whether results are rounded to their
+    type.
+
+    A wrong index selects any element, the same only for the same `random`.
+
+    Raises:
+        Exception: what a reference raises for inputs that do not fit.
+    """
+    symbols = bind(graph, [feeds[v.name].shape for v in graph.inputs])
+    known = {v: _wide(feeds[v.name], v.dtype) for v in graph.inputs}
+    inexact: set[Value] = set()
+    wrong = np.random.default_rng(0) if random is None else random
+
+    def array_of(value: Value) -> Array:
+        found = known.get(value)
+        if found is None:
+            assert value.constant is not None
+            found = known[value] = _wide(value.constant, value.dtype)
+        return found
+
+    def read(node: Node, value: Value) -> Array:
+        x = array_of(value)
+        if random is None or value.dtype.kind != "float" or node.op in MOVES:
+            return x
+        if value not in inexact and (node.op in SELECTIONS or _selects(node)):
+            return x
+        return _noisy(x, value.dtype, random, scale, rounds)
+
+    for node in graph.nodes:
+        arrays = [read(node, v) for v in node.inputs]
+        attributes = {name: _bound(v, symbols) for name, v in node.attributes.items()}
+        if node.op == "cast":
+            results: Any = _cast(arrays[0], node, random)
+        else:
+            with np.errstate(all="ignore"):
+                results = _results(node, arrays, attributes, wrong)
+        if len(node.outputs) == 1:
+            results = (results,)
+        rounded = node.op not in MOVES | SELECTIONS and not _selects(node)
+        rounded = rounded and not (node.op == "cast" and node.inputs[0].dtype.kind != "float")
+        blurred = rounded or any(v in inexact for v in node.inputs)
+        for value, result in zip(node.outputs, results, strict=True):
+            known[value] = _fitted(_wide(result, value.dtype), value.dtype, rounds)
+            if blurred and value.dtype.kind == "float":
+                inexact.add(value)
+        for name in bound_symbols(node):
+            for value in node.outputs:
+                for dim, extent in zip(value.shape, known[value].shape, strict=True):
+                    if str(dim) == name:
+                        symbols[name] = extent
+            check(graph, symbols)
+    outputs = [
+        _noisy(array_of(v), v.dtype, random, scale, rounds)
+        if v in inexact and random is not None
+        else array_of(v)
+        for _, v in graph.outputs
+    ]
+    return outputs, any(x.size == 0 for x in known.values())
+
+
+def _results(
+    node: Node, arrays: Sequence[Array], attributes: Mapping[str, Any], random: np.random.Generator
+) -> Any:
+    """What the reference of an operator gives. For wrong indices right ones are drawn."""
+    reference = OPERATORS[node.op].reference
+    if node.op not in GATHERS:
+        return reference(*arrays, **attributes)
+    x, indices = arrays
+    if node.op == "gather_nd":
+        batch = attributes["batch_dims"]
+        extents = np.array(x.shape[batch : batch + indices.shape[-1]], np.int64)
+    else:
+        extents = np.array(x.shape[attributes["axis"]], np.int64)
+    bad = (indices < -extents) | (indices >= extents)
+    if not bad.any():
+        return reference(x, indices, **attributes)
+    if x.size == 0:
+        types = [TensorType(v.dtype, a.shape) for v, a in zip(node.inputs, arrays, strict=True)]
+        (type_,) = OPERATORS[node.op].infer(types, attributes, lambda *dims, **options: None)
+        if 0 not in type_.shape:
+            raise IndexError("an index into nothing")
+        return np.zeros(type_.shape, x.dtype)
+    others = random.integers(0, np.broadcast_to(extents, indices.shape))
+    return reference(x, np.where(bad, others, indices), **attributes)
+
+
+def _selects(node: Node) -> bool:
+    """Whether a reduction or a scatter only chooses among its elements."""
+    return node.op in ("reduce", "scatter_elements", "scatter_nd") and (
+        node.attributes["kind"] in ("maximum", "minimum", "none")
+    )
+
+
+def _noisy(
+    x: Array, dtype: DType, random: np.random.Generator, scale: float, rounds: bool
+) -> Array:
+    """The array with relative noise, of which there may be none where results are rounded."""
+    noise = random.choice(NUDGES if rounds else SIGNS, x.shape) * (NOISE[dtype] * scale)
+    with np.errstate(all="ignore"):
+        return _fitted(x + np.where(np.isfinite(x), x * noise, 0.0), dtype, rounds)
+
+
+def _cast(x: Array, node: Node, random: np.random.Generator | None) -> Array:
+    """A conversion. Numbers that an integer cannot hold become undefined ones: with noise, any."""
+    to = node.attributes["to"]
+    if x.dtype.kind != "f" or to.kind == "float":
+        return x
+    if to.kind == "bool":
+        return x != 0
+    info = np.iinfo(to.name)
+    whole = np.trunc(x)
+    sound = (whole >= float(info.min)) & (whole <= float(info.max)) & (whole != 2.0**63)
+    sound &= whole != 2.0**64
+    with np.errstate(all="ignore"):
+        found = np.where(sound, whole, 0).astype(to.name)
+    if random is not None and not sound.all():
+        found = np.where(sound, found, random.integers(0, 100, x.shape).astype(to.name))
+    return found
+
+
+def _bound(value: Any, symbols: Mapping[str, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_bound(v, symbols) for v in value)
+    return evaluate(value, symbols) if isinstance(value, Symbolic) else value
+
+
+def unused_indices(graph: Graph, feeds: Mapping[str, Array], seed: int) -> Truth | None:
+    """What a graph should give that has wrong indices, if no output depends on what they select;
+    None if one does.
+
+    Raises:
+        Exception: what a reference raises for inputs that do not fit.
+    """
+    first, _ = wide_outputs(graph, feeds, np.random.default_rng([seed, 1]), 0.0)
+    second, _ = wide_outputs(graph, feeds, np.random.default_rng([seed, 2]), 0.0)
+    same = all(
+        np.array_equal(x, y, x.dtype.kind == "f") for x, y in zip(first, second, strict=True)
+    )
+    return expected(graph, feeds, seed) if same else None
+
+
+def expected(
+    graph: Graph, feeds: Mapping[str, Array], seed: int, repeats: int = REPEATS, scale: float = 1.0
+) -> Truth:
+    """What the outputs of a graph should be.
+
+    Raises:
+        UnstableError: noise decides what shape an output has, or makes an index invalid.
+        Exception: what a reference raises for inputs that do not fit.
+    """
+    values, empty = wide_outputs(graph, feeds, None)
+    spread = [np.zeros(x.shape) for x in values]
+    compared = [np.ones(x.shape, np.bool_) for x in values]
+    for number in range(repeats):
+        random = np.random.default_rng([seed, number])
+        try:
+            rounds = bool(number % 2)
+            factor = scale * (ROUNDED_SCALE if rounds else 1.0)
+            noisy, _ = wide_outputs(graph, feeds, random, factor, rounds)
+        except Exception as error:
+            raise UnstableError(str(error)) from error
+        for i, (x, y) in enumerate(zip(values, noisy, strict=True)):
+            if x.shape != y.shape:
+                raise UnstableError("the shape of an output")
+            if x.dtype.kind != "f":
+                compared[i] &= x == y
+                continue
+            with np.errstate(all="ignore"):
+                change = np.abs(y - x)
+            both = np.isfinite(x) & np.isfinite(y)
+            alike = both | (np.isnan(x) & np.isnan(y)) | (x == y)
+            compared[i] &= alike
+            spread[i] = np.maximum(spread[i], np.where(both, change, 0))
+    found = []
+    for (_, output), x, s, mask in zip(graph.outputs, values, spread, compared, strict=True):
+        if output.dtype.kind != "float":
+            found.append(Expected(x, np.dtype(output.dtype.name), None, mask))
+            continue
+        unit = output.dtype.unit_roundoff
+        magnitude = np.where(np.isfinite(x), np.abs(x), 0)
+        tolerance = FACTOR * s + ROUNDINGS * unit * magnitude + ROUNDINGS * LEAST[output.dtype]
+        # Close to the largest number, rounding decides about infinity.
+        most = float(np.finfo(output.dtype.name).max)
+        mask = mask & ((magnitude + tolerance < most) | ~np.isfinite(x))
+        found.append(Expected(x, np.dtype(output.dtype.name), tolerance, mask))
+    return Truth(found, empty)
+
+
+def difference(result: Any, wanted: Expected, roughly: bool = False, finite: bool = False) -> str:
+    """What is wrong with an output, empty if nothing is. `roughly`: to some digits only.
+    `finite`: only where both are numbers."""
+    if not isinstance(result, np.ndarray) or result.dtype != wanted.dtype:
+        return f"dtype {getattr(result, 'dtype', type(result))}, expected {wanted.dtype}"
+    if result.shape != wanted.value.shape:
+        return f"shape {result.shape}, expected {wanted.value.shape}"
+    tolerance = wanted.tolerance
+    if tolerance is None and finite:
+        # Numbers may come of what is none.
+        return ""
+    if tolerance is None:
+        wrong = result != wanted.value
+    else:
+        if roughly:
+            sizes = np.abs(wanted.value[np.isfinite(wanted.value)])
+            tolerance = ROUGH_FACTOR * tolerance + ROUGHLY * np.max(sizes, initial=0.1)
+        wide = result.astype(np.float64)
+        with np.errstate(all="ignore"):
+            near = np.abs(wide - wanted.value) <= tolerance
+        near |= (wide == wanted.value) | (np.isnan(wide) & np.isnan(wanted.value))
+        if finite:
+            near |= ~(np.isfinite(wide) & np.isfinite(wanted.value))
+        wrong = ~near
+    wrong = wrong & wanted.compared
+    few = ROUGH_SHARE * wrong.size if roughly and tolerance is None else 0
+    if np.count_nonzero(wrong) <= few:
+        return ""
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    text = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(place)} "
+    text += f"{result[place]!r}, expected {wanted.value[place]!r}"
+    if tolerance is not None:
+        text += f" within {tolerance[place]:.3g}"
+    return text
+
+
+def share_compared(wanted: Sequence[Expected]) -> tuple[int, int]:
+    """How many elements are compared, and how many there are."""
+    return (
+        sum(int(np.count_nonzero(e.compared)) for e in wanted),
+        sum(e.value.size for e in wanted),
+    )

@@ -1,0 +1,233 @@
+"""A program that forks while another thread is at something: `python -m tests.runtime.forking AT`.
+
+The child, which has neither that thread nor the workers, then does all that the library offers, and
+so does the parent.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import ftuner
+from ftuner import api
+from ftuner.codegen.llvm.compile import compile_bundle
+from ftuner.codegen.llvm.jit import host_target
+from ftuner.core import forks
+from ftuner.runtime import attending, compiling, memory, processes, session
+from ftuner.runtime.session import default_session
+
+SECONDS = 60
+"""What a child may take."""
+RANDOM = np.random.default_rng(0)
+A, B = (RANDOM.random(shape, np.float32) for shape in ((300, 200), (200, 260)))
+PRODUCT = A @ B
+"""NumPy's BLAS has threads and locks of its own, and is not asked again."""
+
+
+def model_bytes(columns: int) -> bytes:
+    """A product, a softmax and an activation; `columns` tells one model from another."""
+    weight = numpy_helper.from_array(RANDOM.random((24, columns), np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"]),
+        helper.make_node("Tanh", ["shares"], ["y"]),
+    ]
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", n])
+        for name, n in (("x", 24), ("y", columns))
+    ]
+    graph = helper.make_graph(nodes, "small", tensors[:1], tensors[1:], [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return onnx.ModelProto.SerializeToString(made)
+
+
+MODEL = model_bytes(16)
+X = RANDOM.random((37, 24), np.float32)
+
+
+def everything() -> None:
+    """Calls of each kind, twice: the second is recognised by native code."""
+    for _ in range(3):
+        assert np.allclose(ftuner.matmul(A, B), PRODUCT, rtol=1e-4)
+    layer = ftuner.Dense(np.ascontiguousarray(B.T), activation="relu")
+    for _ in range(3):
+        assert np.allclose(layer(A), PRODUCT, rtol=1e-4)
+    model = ftuner.load(MODEL)
+    for _ in range(2):
+        assert np.allclose(np.arctanh(model(x=X)["y"]).sum(1), 1, rtol=1e-4)
+    q = A[np.newaxis, :40, :32]
+    assert np.allclose(ftuner.attention(q, q, q).shape, q.shape)
+    assert ftuner.tune("float32").isa
+    assert ftuner.tune("float64").isa
+
+
+class At:
+    """What another thread is at. `began` is set when it is there; it goes on until `stop` is."""
+
+    def __init__(self) -> None:
+        self.began, self.stop = threading.Event(), threading.Event()
+        self.errors: list[BaseException] = []
+
+    def pause(self) -> None:
+        """Stay here, in the thread that is not the main one."""
+        if threading.current_thread() is not threading.main_thread() and not self.began.is_set():
+            self.began.set()
+            self.stop.wait()
+
+    def paused(self, function: Callable[..., object]) -> Callable[..., object]:
+        """The function, which pauses first."""
+
+        def wrapped(*arguments: object, **named: object) -> object:
+            self.pause()
+            return function(*arguments, **named)
+
+        return wrapped
+
+
+def tuning(at: At) -> None:
+    ftuner.tune("float64", progress=lambda *_: at.pause())
+
+
+def probing(at: At) -> None:
+    session.known_hardware = at.paused(session.known_hardware)  # type: ignore[assignment]
+    everything()
+
+
+def compiling_somewhere(at: At) -> None:
+    """Within the locks of session and back end."""
+    compiling.Cache.read = at.paused(compiling.Cache.read)  # type: ignore[method-assign,assignment]
+    everything()
+
+
+def loading(at: At) -> None:
+    compiling.LoadedObject.__init__ = at.paused(  # type: ignore[method-assign,assignment]
+        compiling.LoadedObject.__init__
+    )
+    everything()
+
+
+def loading_a_model(at: At) -> None:
+    ftuner.load(MODEL, progress=lambda *_: at.pause())
+
+
+def attending_first(at: At) -> None:
+    attending.Model = at.paused(attending.Model)  # type: ignore[assignment,misc]
+    everything()
+
+
+def planning(at: At) -> None:
+    everything()
+    at.began.set()
+    rows = 0
+    while not at.stop.is_set():
+        rows = rows % 290 + 1
+        assert np.allclose(ftuner.matmul(A[:rows], B), PRODUCT[:rows], rtol=1e-4)
+
+
+def running_a_model(at: At) -> None:
+    model = ftuner.load(MODEL)
+    at.began.set()
+    while not at.stop.is_set():
+        for rows in (37, 5, 12):
+            model(x=X[:rows])
+
+
+def compile_something() -> None:
+    bundle = default_session().backend._runtime_bundle()
+    compile_bundle(bundle, host_target(default_session().hardware.isas[0].name))
+
+
+def within_llvm(at: At) -> None:
+    compile_something()
+    at.began.set()
+    while not at.stop.is_set():
+        compile_something()
+
+
+def within_an_import(at: At) -> None:
+    at.began.set()
+    forks.import_undivided("tests.runtime.slow_to_import")
+
+
+def with_every_lock(at: At) -> None:
+    everything()
+    found = default_session()
+    runtime = found.backend.runtime
+    locks = [
+        found._lock, found.backend._lock, runtime.pool.lock, runtime.workspaces._lock, memory._lock,
+        attending._ATTENDING[0]._lock, api._MATMUL[0]._known._lock, *forks._LOCKS,
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        at.began.set()
+        at.stop.wait()
+
+
+def with_processes(at: At) -> None:
+    wanted = [processes.Request("it", ("text", "right"))] * 2
+    for _ in processes.answers("tests.runtime.answering", wanted, 2):
+        at.pause()
+
+
+ACTIVITIES = {
+    function.__name__: function
+    for function in (
+        tuning, probing, compiling_somewhere, loading, loading_a_model, attending_first, planning,
+        running_a_model, within_llvm, within_an_import, with_every_lock, with_processes,
+    )
+}  # fmt: skip
+
+
+def main(name: str) -> None:
+    warnings.simplefilter("ignore", DeprecationWarning)
+    at = At()
+
+    def work() -> None:
+        try:
+            ACTIVITIES[name](at)
+        except BaseException as error:
+            at.errors.append(error)
+            at.began.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert at.began.wait(SECONDS)
+    for delay_s in (0.0, 0.03, 0.11) if name in ("planning", "running_a_model") else (0.05,):
+        time.sleep(delay_s)
+        assert not at.errors, at.errors
+        child = os.fork()
+        if child == 0:
+            # Whatever hangs, this ends it.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)
+            faulthandler.dump_traceback_later(SECONDS - 5)
+            if name == "within_an_import":
+                assert forks.import_undivided("tests.runtime.slow_to_import").DONE
+            if name == "within_llvm":
+                compile_something()
+            everything()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    at.stop.set()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert not at.errors, at.errors
+    everything()
+    print("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,6 @@
+"""A module whose import another thread may be within."""
+
+import time
+
+time.sleep(0.3)
+DONE = True

@@ -1,0 +1,177 @@
+"""Compiling processes: what they answer, every way in which they fail, and that none is left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.runtime.test_cache import HOST_ISAS, small_bundles
+
+from ftuner.codegen.llvm.compile import compile_bundle
+from ftuner.codegen.llvm.jit import host_target
+from ftuner.errors import CompileError
+from ftuner.runtime import processes
+from ftuner.runtime.compiling import COMPILER_MODULE
+from ftuner.runtime.processes import Request, answers
+
+ROOT = Path(__file__).parents[2]
+ANSWERING = "tests.runtime.answering"
+SECONDS = 30.0
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Where a compiling process finds the tests."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def requests(*wanted: tuple[str, str]) -> list[Request]:
+    return [Request(f"part {i}", request) for i, request in enumerate(wanted)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_all_are_answered(environment: dict[str, str]) -> None:
+    wanted = requests(*[("text", str(i)) for i in range(20)], ("prints", "it"), ("number", ""))
+    found = dict(answers(ANSWERING, wanted, 3, environment))
+    pid = int(found.pop(21))
+    assert found == {i: b"it" if i == 20 else str(i).encode() for i in range(21)}
+    assert not is_alive(pid)
+    assert list(answers(ANSWERING, [], 3)) == []
+
+
+@pytest.mark.parametrize("folder", ["plain", 'it\'s a "folder"'])
+def test_processes_compile_the_same(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they are started, and whatever is there."""
+    here = tmp_path / folder
+    here.mkdir()
+    for name in ("ftuner", "types", "pickle", "numpy", "llvmlite"):
+        (here / f"{name}.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(here)
+    target, bundles = host_target(HOST_ISAS[0]), small_bundles()
+    wanted = [Request("it", (bundle, target)) for bundle in bundles]
+    found = dict(answers(COMPILER_MODULE, wanted, 1))
+    assert [found[i] for i in range(len(bundles))] == [compile_bundle(b, target) for b in bundles]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (("raises", "no such register"), r"part 1: OwnError: no such register"),
+        (("raises", "\udcff"), r"part 1: OwnError: \?"),
+        (("recurses", ""), r"part 1: RecursionError: maximum"),
+        (("leaves", "for good"), r"part 1: SystemExit: for good"),
+        (("interrupts", "now"), r"part 1: KeyboardInterrupt: now"),
+        (("ends", ""), r"part 1: .*ended without an answer \(exit status 7\)"),
+        (("killed", ""), r"part 1: .*ended without an answer \(exit status -9\)"),
+        (("garbage", "Segmentation fault\n" * 9), r"part 1: .*answered b'Segmentation"),
+        (("garbage", "ftuner\r\nright" + "\xff" * 99), r"part 1: .*answered b'right' of \d+ bytes"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_failures_have_a_name_and_a_text(
+    environment: dict[str, str], request_: tuple[str, str], message: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(CompileError, match=message):
+        list(answers(ANSWERING, requests(("text", "right"), request_), 1, environment))
+    assert time.monotonic() - began < SECONDS
+
+
+def test_modules_that_are_not_there(environment: dict[str, str]) -> None:
+    with pytest.raises(CompileError, match=r"part 0: ModuleNotFoundError.*no_such_module"):
+        list(answers("no_such_module", requests(("text", "")), 1, environment))
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [(("hangs", ""), "longer than"), (("garbage", "ftun"), r"answered b'ftun'|longer than")],
+)
+def test_what_takes_too_long_is_given_up(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, request_: tuple[str, str],
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(processes, "ANSWER_S", 0.5)
+    monkeypatch.setattr(processes, "CHECKED_S", 0.1)
+    began = time.monotonic()
+    with pytest.raises(CompileError, match=message):
+        list(answers(ANSWERING, requests(request_), 1, environment))
+    assert time.monotonic() - began < SECONDS
+
+
+@pytest.mark.parametrize("text", ["exec sleep 600", "exit 1", "echo no Python here; sleep 600"])
+def test_what_is_no_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """As where Python is embedded: the process that asked does all itself."""
+    executable = tmp_path / "application"
+    executable.write_text(f"#!/bin/sh\n{text}\n")
+    executable.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(executable))
+    monkeypatch.setattr(processes, "HELLO_S", 1.0)
+    monkeypatch.setattr(processes, "CHECKED_S", 0.1)
+    with caplog.at_level(logging.WARNING):
+        assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
+    assert "does not start as a compiling process" in caplog.text
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with caplog.at_level(logging.WARNING):
+        assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
+    assert "cannot start a compiling process" in caplog.text
+
+
+def test_no_process_is_left(environment: dict[str, str]) -> None:
+    """Neither where the caller stops, nor where one of them fails."""
+    threads = threading.active_count()
+    wanted = requests(("number", ""), *[("hangs", "")] * 3)
+    with closing(answers(ANSWERING, wanted, 2, environment)) as found:
+        _, pid = next(found)
+    assert not is_alive(int(pid))
+    assert threading.active_count() == threads
+    with pytest.raises(CompileError, match="OwnError"):
+        list(answers(ANSWERING, requests(("raises", ""), ("hangs", "")), 2, environment))
+    assert threading.active_count() == threads
+
+
+def test_ctrl_c_ends_all_of_them(environment: dict[str, str], tmp_path: Path) -> None:
+    """The whole group of processes gets the signal, as from a terminal. What was interrupted can
+    compile again."""
+    mark = tmp_path / "mark"
+    script = f"""
+import sys, threading
+from contextlib import closing
+from ftuner.runtime.processes import Request, answers
+wanted = [Request("it", ("waits", {str(mark)!r}))] * 4
+try:
+    list(answers({ANSWERING!r}, wanted, 2))
+except KeyboardInterrupt:
+    assert threading.active_count() == 1
+    again = dict(answers({ANSWERING!r}, [Request("it", ("text", "right"))], 2))
+    print(again[0].decode(), flush=True)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    began = time.monotonic()
+    while not mark.exists() and time.monotonic() - began < SECONDS:
+        time.sleep(0.05)
+    assert mark.exists()
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.communicate(timeout=SECONDS) == ("right\n", "")

@@ -1,0 +1,19 @@
+"""Products, layers, grouped products and attention of any extents and layouts touch nothing but
+their arrays, and are right."""
+
+from __future__ import annotations
+
+import pytest
+from tests.apart import apart
+from tests.runtime.random_calls import KINDS, run
+
+from ftuner.runtime.session import Session
+
+COUNTS = {"product": 150, "layer": 30, "grouped": 30, "attention": 60}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_calls(kind: str, session: Session) -> None:
+    for part in (0, 1):
+        seeds = range(part, COUNTS[kind], 2)
+        apart(lambda note, seeds=seeds: run(kind, seeds, session, note))

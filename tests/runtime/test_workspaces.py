@@ -1,0 +1,180 @@
+"""Workspaces are shared by all products, as many as calls at once need, and bounded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.reference import assert_product, uniform
+
+from ftuner.codegen.llvm.abi import FreeWorkspaces
+from ftuner.runtime import workspaces as module
+from ftuner.runtime.dense import Dense
+from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.session import Session
+from ftuner.runtime.workspaces import Workspaces
+
+
+@pytest.fixture
+def workspaces(widest: Session) -> Workspaces:
+    return Workspaces(widest.backend.runtime.addresses)
+
+
+@pytest.fixture
+def shared(session: Session) -> Iterator[Workspaces]:
+    """Those of a session, none at first."""
+    before = session.threads
+    found = session.backend.runtime.workspaces
+    found.renew_in_child()
+    yield found
+    session.threads = before
+
+
+def test_a_workspace_is_used_again(workspaces: Workspaces) -> None:
+    first = workspaces.take(1000)
+    assert first % 64 == 0
+    workspaces.give_back(first)
+    for size in (1, 1000, 17):
+        assert workspaces.take(size) == first
+        workspaces.give_back(first)
+    assert workspaces.kept_bytes < 2000
+
+
+def test_calls_at_once_have_their_own(workspaces: Workspaces) -> None:
+    taken = [workspaces.take(500) for _ in range(5)]
+    assert len(set(taken)) == 5
+    for address in taken:
+        ctypes.memset(address, 7, 500)
+        workspaces.give_back(address)
+    assert {workspaces.take(500) for _ in range(5)} == set(taken)
+
+
+def test_one_that_is_too_small_is_replaced(workspaces: Workspaces) -> None:
+    for size in range(1000, 200_000, 3000):
+        address = workspaces.take(size)
+        ctypes.memset(address, 7, size)
+        workspaces.give_back(address)
+        assert size <= workspaces.kept_bytes < 2 * size + 1000
+
+
+def test_a_large_one_goes_when_less_is_needed(
+    workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT_BYTES", 10_000)
+    for _ in range(2):
+        large = workspaces.take(50_000)
+        workspaces.give_back(large)
+        assert workspaces.take(40_000) == large
+        workspaces.give_back(large)
+        assert workspaces.kept_bytes > 50_000
+        workspaces.give_back(workspaces.take(100))
+        assert workspaces.kept_bytes < 1000
+
+
+def test_what_is_kept_together_is_bounded(
+    workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT_TOGETHER_BYTES", 10_000)
+    for _ in range(2):
+        taken = [workspaces.take(3000) for _ in range(6)]
+        for address in taken:
+            ctypes.memset(address, 7, 3000)
+            workspaces.give_back(address)
+        assert workspaces.kept_bytes < 10_000
+        assert not workspaces._others
+    taken = [workspaces.take(1) for _ in range(FreeWorkspaces.SLOTS + 3)]
+    for address in taken:
+        workspaces.give_back(address)
+    assert len(workspaces._kept) <= FreeWorkspaces.SLOTS
+    assert not workspaces._others
+
+
+def test_many_threads(workspaces: Workspaces) -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(500):
+            size = 8 + 8 * ((turn * (number + 3)) % 300)
+            address = workspaces.take(size)
+            mine = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint64)
+            mine[:] = number * 1000 + turn
+            if turn % 50 == 0:
+                threading.Event().wait(0.0005)
+            if (mine != number * 1000 + turn).any():
+                wrong.append(number)
+            workspaces.give_back(address)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(workspaces._kept) <= 6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_layers_and_products_share_them(session: Session, shared: Workspaces, threads: int) -> None:
+    """However many layers and threads there are, and whether calls are known or new."""
+    session.threads = threads
+    shapes = [(n, k) for n in (40, 130, 256) for k in (300, 700)]
+    layers = [Dense(uniform(1, (n, k), "float32"), session=session) for n, k in shapes]
+    matmul = Matmul(session)
+    barrier = threading.Barrier(3)
+
+    def work(number: int) -> None:
+        for turn in range(4):
+            barrier.wait()
+            for layer, (n, k) in zip(layers, shapes, strict=True):
+                # A column layout that has to be packed, and a product that packs B.
+                x = uniform(number, (k, 3, 9), "float32")[:, 1].T
+                layer(x)
+                b = uniform(turn, (k, n), "float32")
+                assert_product(matmul(x, b), x, b)
+
+    callers = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert 1 <= len(shared._kept) <= 3
+    assert not shared._others
+
+
+def test_known_calls_take_them_natively(
+    session: Session, shared: Workspaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And go by Python where none is free, once for each call at once."""
+    session.threads = 1
+    matmul = Matmul(session)
+    a, b = uniform(1, (40, 90), "float32"), uniform(2, (70, 90), "float32").T
+    for _ in range(3):
+        assert_product(matmul(a, b), a, b)
+    made: list[int] = []
+    new = Workspaces._made
+    monkeypatch.setattr(
+        Workspaces, "_made", lambda self, size: made.append(size) or new(self, size)
+    )
+    taken = [shared.take(1) for _ in range(len(shared._kept))]
+    for _ in range(3):
+        assert_product(matmul(a, b), a, b)
+    assert len(made) == 1
+    for address in taken:
+        shared.give_back(address)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_has_its_own(workspaces: Workspaces) -> None:
+    held = workspaces.take(100)
+    workspaces.give_back(workspaces.take(100))
+    child = os.fork()
+    if child == 0:
+        empty = not workspaces._kept and not workspaces.kept_bytes
+        workspaces.give_back(workspaces.take(100))
+        os._exit(0 if empty and len(workspaces._kept) == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    workspaces.give_back(held)
