@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle, bundle_key
+from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle
 from ftuner.codegen.llvm.jit import host_target
+from ftuner.codegen.llvm.keys import bundle_key
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning

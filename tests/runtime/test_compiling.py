@@ -13,8 +13,9 @@ import pytest
 from tests.codegen.objects import object_of
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.bundle import Bundle, KernelBundle, bundle_key
+from ftuner.codegen.llvm.bundle import Bundle, KernelBundle
 from ftuner.codegen.llvm.jit import compile_object, host_target
+from ftuner.codegen.llvm.keys import bundle_key
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.ukernel import RegisterTile, UKernel

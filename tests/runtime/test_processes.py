@@ -17,9 +17,9 @@ from tests.runtime.test_cache import HOST_ISAS, small_bundles
 
 from ftuner.codegen.llvm.compile import compile_bundle
 from ftuner.codegen.llvm.jit import host_target
+from ftuner.codegen.llvm.keys import COMPILER_MODULE
 from ftuner.errors import CompileError
 from ftuner.runtime import processes
-from ftuner.runtime.compiling import COMPILER_MODULE
 from ftuner.runtime.processes import Request, answers
 
 ROOT = Path(__file__).parents[2]

@@ -41,7 +41,7 @@ def test_llvm_is_asked_once(tmp_path: Path, asked: list[str]) -> None:
 NONSENSE: tuple[object, ...] = (
     [], 7, None, {"cpu": 1, "more": 2}, {"triple": 1, "cpu": 2, "features": 3},
     {"triple": None}, {"triple": "riscv64-unknown-linux-gnu"}, {"triple": ""}, {"features": ""},
-    {"features": "+avx513"},
+    {"features": "+avx513"}, {"llvm": ""}, {"llvm": 22},
 )  # fmt: skip
 """In place of a target, or of some of its fields."""
 
@@ -60,7 +60,7 @@ def test_what_makes_no_sense_is_asked_again(
     assert asked == [ISA] * 2
 
 
-@pytest.mark.parametrize("changed", ["version", "generator", "machine"])
+@pytest.mark.parametrize("changed", ["version", "build", "generator", "machine"])
 def test_another_compiler_or_machine_is_asked(
     tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
@@ -68,6 +68,8 @@ def test_another_compiler_or_machine_is_asked(
     known_target(ISA, cache)
     if changed == "version":
         monkeypatch.setattr("ftuner.runtime.targets.compiler_version", lambda: "0.0.1")
+    elif changed == "build":
+        monkeypatch.setattr("ftuner.runtime.targets.compiler_build", lambda: "other")
     elif changed == "generator":
         monkeypatch.setattr("ftuner.runtime.targets.generator_digest", lambda: "other")
     else:

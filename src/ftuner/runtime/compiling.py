@@ -7,8 +7,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from ftuner.codegen.llvm.bundle import Bundle, KernelBundle, bundle_key
+from ftuner.codegen.llvm.bundle import Bundle, KernelBundle
 from ftuner.codegen.llvm.jit import Target
+from ftuner.codegen.llvm.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.loading import LoadedObject
 from ftuner.core.forks import import_undivided
 from ftuner.errors import CompileError, ObjectFileError
@@ -19,8 +20,6 @@ from ftuner.runtime.processes import Request, answers
 BUNDLES_WORTH_A_PROCESS = 3
 """Starting a process takes about as long as compiling one bundle: fewer than this for each are not
 worth it."""
-COMPILER_MODULE = "ftuner.codegen.llvm.compile"
-"""Imported by name when there is something to compile: a warm start never pays for it."""
 RUNTIME_SIZE = 1000
 """The runtime takes longer to compile than any family."""
 

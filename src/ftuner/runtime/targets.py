@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
-from ftuner.codegen.llvm.bundle import generator_digest
-from ftuner.codegen.llvm.jit import ISA_FEATURES, Target, compiler_version, host_target
+from ftuner.codegen.llvm.jit import (
+    ISA_FEATURES,
+    Target,
+    compiler_build,
+    compiler_version,
+    host_target,
+)
+from ftuner.codegen.llvm.keys import generator_digest
 from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.runtime.cache import TARGETS, Cache
 
@@ -17,7 +24,8 @@ def known_target(isa: str, cache: Cache) -> Target:
     if not facts.features:
         # Nothing would tell this machine from another one that shares the cache.
         return host_target(isa)
-    key = f"{facts.fingerprint}-{isa}-{compiler_version()}-{generator_digest()[:16]}.json"
+    asked = repr((compiler_version(), compiler_build(), generator_digest()))
+    key = f"{facts.fingerprint}-{isa}-{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
     kept = cache.read_document(
         TARGETS, key, lambda document: _target_of(document, isa, facts.architecture)
     )
@@ -35,6 +43,8 @@ def _target_of(document: Any, isa: str, architecture: str) -> Target:
         raise TypeError(f"{found}; expected strings")
     if ARCHITECTURES.get(found.triple.partition("-")[0].lower()) != architecture:
         raise ValueError(f"the triple is {found.triple!r}; this machine is {architecture}")
+    if not found.llvm:
+        raise ValueError("no version of LLVM")
     missing = set(ISA_FEATURES[isa].split(",")) - set(found.features.split(","))
     if missing:
         raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa}")

@@ -1,15 +1,13 @@
 """Bundles: the functions that are compiled, kept on disk and loaded together, one object each.
 
-A bundle is a value that says all that decides its machine code; `key` hashes it together with the
-versions of the code generator, and never holds a shape.
+A bundle is a value that says all that decides its machine code, besides the target and the compiler
+(`keys`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 
 from ftuner.codegen.llvm.abi import (
     GIVE_WORKSPACE_SYMBOL,
@@ -23,7 +21,6 @@ from ftuner.codegen.llvm.abi import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.codegen.llvm.jit import Target, compiler_version
 from ftuner.core.affine import Kernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.kept import kept
@@ -122,21 +119,3 @@ class TopKBundle:
 GraphBundle = NestBundle | AttentionBundle | TopKBundle
 """What steps of a graph run."""
 Bundle = KernelBundle | RuntimeBundle | GraphBundle
-
-
-def bundle_key(bundle: Bundle, target: Target) -> str:
-    """The name under which a bundle's object is kept: a hash of all that decides it."""
-    text = repr((bundle, target, compiler_version(), generator_digest()))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@lru_cache(maxsize=1)
-def generator_digest() -> str:
-    """A hash of the code generator's own source, so that a changed generator misses the cache."""
-    digest = hashlib.sha256()
-    for package in ("ftuner.codegen.llvm", "ftuner.core"):
-        for entry in sorted(resources.files(package).iterdir(), key=lambda e: e.name):
-            if entry.name.endswith(".py"):
-                digest.update(entry.name.encode())
-                digest.update(entry.read_bytes())
-    return digest.hexdigest()

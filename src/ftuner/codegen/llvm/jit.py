@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import import_undivided, undivided, wait_before_fork
+from ftuner.hardware.system import read_system
 
 ISA_FEATURES: Mapping[str, str] = {
     "sse2": "+sse2",
@@ -24,15 +26,20 @@ SCHEDULING_MODELS: Mapping[str, str] = {"neon": "generic"}
 """ISAs that are not scheduled for the host CPU. With LLVM 22's model of Neoverse N1, elements of A
 are loaded so early that the k loop of a 5x20 tile moves and spills accumulators; the generic one
 keeps every tile in registers."""
+_LISTED = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
+"""Beginnings of the names of x86 vector features, which LLVM and Linux spell alike but for `_`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What code is generated for: an LLVM triple, CPU (scheduling model) and feature string."""
+    """What code is generated for: an LLVM triple, CPU (scheduling model) and feature string; and
+    by which LLVM."""
 
     triple: str
     cpu: str
     features: str
+    llvm: str = ""
+    """The version; empty in a target whose objects are not kept."""
 
 
 @cache
@@ -46,15 +53,31 @@ def _binding() -> Any:
 
 
 def compiler_version() -> str:
-    """The version of llvmlite, which fixes that of LLVM."""
+    """The version of llvmlite."""
     # The package alone, without `binding` or `ir`: it knows its version, and costs nothing.
     return str(import_undivided("llvmlite").__version__)
 
 
+def compiler_build() -> str:
+    """What distinguishes llvmlite's library from another build of the same version, which may have
+    another LLVM in it: its name, size and time of change. The library is not loaded."""
+    folder = Path(import_undivided("llvmlite").__file__).parent / "binding"
+    found = [(file.name, file.stat()) for file in sorted(folder.glob("*llvmlite.*"))]
+    return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
+
+
 def host_features() -> dict[str, bool]:
-    """Features of this machine's CPU, by LLVM's names, and whether it has them, or the hypervisor
-    lets it."""
-    return dict(_binding().get_host_cpu_features())
+    """Features of this machine's CPU by LLVM's names, and whether code may use them: LLVM finds
+    them, and the operating system lists them. A hypervisor may hide a feature from both, and a
+    system may leave out what the CPU reports. Vector features that the system does not list are
+    off; other features, and systems that list nothing, are left to LLVM."""
+    found = dict(_binding().get_host_cpu_features())
+    listed = {name.replace("_", "") for name in read_system().features}
+    if listed:
+        for name in found:
+            if name.startswith(_LISTED) and name not in listed:
+                found[name] = False
+    return found
 
 
 def host_target(isa: str) -> Target:
@@ -69,7 +92,8 @@ def host_target(isa: str) -> Target:
     # The name of a CPU alone switches on all that such CPUs have: switch off what the ISA does not
     # have, and what this machine lacks, as where a hypervisor hides it.
     off = (f"-{name}" for name, on in sorted(host.items()) if not on or _is_wider(name, isa))
-    return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)))
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)), version)
 
 
 def _is_wider(feature: str, isa: str) -> bool:

@@ -1,0 +1,148 @@
+"""Keys of objects: whatever decides machine code changes them, and LLVM is not loaded for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from tests.conftest import HOST_ISAS
+
+import ftuner
+from ftuner.codegen.llvm import jit
+from ftuner.codegen.llvm.bundle import TopKBundle
+from ftuner.codegen.llvm.jit import Target, compiler_build, host_target
+from ftuner.codegen.llvm.keys import (
+    COMPILER_MODULE,
+    Folder,
+    bundle_key,
+    digest_of,
+    generator_digest,
+    sources_of,
+)
+from ftuner.core.dtype import FLOAT32
+
+IMPORTED = f"""
+import sys, types
+# The package without its front door, which imports all of it.
+package = sys.modules["ftuner"] = types.ModuleType("ftuner")
+package.__path__ = [sys.argv[1]]
+import {COMPILER_MODULE}
+for name, module in sys.modules.items():
+    # An empty package says no more than that its folder is there.
+    if name.startswith("ftuner.") and open(module.__file__).read():
+        print(name)
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> tuple[str, ...]:
+    """Our modules in a process that has imported the compiler."""
+    command = [sys.executable, "-c", IMPORTED, str(Path(ftuner.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return tuple(done.stdout.split())
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(Path(ftuner.__file__).parent, tmp_path / "ftuner", ignore=ignored))
+
+
+def digest(package: Folder) -> str:
+    return digest_of(sources_of(COMPILER_MODULE, package))
+
+
+def test_all_that_the_compiler_imports_is_covered(imported: tuple[str, ...]) -> None:
+    found = sources_of(COMPILER_MODULE, resources.files("ftuner"))
+    assert "ftuner.codegen.coefficients" in imported
+    assert set(imported) <= found.keys()
+    # Texts that mention others may add some, but not the house.
+    assert len(found) < 2 * len(imported)
+
+
+def test_any_edit_changes_the_digest(imported: tuple[str, ...], package: Path) -> None:
+    before = digest(package)
+    assert before == generator_digest()
+    for name in imported:
+        path = package.joinpath(*name.split(".")[1:])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        source, status = file.read_bytes(), file.stat()
+        # The same size and time, and other bytes.
+        file.write_bytes(source[:-2] + bytes([source[-2] ^ 1]) + source[-1:])
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert digest(package) != before, name
+        file.write_bytes(source)
+    assert digest(package) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import ftuner.graph.newcomer",
+        "from ftuner.graph.newcomer import x",
+        "from ftuner.graph import newcomer",
+        "from ftuner.graph import builder, newcomer as other",
+        "from ftuner.graph import (  # (of old)\n    builder,  # one)\n    newcomer,\n)",
+        "from ftuner.graph import builder, \\\n    newcomer",
+        "def f():\n    from ftuner.graph.newcomer import x",
+        "import_undivided('ftuner.graph.newcomer')",
+    ],
+)
+@pytest.mark.parametrize("of_package", [False, True], ids=["module", "package"])
+def test_a_new_module_counts_from_its_first_import_on(
+    package: Path, statement: str, of_package: bool
+) -> None:
+    before = digest(package)
+    added = package / "graph" / ("newcomer/__init__.py" if of_package else "newcomer.py")
+    added.parent.mkdir(exist_ok=True)
+    added.write_text("x = 1\n")
+    assert digest(package) == before
+    with (package / "codegen" / "coefficients.py").open("a") as file:
+        file.write(f"{statement}\n")
+    one = digest(package)
+    added.write_text("x = 2\n")
+    assert len({before, one, digest(package)}) == 3
+
+
+def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no source of ftuner"):
+        sources_of(COMPILER_MODULE, tmp_path)
+
+
+def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, target = TopKBundle(FLOAT32, True), host_target(HOST_ISAS[0])
+    assert target.llvm
+    keys = {bundle_key(bundle, target)}
+    others = [Target("x", "y", "z"), replace(target, features=f"{target.features},-sse4a")]
+    for other in (*others, replace(target, llvm="0.0.1")):
+        keys.add(bundle_key(bundle, other))
+    for function in ("compiler_version", "generator_digest"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"ftuner.codegen.llvm.keys.{function}", lambda: "other")
+            keys.add(bundle_key(bundle, target))
+    assert len(keys) == 6
+
+
+def test_another_library_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed:
+        __file__ = str(tmp_path / "__init__.py")
+
+    monkeypatch.setattr(jit, "import_undivided", lambda _: Installed)
+    library = tmp_path / "binding" / "libllvmlite.so"
+    library.parent.mkdir()
+    found = {compiler_build()}
+    for content in (b"one", b"another"):
+        library.write_bytes(content)
+        found.add(compiler_build())
+    os.utime(library, ns=(1, 1))
+    found.add(compiler_build())
+    assert len(found) == 4
+    monkeypatch.undo()
+    assert "llvmlite" in compiler_build()
