@@ -98,7 +98,7 @@ def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool 
         DTypeError: another dtype, or two of them.
         OperandError: an object that is no array, or an `out` that is read-only; operands on
             several devices.
-        ConfigurationError: an `accumulate` that is no boolean.
+        ConfigurationError: an `accumulate` that is not a boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
     return _matmul()(a, b, out, accumulate)
@@ -184,8 +184,8 @@ def attention(
         DTypeError: another dtype, or two of them.
         OperandError: an object that is no array, or an `out` that is read-only; operands on
             several devices; offsets on a GPU, or beside a mask.
-        ConfigurationError: a scale that is no finite number, or none of those that it is multiplied
-            as: of float64 where the operands are, else of float32. A `causal` that is no boolean.
+        ConfigurationError: a scale that is not a finite number of the dtype that it is multiplied
+            in: float64 where the operands are, else float32. A `causal` that is not a boolean.
         HardwareError: a GPU that kernels cannot run on.
         UnsupportedKernelError: `q_offsets` while a CUDA graph is being captured: they are copied
             from the host.
@@ -227,7 +227,7 @@ def tune(
     Raises:
         DTypeError, ExpressionError: unknown names.
         ConfigurationError: no such device, or its extra is not installed; a `bias` or `residual`
-            that is no boolean.
+            that is not a boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:

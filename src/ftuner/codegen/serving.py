@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 
 def write_answer(stream: BinaryIO, kind: bytes, content: bytes) -> None:
-    """Write a frame. Raises OSError where nobody reads."""
+    """Write a frame. Raises OSError if the pipe has no reader."""
     stream.write(_FRAME.pack(_MARK, kind, len(content)) + content)
     stream.flush()
 

@@ -417,7 +417,7 @@ def _product(x: Dim, y: Dim) -> Dim:
 
 
 def _whole(dim: Dim) -> Dim:
-    """The value as one atom; what is no more than that already stays as it is."""
+    """The value as one atom; an atom stays as it is."""
     if isinstance(dim, int) or (len(dim.terms) == 1 and dim.bits <= WORD_BITS + 2):
         return dim
     return _atom("whole", dim, 0)

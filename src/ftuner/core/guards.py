@@ -55,7 +55,7 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
     found: list[Guard | None] = [frozenset() if n in roots else None for n in range(count)]
     for number in reversed(range(count)):
         own = found[number]
-        assert own is not None, "kernels have no steps that nobody needs"
+        assert own is not None, "every step of a kernel is needed"
         step = kernel.steps[number]
         guarded = step.op == "where" and (step.payload == ABSENT or not necessary)
         for position, needed in enumerate(needs(kernel, number)):

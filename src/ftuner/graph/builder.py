@@ -133,7 +133,7 @@ class Builder:
                 raise ShapeError(f"{op} would give {type_.rank} axes; at most {MAX_RANK}")
             elements = product(type_.shape)
             if isinstance(elements, int) and elements * type_.dtype.itemsize > ADDRESSABLE_BYTES:
-                raise ShapeError(f"{op} would give {type_}; no process has so many addresses")
+                raise ShapeError(f"{op} would give {type_}; more than an address space holds")
         for n in (n for type_ in types for n in type_.shape):
             least = least_value(n)
             if least is None or least < 0:

@@ -25,8 +25,8 @@ Native code reads it there, which spares a call the microsecond that asking in P
 
 MAX_SPREAD_BYTES = 16 << 20
 MAX_SPREAD = 4
-"""A copy has the strides of an array while it takes no more than this, or no more than so many
-times the bytes of the elements: a field of records of a page each is a thousandth of them."""
+"""A copy keeps the strides of an array if it takes at most MAX_SPREAD_BYTES or MAX_SPREAD times the
+bytes of the elements. One field of records of a page each would take a thousand times its bytes."""
 _KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
 
 

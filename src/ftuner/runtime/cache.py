@@ -197,8 +197,8 @@ class Cache:
         return len(entries)
 
     def _own(self, kind: str, make: bool = False) -> Path:
-        """The folder of a kind, after a check that nobody else may change what it holds. `make` it
-        if it is missing.
+        """The folder of a kind, after a check that no other user may change what it holds. `make`
+        it if it is missing.
 
         Raises:
             DistrustError, OSError: as `resolved` and `expect_private`.

@@ -59,8 +59,8 @@ def compile_missing(
 def load(
     bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache
 ) -> LoadedObject:
-    """The objects of bundles in this process. What the cache had, and is no object of its bundle,
-    is compiled again, with a warning.
+    """The objects of bundles in this process. An entry of the cache that is not the object of its
+    bundle is compiled again, with a warning.
 
     Raises:
         ObjectFileError: what has just been compiled cannot be loaded.

@@ -19,8 +19,8 @@ from ftuner.runtime.memory import not_allocated
 from ftuner.runtime.strided import StridedArray
 
 MAX_LOOP = 1 << 40
-"""Elements that the loops of a step compute. A core takes a quarter of an hour for so many, at one
-in a nanosecond, and a run is not interrupted."""
+"""Elements that the loops of a step may compute. At one in a nanosecond a core takes a quarter of
+an hour for them, and a run cannot be interrupted."""
 Outputs = tuple[tuple[tuple[int, ...], Any], ...]
 """Shape and dtype of each, of NumPy's or torch's."""
 

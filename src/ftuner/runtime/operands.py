@@ -99,7 +99,7 @@ def batch_axes(
 
 
 def b_source(b: Array | StridedArray) -> BSource:
-    """How a B lies that nobody has packed."""
+    """Layouts of a B that is not packed."""
     size = b.itemsize
     return _source_of_b(b.strides[-2] == size, b.strides[-1] == size, b.shape[-1] == 1)
 

@@ -1,9 +1,9 @@
 """Folders and files that no other user can change: machine code is loaded from nowhere else.
 
 Every folder from the file system's root down to a file decides who may replace what lies below it.
-Each is checked after those above it, so that nobody else can exchange it between its check and its
-use; a file is checked by the descriptor that is then read. Systems without POSIX owners and modes
-(Windows) are left to their access control lists: a user's own folders are private there.
+Each is checked after those above it, so that no other user can exchange it between its check and
+its use; a file is checked by the descriptor that is then read. Systems without POSIX owners and
+modes (Windows) are left to their access control lists: a user's own folders are private there.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def expect_trusted(path: Path, status: os.stat_result, entries_only: bool = Fals
     if mode & _OTHERS_WRITE and not (entries_only and mode & stat.S_ISVTX):
         raise DistrustError(
             f"other users may write to {path} (mode {mode:o}): remove it, or take that permission "
-            "away (chmod go-w) if nobody has used it"
+            "away (chmod go-w) if no other user has used it"
         )
 
 

@@ -37,8 +37,8 @@ sys.modules[package.__name__] = package
 from {PACKAGE.name}.codegen.serving import serve
 serve(sys.argv[1])
 """
-"""A compiling process. The folder that it is started in is no place to look for modules: one there
-could take the place of another. The package's front, which holds all that users ask for, is left
+"""A compiling process. Modules are not looked for in the folder that it is started in: one there
+could replace another. The package's front, which holds all that users ask for, is left
 out: it would be a third of what the process takes to start."""
 HELLO_S = 60.0
 """A process that has not said hello by then is taken for something else than a compiler. Python

@@ -84,7 +84,7 @@ class ThreadPool:
             name=f"ftuner-{index}", daemon=True,
         )  # fmt: skip
         try:
-            # Known before it runs: an interrupt must not leave a worker that nobody knows of.
+            # Listed before it runs: an interrupt must not leave a worker that is in no list.
             self._workers.append(worker)
             worker.start()
         except BaseException:

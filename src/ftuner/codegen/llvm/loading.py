@@ -59,7 +59,7 @@ class LoadedObject:
         self, objects: Sequence[bytes], symbols: Sequence[str], magic: tuple[bytes, ...]
     ) -> None:
         """Mach-O and COFF have tools of their own; LLVM has a loader for each."""
-        # LLVM ends the process over what is no object at all.
+        # LLVM ends the process if it is given something else than an object.
         if not all(data.startswith(magic) for data in objects):
             raise ObjectFileError("no object of this system's format")
         try:

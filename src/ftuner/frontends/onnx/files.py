@@ -104,7 +104,7 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
         with open(path, "rb", buffering=0, opener=opener) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise GraphError(f"{what}: {path} is no regular file")
+                raise GraphError(f"{what}: {path} is not a regular file")
             yield file, status.st_size
     except GraphError:
         raise

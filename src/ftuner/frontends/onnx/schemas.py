@@ -32,7 +32,7 @@ class _Schema(NamedTuple):
     """The name of the type of each."""
     inputs: int
     outputs: int
-    """At most so many."""
+    """At most this many."""
 
 
 _NORM = {"axis": "INT", "epsilon": "FLOAT", "stash_type": "INT"}
@@ -53,8 +53,8 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
 
 
 def expect_valid(node: NodeRecord, opset: int) -> None:
-    """Hold a node against what its version of the operator has. What nobody knows, which has come
-    with a later version, is left to its importer.
+    """Check a node against the schema of its operator's version. Operators of later versions have
+    no schema here: their importers check them.
 
     Raises:
         GraphError: an attribute that there is none of, or of another type; too many inputs or

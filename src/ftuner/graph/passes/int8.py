@@ -106,7 +106,7 @@ def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
 def _scaled(levels: _Levels | None, factor: Array) -> _Levels | None:
     if levels is None or not _broadcasts(factor, levels.integers):
         return None
-    # A number for each row and column is no scale.
+    # A number for each row and column cannot be a scale.
     lines = np.broadcast_shapes(levels.scale.shape, factor.shape)
     if 1 not in lines or not np.all(np.isfinite(factor)):
         return None

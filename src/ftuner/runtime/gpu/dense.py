@@ -47,7 +47,7 @@ class GpuDense:
 
         Raises:
             ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
-            ConfigurationError: a `residual` that is no boolean.
+            ConfigurationError: a `residual` that is not a boolean.
             HardwareError: a chip that kernels cannot run on.
         """
         w = as_tensor(weight, "weight")

@@ -34,7 +34,7 @@ def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) ->
     size = math.prod(shape) * dtype.itemsize
     what = f"no memory on {device} for a tensor of {tuple(shape)} elements of {dtype}"
     if size > ADDRESSABLE_BYTES:
-        raise AllocationError(f"{what}: no process has so many addresses")
+        raise AllocationError(f"{what}: more than an address space holds")
     try:
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     except RuntimeError as error:
