@@ -247,6 +247,16 @@ def test_a_version_is_named_for_each_domain() -> None:
         import_model(model)
 
 
+def test_domains_have_one_version() -> None:
+    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y"], opset=18)
+    again = model.opset_import.add()
+    again.domain, again.version = "ai.onnx", 18
+    import_model(model)
+    again.version = 13
+    with pytest.raises(GraphError, match=r"two versions of operator set .*: 18 and 13"):
+        import_model(model)
+
+
 # What is understood.
 
 

@@ -4,12 +4,17 @@ loaded runs as references and onnxruntime do."""
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from random import Random
 
 import numpy as np
+from tests.mutants.corpus import BESIDE
 from tests.mutants.mutating import mutant
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.checking import CPU
@@ -53,19 +58,31 @@ def check(payload: tuple[bytes | int, bool]) -> Outcome:
     """Load a mutant, given by its bytes or its seed, and run it if that is asked for."""
     given, runs = payload
     data = mutant(given) if isinstance(given, int) else given
+    path = _folder() / "model.onnx"
+    path.write_bytes(data)
     began = time.process_time()
     try:
-        graph = import_model(data, GPU_TENSOR_DTYPES).graph
+        graph = import_model(path, GPU_TENSOR_DTYPES).graph
         lower(optimised(graph))
     except FTunerError as error:
         return _timed(Outcome(type(error).__name__), began)
     outcome = _timed(Outcome(), began)
-    cases = _case(data, graph) if runs else None
+    # What runs is given by its bytes alone.
+    cases = _case(data, graph) if runs and BESIDE.encode() not in data else None
     if cases is None or outcome.findings:
         return outcome
     report = check_case((cases, CPU))
     found = tuple(f for f in report.findings if f[0] in JUDGED)
     return Outcome(runs=report.runs, peer=report.peer, findings=found)
+
+
+@cache
+def _folder() -> Path:
+    """Of this process, for a model and the file beside it. It goes with the cache folder of the
+    bench."""
+    folder = Path(tempfile.mkdtemp(prefix="mutants-", dir=os.environ.get("FTUNER_CACHE_DIR")))
+    (folder / BESIDE).write_bytes(np.arange(32, dtype=np.float32).tobytes())
+    return folder
 
 
 def _timed(outcome: Outcome, began: float) -> Outcome:

@@ -14,6 +14,8 @@ from tests.random_graphs.generating import seeded
 
 SPECIAL_SHARE = 0.2
 """Of mutants, those that are made of one of `SPECIAL`."""
+BESIDE = "weights.bin"
+"""A file of 128 bytes in the folder of every mutant."""
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +151,7 @@ def _arithmetic() -> bytes:
 
 
 def _apart() -> bytes:
-    """A weight in another file, which there is not."""
+    """A weight in the file `BESIDE`."""
     model = onnx.ModelProto.FromString(
         model_of(
             [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", ("B", 4))}, ["y"],
@@ -159,7 +161,7 @@ def _apart() -> bytes:
     (weight,) = model.graph.initializer
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "weights.bin"), ("offset", "0"), ("length", "64")):
+    for key, value in (("location", BESIDE), ("offset", "32"), ("length", "64")):
         weight.external_data.add(key=key, value=value)
     return bytes(model.SerializeToString())
 

@@ -241,6 +241,13 @@ def _tensor_changed(tensor: Any, random: Random) -> None:
         _elements_changed(tensor, random)
 
 
+def _place_changed(model: Model, random: Random) -> None:
+    """Which bytes of which file a tensor has."""
+    tensors = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    place = random.choice(random.choice(tensors).external_data)
+    place.value = random.choice((*map(str, HOSTILE_INTEGERS), *HOSTILE_TEXTS, "32", "64", "128"))
+
+
 def _elements_changed(tensor: Any, random: Random) -> None:
     if tensor.data_location == TensorProto.EXTERNAL:
         return
@@ -285,6 +292,6 @@ _STRUCTURE: tuple[Callable[[Model, Random], None], ...] = (
     _other_input, _other_input, _swapped_inputs, _fewer_inputs, _more_inputs, _other_output,
     _without_node, _twice, _reordered, _other_operator, _other_operator, _hostile_attribute,
     _hostile_attribute, _hostile_attribute, _other_type_of_attribute, _without_attribute,
-    _another_attribute, _tensor, _tensor, _tensor, _input_shape, _input_shape, _input_type,
-    _outputs, _opset,
+    _another_attribute, _tensor, _tensor, _tensor, _place_changed, _input_shape, _input_shape,
+    _input_type, _outputs, _opset,
 )  # fmt: skip

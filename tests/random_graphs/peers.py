@@ -67,7 +67,7 @@ def _plain(node: onnx.NodeProto) -> bool:
 def evaluator_of(case: Case) -> Run | None:
     """ONNX's own implementation in NumPy; None where it lacks an operator."""
     proto = case.proto
-    (version,) = (o.version for o in proto.opset_import if o.domain == "")
+    version = next(o.version for o in proto.opset_import if o.domain in ("", "ai.onnx"))
     if any(version < MENDED.get(node.op_type, 0) for node in proto.graph.node if not _plain(node)):
         return None
     try:

@@ -115,7 +115,14 @@ def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType
     Raises:
         GraphError: it is malformed, or holds element types that tensors cannot have.
     """
-    opsets = {domain_of(opset.domain): opset.version for opset in model.opset_import}
+    opsets: dict[str, int] = {}
+    for opset in model.opset_import:
+        domain = domain_of(opset.domain)
+        if opsets.setdefault(domain, opset.version) != opset.version:
+            raise GraphError(
+                f"two versions of operator set {domain or 'ai.onnx'!r}: {opsets[domain]} and "
+                f"{opset.version}"
+            )
     return ModelRecord(_Reader(folder, dtypes).graph(model.graph), opsets)
 
 
