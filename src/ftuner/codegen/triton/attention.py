@@ -13,14 +13,14 @@ a power is a multiply-add and one instruction more. With a mask, scores stay as 
 largest is taken off, because masks are made of the least finite number, which no factor may exceed.
 
 A kernel that splits is launched with `parts` programs for a tile. Each leaves its sums in the
-workspace; the last to arrive, told by a counter, adds all up in their order and sets the counter
-back. So results do not depend on who came last.
+workspace, and the last to arrive adds all up in their order (`arrivals`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ftuner.codegen.triton.arrivals import arrival_lines, departure_line, part_load
 from ftuner.codegen.triton.attention_arguments import attention_arguments
 from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
@@ -288,8 +288,8 @@ def _result(kernel: AttentionKernel) -> list[str]:
 
 def _combined(kernel: AttentionKernel) -> list[str]:
     """Where a tile has several parts: leave the sums in the workspace, and if all parts are there,
-    add them up. Who is not the last stores nothing."""
-    form, width = kernel.form, kernel.form.columns
+    add them up (`arrivals`). Only the last program to arrive stores the tile."""
+    form, width, counter = kernel.form, kernel.form.columns, "arrivals + number"
     places = [
         f"sums + (row[:, None] * {width} + column_{i}[None, :])"
         for i, _ in pieces(form.column_blocks)
@@ -297,10 +297,6 @@ def _combined(kernel: AttentionKernel) -> list[str]:
     of_row = [f"sums + (BQ * {width} + row)", f"sums + (BQ * {width + 1} + row)"]
     size = kernel.partial_floats
     together = max(min(UNROLLED_FLOATS // (kernel.tile.bq * width), MAX_UNROLLED), 1)
-
-    def other(place: str, there: str) -> str:
-        # Another multiprocessor wrote it: L1 does not know.
-        return f'tl.load({place}, mask={there}, other=0.0, cache_modifier=".cg")'
 
     return [
         "if used > 1:",
@@ -310,30 +306,27 @@ def _combined(kernel: AttentionKernel) -> list[str]:
         *(f"    tl.store({place}, value_{i})" for i, place in enumerate(places)),
         f"    tl.store({of_row[0]}, largest)",
         f"    tl.store({of_row[1]}, total)",
-        # All threads have stored before one of them says so, and none reads before it has heard.
-        "    tl.debug_barrier()",
-        '    arrived = tl.atomic_add(arrivals + number, 1, sem="acq_rel", scope="gpu")',
-        "    tl.debug_barrier()",
+        *_indented(arrival_lines(counter)),
         "    last = arrived == used - 1",
         *_indented(_nothing(form)),
         f"    for first in range(0, tl.where(last, used, 0), {together}):",
         f"        for i in tl.static_range({together}):",
         "            there = row < tl.where(first + i < used, BQ, 0)",
         f"            sums = all_sums + (first + i) * {size}",
-        f"            before = {other(of_row[0], 'there')}",
+        f"            before = {part_load(of_row[0], 'there')}",
         "            before = tl.where(there, before, LOWEST)",
         "            after = tl.maximum(largest, before)",
         f"            fades = {_power(form, 'largest', 'after')}",
         f"            weight = {_power(form, 'before', 'after')}",
-        f"            total = total * fades + weight * {other(of_row[1], 'there')}",
+        f"            total = total * fades + weight * {part_load(of_row[1], 'there')}",
         *(
             f"            value_{i} = value_{i} * fades[:, None]"
-            f" + weight[:, None] * {other(place, 'there[:, None]')}"
+            f" + weight[:, None] * {part_load(place, 'there[:, None]')}"
             for i, place in enumerate(places)
         ),
         "            largest = after",
         "    if last:",
-        "        tl.store(arrivals + number, 0)",
+        f"        {departure_line(counter)}",
         f"    inside = index < tl.where(last, {_row_count(kernel)}, 0)",
     ]
 

@@ -3,14 +3,13 @@
 A tile passes through the epilogue in slices of its columns, one after the other, so that a thread
 works on few values at once.
 
-Split k. Each part stores its sums to a workspace, in float32, and counts itself; the last one adds
-all parts in their order, whichever finished first, and applies the epilogue. It sets the counter to
-zero, for the next launch. Adding to the counter releases what the program has stored, once all its
-threads have (the barrier), and acquires what the other programs have.
+Split k. Each part leaves its sums in a workspace; the last one to arrive adds up all parts
+(`arrivals`) and applies the epilogue.
 """
 
 from __future__ import annotations
 
+from ftuner.codegen.triton.arrivals import arrival_lines, departure_line, part_load
 from ftuner.codegen.triton.epilogue import render_epilogue
 from ftuner.codegen.triton.gemm_arguments import c_granule, operand_argument
 from ftuner.codegen.triton.gemm_tiles import element_base
@@ -32,13 +31,12 @@ def result_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
         f"within = {rows} * {tile.bn} + {columns}",
         f"slots = workspace + ({used}(tile * parts).to(tl.int64) * {area})",
         f"tl.store(slots + part * {area} + within, sums)",
-        "tl.debug_barrier()",
-        f'arrived = tl.atomic_add({counter}, 1, sem="acq_rel", scope="gpu")',
+        *arrival_lines(counter),
         "if arrived == parts - 1:",
         f"    sums = tl.zeros(({tile.bm}, {tile.bn}), dtype=tl.float32)",
         "    for other in range(parts):",
-        f"        sums += tl.load(slots + other * {area} + within)",
-        f"    tl.store({counter}, 0)",
+        f"        sums += {part_load(f'slots + other * {area} + within')}",
+        f"    {departure_line(counter)}",
         *(f"    {line}" for line in finished),
     ]
 
