@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,13 @@ TABLE: tuple[tuple[str, Kernel, list[tuple[tuple[int, int], int | None, bool, in
 def test_blocks(what: str, made: Kernel, expected: Any) -> None:
     found = [(s.block, s.reduction, s.whole, s.warps) for s in block_schedules(made)]
     assert found == expected
+
+
+@pytest.mark.parametrize("made", [t[1] for t in TABLE], ids=[t[0] for t in TABLE])
+def test_wide_warps_have_the_same_threads(made: Kernel) -> None:
+    for narrow, wide in zip(block_schedules(made, 32), block_schedules(made, 64), strict=True):
+        assert replace(wide, warps=narrow.warps) == narrow
+        assert wide.warps == max(narrow.warps // 2, 1)
 
 
 SCATTERS: tuple[tuple[str, Kernel, tuple[int, ...]], ...] = (

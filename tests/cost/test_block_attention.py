@@ -71,7 +71,7 @@ def test_what_was_reported(number: int) -> None:
         assert attention_tile_cost(hardware, form, tile) is None
         assert attention_tile_cost(hardware, form, tile, spilling=True) is not None
     else:
-        modelled = registers_per_thread(form, tile, instruction)
+        modelled = registers_per_thread(hardware, form, tile, instruction)
         assert modelled == pytest.approx(registers, rel=0.25)
         assert resident_tiles(hardware, form, tile) > 0
 
@@ -92,7 +92,7 @@ def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
 
     def taken(form: AttentionForm, tile: AttentionTile) -> tuple[int, int]:
         return (
-            registers_per_thread(form, tile, instruction),
+            registers_per_thread(hardware, form, tile, instruction),
             shared_bytes(form, tile, instruction),
         )
 
@@ -128,3 +128,18 @@ def test_seconds(name: str, depth: int) -> None:
         # More tiles of a multiprocessor hide more of what each waits for.
         assert all(s >= t for s, t in zip(cost.step_s[1:], cost.step_s[2:], strict=False))
         assert 4.0 * cost.tile.bq * cost.tile.bk * depth / cost.matrix_s <= peak
+
+
+@pytest.mark.parametrize("multiply", ["float16", "float32"])
+def test_wide_warps_share_the_registers_of_a_tile(multiply: Any) -> None:
+    """A warp of 64 threads holds what two of 32 do, so that a thread needs fewer registers."""
+    wide = gpu("mi300x")
+    narrow = replace(wide, warp_threads=32)
+    dtype = FLOAT32 if multiply == "float32" else FLOAT16
+    form = AttentionForm.over(dtype, multiply, 64, 64)
+    found = [
+        registers_per_thread(hardware, form, AttentionTile(64, 64, warps, 2), instruction)
+        for hardware, warps in ((wide, 2), (narrow, 4), (narrow, 2))
+        if (instruction := instruction_of(hardware, form, AttentionTile(64, 64, 2, 2)))
+    ]
+    assert found[0] == found[1] < found[2]

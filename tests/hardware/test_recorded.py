@@ -35,6 +35,18 @@ GPU_PEAKS = {
 }
 
 
+WARP_THREADS = {"gfx942": 64}
+"""By architecture; all others have warps of 32 threads."""
+
+
+@pytest.mark.parametrize("name", sorted(GPU_PEAKS))
+def test_warps(name: str) -> None:
+    hardware = load_recorded(name)
+    assert isinstance(hardware, GpuHardware)
+    assert hardware.warp_threads == WARP_THREADS.get(hardware.architecture, 32)
+    assert hardware.provenance["warp_threads"] == "datasheet"
+
+
 def test_names() -> None:
     assert recorded_names() == tuple(sorted([*CPU_PEAKS, *GPU_PEAKS]))
 

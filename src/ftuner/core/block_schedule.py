@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from ftuner.core.affine import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
 
+WARP_THREADS = 32
+"""Of NVIDIA's chips, which the numbers of warps below are for; wider warps are fewer."""
 TILE = 1024
 """Elements of a block: 8 for each of 128 threads, two vectors of float32 or one of two bytes."""
 WARP_ELEMENTS = 256
@@ -90,8 +92,16 @@ class BlockSchedule:
         return product((*extents, *(kernel.axes[a] for a in (*self.singles, *self.serial))))
 
 
-def block_schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
-    """The schedules among which extents choose. The last one holds any extents."""
+def block_schedules(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[BlockSchedule, ...]:
+    """The schedules among which extents choose, for a chip whose warps have so many threads. The
+    last one holds any extents."""
+    return tuple(
+        replace(schedule, warps=max(schedule.warps * WARP_THREADS // warp_threads, 1))
+        for schedule in _schedules(kernel)
+    )
+
+
+def _schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
     if any(t.rest for t in kernel.targets):
         return (_scattering(kernel),)
     if not kernel.reduced:

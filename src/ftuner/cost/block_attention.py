@@ -31,11 +31,12 @@ from ftuner.cost.blocks import (
     STEP_CLOCKS,
     SUSTAINED_MATRIX,
     SUSTAINED_VECTOR,
-    VECTOR,
-    VECTOR_THREADS,
+    is_vector,
     occupancy,
     peak_flops_per_s,
     together,
+    vector_instruction,
+    vector_threads,
 )
 from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
@@ -54,7 +55,6 @@ GROUP_WARPS = 4
 """Warps that take turns together: one for each subpartition."""
 ROWS_A_WARP = 16
 """The height of the least matrix instruction."""
-GROUP_THREADS = 128
 SLACK_BYTES = 1024
 """Of shared memory: barriers, rows of sums on their way between warps."""
 MOST_REGISTERS = 256
@@ -129,7 +129,7 @@ def instruction_of(
 ) -> MatrixInstruction | None:
     """The first instruction that every warp of the tile has rows of; None if there is none."""
     if form.multiply == "float32":
-        return VECTOR
+        return vector_instruction(hardware.warp_threads)
     for instruction in hardware.matrix_instructions:
         issuers, odd = divmod(tile.warps, instruction.warps)
         if odd or tile.bq % instruction.rows:
@@ -141,13 +141,13 @@ def instruction_of(
 
 
 def registers_per_thread(
-    form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
+    hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
 ) -> int:
     """Registers of 32 bits that a thread needs; beyond what it may have, it spills."""
     size = form.dtype.itemsize
-    threads = tile.warps * 32
+    threads = tile.warps * hardware.warp_threads
     described = form.loads == "descriptors"
-    if instruction is VECTOR:
+    if is_vector(instruction):
         fitted = WITHOUT_MATRIX
     elif instruction.asynchronous:
         fitted = ASYNCHRONOUS
@@ -157,13 +157,13 @@ def registers_per_thread(
     found = fitted.base + fitted.score * scores
     found += fitted.accumulator * tile.bq * form.columns / threads
     found += fitted.query * tile.bq * form.depth * size / (REGISTER_BYTES * threads)
-    if not described and instruction is not VECTOR:
+    if not described and not is_vector(instruction):
         loaded = COPY_BYTES if form.aligned else size
         addresses = tile.bk * (form.depth + form.columns) * size / (loaded * threads)
         found += ADDRESS * 2 * addresses
     values = tile.bk * form.columns
     if instruction.asynchronous and size > 2:
-        found += TURNED * values / GROUP_THREADS
+        found += TURNED * values / (GROUP_WARPS * hardware.warp_threads)
     elif fitted is SYNCHRONOUS_POINTERS and size > 2:
         found += WIDE_FRAGMENT * values / threads
     if _hides_values(form, instruction):
@@ -195,7 +195,7 @@ def shared_bytes(form: AttentionForm, tile: AttentionTile, instruction: MatrixIn
     buffers = tile.stages if instruction.asynchronous else max(tile.stages - 1, 1)
     found = buffers * tile.bk * (form.depth + form.columns) * size
     found += tile.bq * form.depth * size
-    if tile.bq < ROWS_A_WARP * tile.warps or instruction is VECTOR:
+    if tile.bq < ROWS_A_WARP * tile.warps or is_vector(instruction):
         found += tile.bq * tile.bk * size
     if _hides_values(form, instruction):
         found += tile.bk * form.columns * size
@@ -213,7 +213,7 @@ def resident_tiles(
     instruction = instruction_of(hardware, form, tile)
     if instruction is None:
         return 0
-    registers = registers_per_thread(form, tile, instruction)
+    registers = registers_per_thread(hardware, form, tile, instruction)
     used = shared_bytes(form, tile, instruction)
     if used > hardware.shared_bytes_per_block:
         return 0
@@ -227,7 +227,7 @@ def resident_tiles(
 def _spills(
     form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction, registers: int
 ) -> bool:
-    if instruction is not VECTOR:
+    if not is_vector(instruction):
         return registers > MOST_REGISTERS
     unrolled = tile.bk * max(form.depth, form.columns)
     if unrolled > MOST_VECTOR_ELEMENTS and tile.bk > LEAST_VECTOR_KEYS:
@@ -251,7 +251,7 @@ def attention_tile_cost(
     block_bytes = tile.bk * across * size
 
     # Products.
-    sustained = SUSTAINED_VECTOR if instruction is VECTOR else SUSTAINED_MATRIX
+    sustained = SUSTAINED_VECTOR if is_vector(instruction) else SUSTAINED_MATRIX
     times = 3 if form.multiply == "tf32x3" else 1
     multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
     peak = peak_flops_per_s(hardware, multiply) / hardware.multiprocessors
@@ -267,9 +267,10 @@ def attention_tile_cost(
     # Shared memory.
     down = max(min(tile.warps, tile.bq // ROWS_A_WARP), 1)
     query = 0
-    if instruction is VECTOR:
-        down *= VECTOR_THREADS[0]
-        query = VECTOR_THREADS[1] * tile.bq * form.depth * size
+    if is_vector(instruction):
+        threads = vector_threads(instruction)
+        down *= threads[0]
+        query = threads[1] * tile.bq * form.depth * size
     elif instruction.asynchronous:
         down = -(-tile.bq // instruction.rows)
         query = tile.bq * form.depth * size

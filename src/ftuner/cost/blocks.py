@@ -60,19 +60,36 @@ WIDEST_INSTRUCTION = 256
 PRELOADED = 4
 """Without matrix units the compiler loads the fragments of one in so many steps of `bk` before it
 multiplies. From ptxas' reports, as above."""
-VECTOR = MatrixInstruction(
-    name="fma", rows=8, columns=16, k_bytes=4, warps=1, rate=1.0, asynchronous=False,
-    accumulator_bytes=0,
-)  # fmt: skip
-"""Multiply-adds of a warp's threads, four by eight of them, as if they were one instruction."""
-VECTOR_THREADS = (4, 8)
-"""Threads of a warp along m and n where there is no matrix instruction."""
+VECTOR_THREADS = {32: (4, 8), 64: (8, 8)}
+"""Threads of a warp along m and n where there is no matrix instruction, by threads of a warp."""
+_VECTOR_NAME, _VECTOR_SIDE = "fma", 2
+"""A thread multiplies tiles of so many rows and columns."""
 MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
     FLOAT16: ("float16",),
     BFLOAT16: ("bfloat16",),
     FLOAT32: ("float32", "tf32"),
 }
 """What elements of each dtype may be multiplied as; first what loses nothing."""
+
+
+@lru_cache(maxsize=8)
+def vector_instruction(warp_threads: int) -> MatrixInstruction:
+    """Multiply-adds of a warp's threads, as if they were one instruction."""
+    down, across = VECTOR_THREADS[warp_threads]
+    return MatrixInstruction(
+        name=_VECTOR_NAME, rows=_VECTOR_SIDE * down, columns=_VECTOR_SIDE * across, k_bytes=4,
+        warps=1, rate=1.0, asynchronous=False, accumulator_bytes=0,
+    )  # fmt: skip
+
+
+def is_vector(instruction: MatrixInstruction) -> bool:
+    """Whether it is the `vector_instruction` of some chip, and no matrix instruction."""
+    return instruction.name == _VECTOR_NAME
+
+
+def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
+    """Threads of a warp along m and n, of a `vector_instruction`."""
+    return instruction.rows // _VECTOR_SIDE, instruction.columns // _VECTOR_SIDE
 
 
 class TileCost(NamedTuple):
@@ -137,7 +154,9 @@ def instruction_of(
     hardware: GpuHardware, tile: BlockTile, multiply: Multiply
 ) -> MatrixInstruction | None:
     """The first instruction that every warp of the tile has a part of; None if there is none."""
-    candidates = (VECTOR,) if multiply == "float32" else hardware.matrix_instructions
+    candidates = hardware.matrix_instructions
+    if multiply == "float32":
+        candidates = (vector_instruction(hardware.warp_threads),)
     for instruction in candidates:
         across, more = divmod(tile.bm, instruction.rows)
         along, rest = divmod(tile.bn, instruction.columns)
@@ -171,8 +190,9 @@ def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int
 def _reads(grid: tuple[int, int], instruction: MatrixInstruction) -> tuple[int, int]:
     """How often warps in a grid read each element of A, and of B."""
     down, across = grid
-    if instruction is VECTOR:
-        return across * VECTOR_THREADS[1], down * VECTOR_THREADS[0]
+    if is_vector(instruction):
+        threads = vector_threads(instruction)
+        return across * threads[1], down * threads[0]
     return across, down
 
 
@@ -217,9 +237,9 @@ def registers_per_thread(
     threads = tile.warps * hardware.warp_threads
     # Accumulators with memory of their own come into registers too, where the tile ends.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
-    if instruction is VECTOR:
-        down, across = warp_grid(tile, instruction)
-        fragment = tile.bm // down / VECTOR_THREADS[0] + tile.bn // across / VECTOR_THREADS[1]
+    if is_vector(instruction):
+        (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
+        fragment = tile.bm // down / of_warp[0] + tile.bn // across / of_warp[1]
         found += fragment * tile.bk / PRELOADED
     elif not instruction.asynchronous:
         down, across = warp_grid(tile, instruction)
@@ -290,7 +310,7 @@ def tile_cost(
     if not blocks:
         return None
     period = 1.0 / hardware.clock_hz
-    sustained = SUSTAINED_VECTOR if instruction is VECTOR else SUSTAINED_MATRIX
+    sustained = SUSTAINED_VECTOR if is_vector(instruction) else SUSTAINED_MATRIX
     peak = peak_flops_per_s(hardware, multiply) / hardware.multiprocessors
     issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (peak * sustained * instruction.rate)
     shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz

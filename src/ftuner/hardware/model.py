@@ -148,6 +148,7 @@ class GpuHardware:
     multiprocessors: int
     subpartitions_per_multiprocessor: int
     warp_threads: int
+    """Threads of a warp: 32 on NVIDIA's chips, 64 on AMD's of the CDNA line (wavefronts)."""
     registers_per_multiprocessor: int
     """Of 32 bits."""
     registers_per_thread: int

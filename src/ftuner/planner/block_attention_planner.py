@@ -24,7 +24,7 @@ from ftuner.cost.block_attention_estimate import (
     estimate_attention,
 )
 from ftuner.cost.block_estimate import Chip, chip_of
-from ftuner.cost.blocks import VECTOR, supports
+from ftuner.cost.blocks import supports, vector_instruction
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.block_attention import (
@@ -64,7 +64,9 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
     multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
     if not supports(hardware, multiply):
         raise HardwareError(f"{hardware.name} does not multiply {multiply}")
-    least_rows = VECTOR.rows if multiply == "float32" else ROWS_A_WARP
+    least_rows = ROWS_A_WARP
+    if multiply == "float32":
+        least_rows = vector_instruction(hardware.warp_threads).rows
     stages = STAGES if hardware.asynchronous_copy else STAGES[:1]
     kept = []
     for bq in HEIGHTS:

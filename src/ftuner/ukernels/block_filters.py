@@ -16,7 +16,6 @@ from ftuner.core.block import BlockTile, Multiply
 from ftuner.core.dtype import DType
 from ftuner.cost.blocks import (
     LOADED_LATENCY,
-    VECTOR,
     TileCost,
     instruction_of,
     registers_per_thread,
@@ -24,6 +23,7 @@ from ftuner.cost.blocks import (
     stage_bytes,
     tile_cost,
     together,
+    vector_instruction,
 )
 from ftuner.hardware.model import GpuHardware
 from ftuner.ukernels.funnel import THRESHOLD, Pruned, Sieve
@@ -101,6 +101,7 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
     costs = {t: tile_cost(hardware, t, dtype, multiply) for t in sieve.left}
+    vector = vector_instruction(hardware.warp_threads)
     sieve.keep(
         "instruction",
         "no matrix instruction gives each of its warps a part",
@@ -120,7 +121,7 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
         "registers",
         "accumulators, fragments and addresses do not fit the registers of a thread",
         lambda t: (
-            registers_per_thread(hardware, t, instructions[t] or VECTOR, size)
+            registers_per_thread(hardware, t, instructions[t] or vector, size)
             <= hardware.registers_per_thread
         ),
     )

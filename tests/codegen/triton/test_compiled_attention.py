@@ -100,7 +100,7 @@ def test_a_kernel_takes_what_its_model_says(case: Case) -> None:
     assert found.spilled_bytes <= SAVED_BYTES
     instruction = instruction_of(hardware, kernel.form, kernel.tile)
     assert instruction is not None
-    modelled = registers_per_thread(kernel.form, kernel.tile, instruction)
+    modelled = registers_per_thread(hardware, kernel.form, kernel.tile, instruction)
     # Parts are added up when keys and values are done with; products without matrix units vary.
     factor = 0.5 if kernel.split or kernel.form.multiply == "float32" else 0.7
     assert factor * modelled <= found.registers <= modelled / factor

@@ -112,7 +112,8 @@ def test_a_kernel_takes_what_its_model_says(case: Case) -> None:
     compiled = results()[case]
     assert compiled.error == ""
     assert compiled.resources is not None
-    assert disagreements(case.kernel, case.target, compiled.resources) == ()
+    threads = TARGETS[case.target].warp_threads
+    assert disagreements(case.kernel, case.target, threads, compiled.resources) == ()
     if case.target in ("sm_80", "sm_90") and case.kernel.epilogue != SUM:
         # The chips that the model was fitted on, and no matrix that passes piece by piece.
         assert compiled.resources.shared_bytes >= case.kernel.shared_bytes(case.target)
@@ -180,7 +181,7 @@ def test_damaged_cubins_are_refused() -> None:
 def test_disagreements_say_what_is_wrong() -> None:
     kernel = CASES[0].kernel
     shared = kernel.shared_bytes("sm_90")
-    assert disagreements(kernel, "sm_90", Resources(256, 200, 0, shared + 100)) == ()
-    found = disagreements(kernel, "sm_90", Resources(256, 100, 40, shared + 4096))
+    assert disagreements(kernel, "sm_90", 32, Resources(256, 200, 0, shared + 100)) == ()
+    found = disagreements(kernel, "sm_90", 32, Resources(256, 100, 40, shared + 4096))
     assert len(found) == 3
     assert found[0] == "spills 40 bytes of a thread's registers"

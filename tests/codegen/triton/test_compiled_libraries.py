@@ -39,7 +39,7 @@ def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply) -> None
         kernels, compile_all([(gemm_source(k), target) for k in kernels]), strict=True
     ):
         assert compiled.resources is not None, (kernel.symbol, compiled.error)
-        wrong = disagreements(kernel, target.name, compiled.resources)
+        wrong = disagreements(kernel, target.name, target.warp_threads, compiled.resources)
         if wrong or compiled.resources.shared_bytes > hardware.shared_bytes_per_block:
             found[kernel.symbol] = (compiled.resources, *wrong)
     assert not found

@@ -14,7 +14,7 @@ from ftuner.runtime.gpu.launching import Kernel
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates, hardware_of, nearest_recorded
 
 H200 = DeviceFacts(
-    name="NVIDIA H200", architecture="sm_90", multiprocessors=132,
+    name="NVIDIA H200", architecture="sm_90", multiprocessors=132, warp_threads=32,
     registers_per_multiprocessor=65_536, threads_per_multiprocessor=2048,
     shared_bytes_per_multiprocessor=233_472, shared_bytes_per_block=232_448,
     l2_bytes=62_914_560, dram_bytes=150_000_000_000,
@@ -59,6 +59,7 @@ def test_what_is_told_and_measured_counts() -> None:
     found = hardware_of(H200, RATES)
     assert found.l2_bytes == H200.l2_bytes
     assert found.provenance["l2_bytes"] == "system"
+    assert hardware_of(replace(H200, warp_threads=64), RATES).warp_threads == 64
     assert found.dram_bandwidth_bytes_per_s == RATES.dram_bandwidth_bytes_per_s
     assert found.provenance["dram_bandwidth_bytes_per_s"] == "probed"
     assert found.l2_bandwidth_bytes_per_s == RATES.l2_bandwidth_bytes_per_s

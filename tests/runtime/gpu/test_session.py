@@ -59,8 +59,9 @@ def test_hardware_is_probed_once(
 
     facts = DeviceFacts(
         "NVIDIA H200", "sm_90", *(getattr(recorded, name) for name in (
-            "multiprocessors", "registers_per_multiprocessor", "threads_per_multiprocessor",
-            "shared_bytes_per_multiprocessor", "shared_bytes_per_block", "l2_bytes", "dram_bytes",
+            "multiprocessors", "warp_threads", "registers_per_multiprocessor",
+            "threads_per_multiprocessor", "shared_bytes_per_multiprocessor",
+            "shared_bytes_per_block", "l2_bytes", "dram_bytes",
         )),
     )  # fmt: skip
     monkeypatch.setattr(sessions, "read_device", lambda device: facts)

@@ -25,8 +25,9 @@ COLUMNS = ("a", "b", "c", "m", "n", "k", "a_stride", "b_stride", "c_row", "begin
 """Of the table, all int64: addresses; extents; elements from one row of a stored matrix to the
 next, whatever axis that is, as in `gemm_arguments`; the number of the group's first tile."""
 LOOKED_AT = 32
-"""Ends that are looked at at once: one for each thread of a warp, so that warps count them without
-telling each other. `ends` has a multiple of so many."""
+"""Ends that are looked at at once: one for each thread of a warp of NVIDIA's chips, so that warps
+count them without telling each other. In wider warps, two threads hold the same end. `ends` has a
+multiple of so many."""
 BEHIND_ALL = 2**62
 """An end that fills `ends` up."""
 ARGUMENTS = (

@@ -114,11 +114,12 @@ def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
     return Resources(threads, registers, 4 * number("vgpr_spill_count"), shared_bytes)
 
 
-def disagreements(kernel: BlockKernel, architecture: str, compiled: Resources) -> tuple[str, ...]:
+def disagreements(
+    kernel: BlockKernel, architecture: str, warp_threads: int, compiled: Resources
+) -> tuple[str, ...]:
     """Where a compiled product kernel is not what its model says: spills, more registers than there
     are or fewer than its accumulators, more shared memory. Empty if it is; less shared memory than
     modelled is no disagreement."""
-    warp_threads = 32 if kernel.specialised else compiled.threads // kernel.main.warps
     accumulators = kernel.main.accumulators_per_thread(warp_threads)
     modelled = kernel.shared_bytes(architecture)
     found = []

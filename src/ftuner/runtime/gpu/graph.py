@@ -78,8 +78,9 @@ class GpuGraph:
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
         self._constants = _moved_constants(self.lowered, session.device)
+        warp_threads = session.hardware.warp_threads
         self._nests = {
-            step: CompiledNest(step.kernel, session.kernels, self._dims)
+            step: CompiledNest(step.kernel, session.kernels, self._dims, warp_threads)
             for step in self.lowered.steps
             if isinstance(step, NestStep)
         }

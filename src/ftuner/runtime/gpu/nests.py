@@ -46,10 +46,12 @@ class _Made(NamedTuple):
 class CompiledNest:
     """A nest by all its schedules."""
 
-    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims) -> None:
-        """Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
+    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims, warp_threads: int) -> None:
+        """`warp_threads`: of a warp of the device.
+
+        Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
         self._kernels = kernels
-        self._schedules = block_schedules(kernel)
+        self._schedules = block_schedules(kernel, warp_threads)
         self._reduced = dims.number(reduced_elements(kernel))
         self._made = []
         for schedule in self._schedules:

@@ -41,6 +41,7 @@ class DeviceFacts:
     name: str
     architecture: str
     multiprocessors: int
+    warp_threads: int
     registers_per_multiprocessor: int
     threads_per_multiprocessor: int
     shared_bytes_per_multiprocessor: int
@@ -76,6 +77,7 @@ def read_device(device: torch.device) -> DeviceFacts:
         name=found.name,
         architecture=f"sm_{found.major}{found.minor}",
         multiprocessors=found.multi_processor_count,
+        warp_threads=found.warp_size,
         registers_per_multiprocessor=found.regs_per_multiprocessor,
         threads_per_multiprocessor=found.max_threads_per_multi_processor,
         shared_bytes_per_multiprocessor=found.shared_memory_per_multiprocessor,
