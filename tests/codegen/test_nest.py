@@ -31,6 +31,7 @@ from tests.codegen.nest_running import (
 )
 from tests.conftest import HOST_ISAS
 from tests.guarded import Guard, Side, guarded
+from tests.wild_products import assert_product, wild_matrix
 
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64, TENSOR_DTYPES
@@ -92,6 +93,49 @@ def test_fixed_extents(isa: str) -> None:
     functions = Functions(isa, [case.kernel() for case in cases])
     for number, case in enumerate(cases):
         check(functions, number, case, {})
+
+
+# Products of floats.
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_do_not_depend_on_the_order_of_factors(dtype: str, isa: str) -> None:
+    """Factors of wild magnitudes along lanes, across vectors of rows, apart in memory and along
+    several axes; lengths with all tails of vectors."""
+    layouts = {(B, C): (1,), (C, B): (0,), (C, B, 1): (0,), (B, A, C): (1, 2), (A, B, C): (0, 2)}
+    cases = [Case("reduce", ((dtype, shape),), {"kind": "product", "axes": axes})
+             for shape, axes in layouts.items()]  # fmt: skip
+    functions = Functions(isa, [case.kernel() for case in cases])
+    for length in (*range(1, 34), 4096):
+        outer = 4 if length % 4 == 0 else 1
+        rows = wild_matrix(dtype, length)
+        bindings = {"A": outer, "B": len(rows), "C": length // outer}
+        flat = {**bindings, "C": length}
+        parts = rows.reshape(len(rows), outer, length // outer)
+        operands = [(rows, flat), (rows.T, flat), (rows.T[:, :, None], flat), (parts, bindings),
+                    (parts.swapaxes(0, 1), bindings)]  # fmt: skip
+        for number, (x, at) in enumerate(operands):
+            out = Guard((len(rows), 1)[: 1 + (number == 2)], dtype)
+            assert functions.run(number, [np.ascontiguousarray(x)], [out.address], at) == 0
+            assert not out.damage()
+            for value, row in zip(out.array.ravel().tolist(), rows, strict=True):
+                assert_product(value, row)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_exponents_of_products_never_wrap(isa: str) -> None:
+    """The exponents of so many factors do not fit 32 bits."""
+    length = 20_000_000
+    case = Case("reduce", (("float32", (C,)),), {"kind": "product", "axes": (0,)})
+    column = Case("reduce", (("float32", (C, B)),), {"kind": "product", "axes": (0,)})
+    functions = Functions(isa, [case.kernel(), column.kernel()])
+    for factor, wanted in ((1e-45, 0.0), (3e38, np.inf)):
+        x = np.full(length, factor, np.float32)
+        for number in (0, 1):
+            out = Guard((1,)[:number], "float32")
+            functions.run(number, [x], [out.address], {"B": 1, "C": length})
+            assert out.array.item() == wanted
 
 
 # Scattering.

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import llvmlite.ir as ir
 import pytest
 from tests.codegen.nest_cases import CASES
 from tests.codegen.nest_running import A, B, C, Case
 from tests.conftest import recorded_cpus
 
+from ftuner.codegen.llvm.accumulators import accumulator_of
 from ftuner.core.dim import product
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.schedule import operand_numbers
 from ftuner.cost.elementary import CALL_CYCLES
-from ftuner.cost.nest import GATHER_CYCLES, LOOP_CYCLES, NestCost, Operand
+from ftuner.cost.nest import (
+    GATHER_CYCLES,
+    LOOP_CYCLES,
+    SCALED_PRODUCT_INSTRUCTIONS,
+    NestCost,
+    Operand,
+)
 from ftuner.cost.work import Machine, Work
 from ftuner.hardware.model import CpuHardware
 
@@ -61,6 +70,10 @@ def floats(op: str, *shapes: tuple[object, ...], **attributes: object) -> Case:
         # Additions wait for each other, four cycles each; three halvings and a store for each row.
         (floats("reduce", (B, C), kind="sum", axes=(1,)), (1, 5, 800),
          5 * (100 * 4 + 3 * 5 + LOOP_CYCLES + 1), 4000, 4 * 4005),
+        # Twenty instructions a vector, of which two begin in a cycle; nine cycles from one mantissa
+        # to the next are fewer. A halving waits for one, and for a shuffle.
+        (floats("reduce", (B, C), kind="product", axes=(1,)), (1, 5, 800),
+         5 * (100 * (0.5 + 10) + 3 * 10 + LOOP_CYCLES + 1), 4000, 4 * 4005),
     ],
 )  # fmt: skip
 def test_known_nests(
@@ -70,6 +83,19 @@ def test_known_nests(
     assert work.estimate.seconds * CLOCK == pytest.approx(cycles, rel=1e-6)
     assert work.estimate.bound == "compute"
     assert (work.flops, work.bytes_moved) == (flops, moved)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_products_of_floats_cost_what_their_code_has_instructions(dtype: DType) -> None:
+    module = ir.Module()
+    accumulator = accumulator_of("product", dtype, 32 // dtype.itemsize)
+    types = [part.type for part in (*accumulator.start(), accumulator.neutral_element())]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), "gathered")
+    builder = ir.IRBuilder(function.append_basic_block())
+    *parts, element = function.args
+    accumulator.gathered(builder, parts, element)
+    count = sum(i.opname != "bitcast" for i in builder.block.instructions)
+    assert count == SCALED_PRODUCT_INSTRUCTIONS[dtype.itemsize]
 
 
 @pytest.mark.parametrize(

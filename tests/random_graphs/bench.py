@@ -82,6 +82,8 @@ class Summary:
     operators: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
     peers: Counter[str] = field(default_factory=Counter)
+    apart: Counter[str] = field(default_factory=Counter)
+    """What peers did that says nothing of ftuner."""
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, report: Report, rows: tuple[str, ...]) -> None:
@@ -94,6 +96,7 @@ class Summary:
         self.rows.update(rows)
         self.peers[report.peer or "none"] += 1
         self.outvoted += report.outvoted
+        self.apart.update(report.apart)
         if report.refused:
             # Names and numbers differ from graph to graph.
             self.refused[re.sub(r"'[^']*'|\d+|\[[^\]]*\]", "_", report.refused)[:160]] += 1
@@ -108,6 +111,7 @@ class Summary:
             f"{self.compared} elements compared, {share:.1%} of all; {self.seconds:.0f} s, "
             f"{self.graphs / max(self.seconds, 1e-9):.2f} graphs a second",
             f"peers: {dict(self.peers)}; onnxruntime alone on {self.outvoted} runs",
+            f"of peers, no findings: {dict(self.apart.most_common())}",
             f"graphs refused by name: {sum(self.refused.values())}",
             *(f"  {n}: {what}" for what, n in self.refused.most_common(20)),
             f"operators: {dict(self.operators.most_common())}",

@@ -199,8 +199,30 @@ def _elements(x: Input, shape: tuple[int, ...], binding: int, random: np.random.
         return np.asarray(random.uniform(low, high, shape)).astype(x.dtype)
     if fill.kind == "ties":
         return np.asarray(random.integers(-2, 3, shape)).astype(x.dtype)
+    if fill.kind == "wild":
+        return _wild_factors(shape, x.dtype, random)
     found = random.standard_normal(shape)
     if fill.kind == "special":
         marks = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e10, -1e-10])
         found = np.where(random.random(shape) < 0.1, random.choice(marks, shape), found)
     return np.asarray(found).astype(x.dtype)
+
+
+def _wild_factors(shape: tuple[int, ...], dtype: str, random: np.random.Generator) -> Array:
+    """Factors of which those of one magnitude follow each other, or are next to each other, along
+    any axis, so that most products of lines are neither zero nor infinite."""
+    exponent = 30.0 if dtype == "float32" else 300.0
+    signs = np.ones(shape)
+    blocks = random.random() < 0.5
+    for axis, extent in enumerate(shape):
+        at = np.arange(extent)
+        along = at < extent // 2 if blocks else at % 2 == 0
+        signs *= np.where(along, 1, -1).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+    # A few that nothing makes up for.
+    signs = np.where(random.random(shape) < 0.02, 0, signs)
+    found = random.choice([-1.0, 1.0], shape) * random.uniform(0.5, 2.0, shape)
+    found = found * 10.0 ** (exponent * signs)
+    if random.random() < 0.2:
+        marks = np.array([0.0, -0.0, np.inf, -np.inf, np.nan])
+        found = np.where(random.random(shape) < 0.03, random.choice(marks, shape), found)
+    return np.asarray(found).astype(dtype)

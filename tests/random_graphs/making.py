@@ -70,7 +70,8 @@ class Fill:
 
     kind: str
     """`normal`, `uniform` (from `low` to `high`, exclusive for integers), `special` (with zeros of
-    both signs, infinities, NaN), `ties` (few values), or `bool`."""
+    both signs, infinities, NaN), `ties` (few values), `wild` (factors whose partial products
+    overflow and underflow), or `bool`."""
     low: tuple[float, ...] = (-1.0,) * BINDINGS
     high: tuple[float, ...] = (1.0,) * BINDINGS
     """At each binding."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import ONE, Extent, times
-from tests.random_graphs.making import FLOATS, MICROSOFT, NUMBERS, TAME, Maker, Tensor
+from tests.random_graphs.extents import BINDINGS, ONE, Extent, times
+from tests.random_graphs.making import FLOATS, MICROSOFT, NUMBERS, TAME, Fill, Maker, Tensor
 from tests.random_graphs.table import dtypes_of, row
 
 RANKS = (2, 1, 3, 4)
+WILD = 1e38
+"""Magnitude of what no row but that of products takes."""
 
 
 def reduced(x: Tensor, axes: Sequence[int], keep: bool) -> list[Extent]:
@@ -55,6 +57,12 @@ def _reduce(op: str, weight: float) -> None:
         x = maker.operand(dtypes_of(maker, op, wanted), ranks, size=1e6)
         if op in ("ReduceLogSum", "ReduceLogSumExp", "ReduceL2") and not x.floating:
             raise DeclinedError("logarithms of integers")
+        if op == "ReduceProd" and x.floating and maker.draws.chance(0.4):
+            # Nothing else reads them, or what becomes of them.
+            fill = Fill("wild", (-WILD,) * BINDINGS, (WILD,) * BINDINGS)
+            x = maker.viewing(maker, maker.input(x.shape, x.dtype, fill))
+            reduce_node(maker, op, x, _axes(maker, x), maker.draws.chance(0.5), -WILD, WILD, since)
+            return
         axes = _axes(maker, x)
         count = max(times([x.shape[a] for a in axes]).most, 1)
         size = x.size

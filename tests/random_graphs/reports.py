@@ -27,6 +27,8 @@ class Report:
     peer: str = ""
     outvoted: int = 0
     """Runs on which onnxruntime is alone."""
+    apart: Counter[str] = field(default_factory=Counter)
+    """What peers did that says nothing of ftuner: what, and on how many runs."""
 
     def found(self, kind: str, what: str) -> None:
         self.findings.append((kind, what[:2000]))

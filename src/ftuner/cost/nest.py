@@ -15,6 +15,7 @@ from ftuner.core.affine import POSITIONAL, Access, Kernel
 from ftuner.core.definition import Stage
 from ftuner.core.evaluation import evaluate
 from ftuner.core.scalar import SCALAR_FUNCTIONS
+from ftuner.core.scaled import is_scaled
 from ftuner.core.schedule import BLOCK, operand_numbers, schedule_of
 from ftuner.cost.elementary import operation_cycles
 from ftuner.cost.work import Machine, Stream, Work, estimate_of
@@ -26,6 +27,14 @@ LOOP_CYCLES = 20.0
 costs 15 to 20 cycles on x86 (Agner Fog, "The microarchitecture of Intel, AMD and VIA CPUs")."""
 POSITION_INSTRUCTIONS = 4
 """Comparing and choosing, of values and of positions, beside the comparison of an extremum."""
+
+SCALED_PRODUCT_INSTRUCTIONS: Mapping[int, int] = {4: 20, 8: 16}
+"""Of one factor of a product of floats, by bytes of an element. Derived: the instructions that
+`codegen/llvm/accumulators.py` writes; a test counts them again. AVX2 has 19 and 17 for them."""
+SCALED_PRODUCT_CHAIN_CYCLES = 5.0
+"""From a product of mantissas to the mantissa that the next factor waits for, beside the
+multiplication. Derived: two additions, a minimum or exclusive or, a comparison and a blend of one
+cycle each."""
 
 
 class Operand(NamedTuple):
@@ -250,13 +259,17 @@ class NestCost:
         lanes = 1 if self.schedule.vector is None else self.schedule.lanes
         op = {"sum": "add", "scan": "add", "product": "multiply"}.get(stage.kind, "maximum")
         step_cycles = operation_cycles(op, dtype, lanes, isa)
+        latency_cycles = isa.fma_latency_cycles
+        if is_scaled(stage.kind, dtype):
+            step_cycles *= SCALED_PRODUCT_INSTRUCTIONS[dtype.itemsize]
+            latency_cycles += SCALED_PRODUCT_CHAIN_CYCLES
         if stage.kind in POSITIONAL and stage.kind != "scan":
             step_cycles += POSITION_INSTRUCTIONS * operation_cycles("less", dtype, lanes, isa)
         if across:
             # Lanes are added up half by half, and each addition waits for a shuffle.
             rounds = math.log2(max(lanes, 1))
-            fixed += entered * rounds * (isa.fma_latency_cycles + 1.0)
-        return _Pass(issue + times[-1] * step_cycles, times[-1] * isa.fma_latency_cycles, fixed)
+            fixed += entered * rounds * (latency_cycles + 1.0)
+        return _Pass(issue + times[-1] * step_cycles, times[-1] * latency_cycles, fixed)
 
     def _lanes(self, axes: frozenset[int]) -> int:
         return self.schedule.lanes if self.schedule.vector in axes else 1

@@ -62,6 +62,7 @@ KERNELS = {
         kernel("norm", (HALF, HIDDEN), (HALF, (768,)), (HALF, (768,)), axis=2, epsilon=1e-5,
                rms=False), 4, 64),
     "sum over rows": Expected(kernel("reduce", (HALF, HIDDEN), kind="sum", axes=(1,)), 1, 64),
+    "product": Expected(kernel("reduce", (HALF, HIDDEN), kind="product", axes=(2,)), 1, 64),
     "argmax": Expected(
         kernel("arg_reduce", ("float32", (B, 32000)), kind="argmax", axis=1, last=False), 2, 96),
     "scan": Expected(
@@ -121,6 +122,8 @@ def test_all_schedules_compile() -> None:
     kernels = [KERNELS[name].kernel for name in ("softmax of an even row", "power", "scan")]
     kernels.append(kernel("where", ("bool", (B, 1, S)), (HALF, (B, S, S)), (HALF, ())))
     kernels.append(kernel("reduce", (HALF, (B, S, T, S)), kind="maximum", axes=(1, 3)))
+    for dtype in ("float32", "float64"):
+        kernels += [kernel("reduce", (dtype, (B, S)), kind="product", axes=(a,)) for a in (0, 1)]
     assert_compiled([(k, schedule) for k in kernels for schedule in block_schedules(k)])
 
 

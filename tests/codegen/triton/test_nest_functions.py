@@ -21,6 +21,7 @@ from tests.codegen.nest_running import (
     values_of,
 )
 from tests.guarded import Guard, guarded
+from tests.wild_products import assert_product, wild_matrix
 
 from ftuner.core.affine import Kernel
 from ftuner.core.block_schedule import BlockSchedule, block_schedules
@@ -109,6 +110,22 @@ def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, schedule: Any
 def test_nan_is_found_before_infinities(axis: int, kind: str, schedule: Any) -> None:
     for case, operand, places in nan_among_infinities(axis, kind):
         assert run_one(case, [operand], schedule).tolist() == places
+
+
+@pytest.mark.parametrize("schedule", [small, whole])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_do_not_depend_on_the_order_of_factors(
+    dtype: str, axis: int, schedule: Any
+) -> None:
+    for length in (1, 2, 7, 37):
+        rows = wild_matrix(dtype, length)
+        x = np.ascontiguousarray(rows if axis == 1 else rows.T)
+        case = Case("reduce", ((dtype, x.shape),), {"kind": "product", "axes": (axis,)})
+        with np.errstate(all="ignore"):
+            found = run_one(case, [x], schedule).tolist()
+        for value, row in zip(found, rows, strict=True):
+            assert_product(value, row)
 
 
 def test_exclusive_sums_do_not_see_their_own_element() -> None:

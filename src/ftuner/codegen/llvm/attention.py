@@ -19,6 +19,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm import elements, vecmath
 from ftuner.codegen.llvm.abi import SLOT_BYTES, Attention, Context, Segment
+from ftuner.codegen.llvm.accumulators import across
 from ftuner.codegen.llvm.build import (
     I8,
     I64,
@@ -288,7 +289,7 @@ class _Emission:
 
         self._along(row, const(0), count, scale)
         most = builder.load(largest, typ=vector)
-        most = splat(builder, elements.across(builder, "maximum", most, dtype), self.lanes)
+        most = splat(builder, across(builder, "maximum", most, dtype), self.lanes)
 
         log2_e = vecmath.splat(vector, 1.0 / math.log(2.0))
 
@@ -303,7 +304,7 @@ class _Emission:
             builder.store(builder.fadd(before, value), total)
 
         self._along(row, const(0), count, raise_)
-        return elements.across(builder, "sum", builder.load(total, typ=vector), dtype)
+        return across(builder, "sum", builder.load(total, typ=vector), dtype)
 
     def _masked(
         self, value: ir.Value, mask: ir.Value, number: ir.Value, lanes: ir.Value | None

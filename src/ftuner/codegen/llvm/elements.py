@@ -268,18 +268,14 @@ def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
     return number(type_, scalar.neutral(kind, dtype))
 
 
-def across(builder: ir.IRBuilder, kind: str, x: ir.Value, dtype: DType) -> ir.Value:
-    """All lanes of a vector reduced to a scalar, halves upon halves."""
-    lanes = lanes_of(x)
-    while lanes > 1:
-        half = lanes // 2
-        undefined = ir.Constant(x.type, ir.Undefined)
-        parts = [
-            builder.shuffle_vector(
-                x, undefined, ir.Constant(ir.VectorType(I32, half), list(range(b, b + half)))
-            )
-            for b in (0, half)
-        ]
-        x = combine(builder, kind, parts[0], parts[1], dtype)
-        lanes = half
-    return builder.extract_element(x, ir.Constant(I32, 0))
+def halves(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The first and the second half of the lanes of a vector."""
+    half = lanes_of(x) // 2
+    undefined = ir.Constant(x.type, ir.Undefined)
+    first, second = (
+        builder.shuffle_vector(
+            x, undefined, ir.Constant(ir.VectorType(I32, half), list(range(b, b + half)))
+        )
+        for b in (0, half)
+    )
+    return first, second

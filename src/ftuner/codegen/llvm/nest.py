@@ -17,6 +17,7 @@ from contextlib import ExitStack
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm import elements
+from ftuner.codegen.llvm.accumulators import accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.build import (
     I64,
     PTR,
@@ -143,12 +144,17 @@ class _Emission(Frame):
         dtype = self.kernel.steps[stage.value].dtype
         across = self.schedule.vector is not None and self.schedule.vector >= len(self.kernel.kept)
         lanes = self.schedule.lanes if across or place.lanes is not None else 0
-        type_ = elements.register_type(dtype)
-        if lanes:
-            type_ = ir.VectorType(type_, lanes)
-        nothing = elements.neutral(stage.kind, type_, dtype)
-        total = reserve(builder, type_)
-        builder.store(nothing, total)
+        accumulator = accumulator_of(stage.kind, dtype, lanes)
+        nothing = accumulator.neutral_element()
+        totals = [reserve(builder, constant.type) for constant in accumulator.start()]
+        for constant, total in zip(accumulator.start(), totals, strict=True):
+            builder.store(constant, total)
+
+        def loaded() -> list[ir.Value]:
+            return [
+                builder.load(total, typ=constant.type)
+                for constant, total in zip(accumulator.start(), totals, strict=True)
+            ]
 
         def gather(inner: Place) -> None:
             value = Values(self, inner).value(stage.value)
@@ -156,12 +162,13 @@ class _Emission(Frame):
                 value = splat(builder, value, lanes)
             if across and inner.lanes is not None and inner.lanes.mask is not None:
                 value = builder.select(inner.lanes.mask, value, nothing)
-            before = builder.load(total, typ=type_)
-            builder.store(elements.combine(builder, stage.kind, before, value, dtype), total)
+            after = accumulator.gathered(builder, loaded(), value)
+            for part, total in zip(after, totals, strict=True):
+                builder.store(part, total)
 
         self._over_reduced(place, gather)
-        result = builder.load(total, typ=type_)
-        return elements.across(builder, stage.kind, result, dtype) if across else result
+        parts = reduced_lanes(builder, accumulator, loaded()) if across else loaded()
+        return accumulator.result(builder, parts)
 
     def _scan(self, place: Place) -> None:
         """Store the sum so far at each index along the one reduced axis."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from ftuner.codegen import coefficients
 from ftuner.codegen.triton import elementary
+from ftuner.codegen.triton.scaled import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT32, DType
 from ftuner.core.expr import Binary, Constant, Unary, flatten
@@ -118,7 +119,8 @@ class Functions:
         if kind == "sum":
             return f"tl.sum({x}, {axis})"
         if kind == "product":
-            return f"tl.reduce({x}, combine_fn={self._product()}, {axis})"
+            product = self._helper("product_of", "x, y", "return x * y")
+            return f"tl.reduce({x}, combine_fn={product}, {axis})"
         word = "max" if kind == "maximum" else "min"
         if dtype.kind != "float":
             return f"tl.{word}({x}, {axis})"
@@ -128,8 +130,12 @@ class Functions:
         nan = f"tl.max(({x} != {x}).to(tl.int32), {axis})"
         return f"tl.where({nan} != 0, {number(math.nan, dtype)}, {found})"
 
-    def _product(self) -> str:
-        return self._helper("product_of", "x, y", "return x * y")
+    def scaled(self, dtype: DType) -> ScaledFunctions:
+        """The functions of a product of floats of a dtype."""
+        return ScaledFunctions(*(
+            self._helper(f"{name}_{dtype}", arguments, body)
+            for name, arguments, body in scaled_bodies(dtype)
+        ))  # fmt: skip
 
     def _float(self, name: str, arguments: Sequence[str], dtype: str) -> str:
         if name in COMPOSED:

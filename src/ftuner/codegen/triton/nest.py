@@ -25,6 +25,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
 from ftuner.core.kept import kept
 from ftuner.core.scalar import neutral
+from ftuner.core.scaled import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
 from ftuner.core.schedule import checks, operand_numbers
 from ftuner.errors import UnsupportedKernelError
 
@@ -271,6 +272,8 @@ class _Emission:
         frame, body = self.frame, self.frame.body
         dtype = self.kernel.steps[stage.value].dtype
         wide = gathered(dtype)
+        if is_scaled(stage.kind, wide):
+            return self._scaled_product(number, stage, outer, block)
         nothing = functions.literal(neutral(stage.kind, dtype), wide)
         name = f"s{number}"
         if block is not None:
@@ -288,6 +291,37 @@ class _Emission:
             body.line(f"{name} = {text}")
         if wide != functions.register(dtype):
             body.line(f"{name} = {name}.to({functions.type_text(dtype)})")
+        return Term(name, self._left)
+
+    def _scaled_product(
+        self, number: int, stage: Stage, outer: Values, block: Values | None
+    ) -> Term:
+        """A product of floats by mantissas and exponents: see `core.scaled`."""
+        frame, body = self.frame, self.frame.body
+        wide = gathered(self.kernel.steps[stage.value].dtype)
+        functions_ = frame.functions.scaled(wide)
+        name, exponent = f"s{number}", f"exponent{number}"
+        both = f"{name}, {exponent}"
+        nothing = functions.literal(1.0, wide)
+
+        def gather(values: Values, before: str) -> None:
+            body.line(f"element = {self._elements(values, stage.value, nothing)}")
+            body.line(f"factor, shift = {functions_.factor}(element)")
+            body.line(f"{both} = {functions_.product}({before}, factor, shift)")
+
+        if block is not None:
+            gather(block, f"{UNIT_MANTISSA}, {UNIT_EXPONENT}")
+        else:
+            shape = frame.shape(frame.present)
+            body.line(f"{name} = tl.full({shape}, {UNIT_MANTISSA}, {functions.type_text(wide)})")
+            body.line(f"{exponent} = tl.full({shape}, {UNIT_EXPONENT}, tl.int{wide.bits})")
+            with self._loop(outer, [stage.value]) as values:
+                gather(values, both)
+        if self._in_lanes:
+            body.line(
+                f"{both} = tl.reduce(({both}), combine_fn={functions_.product}, {self._axis})"
+            )
+        body.line(f"{name} = {functions_.result}({both})")
         return Term(name, self._left)
 
     def _position(self, number: int, stage: Stage, outer: Values, block: Values | None) -> Term:

@@ -10,6 +10,7 @@ import numpy as np
 from ftuner.core.definition import Index, Nest, Stage, Store, Writer
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import INT64
+from ftuner.core.scaled import product_of_floats
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
@@ -67,6 +68,8 @@ def _reference_reduce(x: Any, kind: str, axes: tuple[int, ...]) -> Any:
         worst = (-np.inf if kind == "maximum" else np.inf) if x.dtype.kind == "f" else (
             info.min if kind == "maximum" else info.max)  # fmt: skip
         return KINDS[kind](x, axis=axes, initial=worst)
+    if kind == "product" and x.dtype.kind == "f":
+        return product_of_floats(x, axes)
     return KINDS[kind](x, axis=axes) if axes else x
 
 
@@ -206,4 +209,5 @@ REDUCTIONS = (
 )
 """As in NumPy, the `maximum` and `minimum` of elements among which one is NaN are NaN, and
 `arg_reduce` finds the first NaN (with `last`, the last one) whether it looks for the largest or the
-smallest."""
+smallest. The `product` of floats overflows or underflows only where the exact product does: see
+`core.scaled`."""

@@ -1,0 +1,113 @@
+"""Products of floats whose mantissas and exponents are kept apart.
+
+The product of many floats may be representable although the product of some of them is not:
+1e30 * 1e30 * 1e-30 * 1e-30 in float32. Lanes and blocks multiply factors in another order than
+they are written in, so that one partial product may be infinite and another zero, whose product is
+NaN. Here a partial product is a mantissa m with 0.5 <= |m| < 1 and an integer exponent e, and
+stands for m 2^e, as in C's `frexp`; mantissas that are zero, infinite or NaN stay as they are. A
+result therefore overflows or underflows only if the exact product does, and a subnormal result is
+rounded once more at most. NaN, and zero together with an infinity, give NaN, as IEEE 754 has it.
+
+A step multiplies two mantissas and brings the product back to [0.5, 1). A factor is the mantissa
+of a step as it is, with the exponent zero: |m| < 1, so that its product does not overflow. Factors
+that the mantissa could make subnormal are multiplied by `lift` first, which is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+
+UNIT_MANTISSA, UNIT_EXPONENT = 0.5, 1
+"""The product of nothing."""
+MANTISSAS = 512
+"""Mantissas that NumPy multiplies at once in float64: the product of 1,000 is a normal number."""
+MAX_EXPONENT = 1 << 14
+"""Exponents of results are clamped to it before `ldexp`, whose argument is a C int. Derived: all
+results of float64 and narrower types overflow or underflow by far."""
+
+
+@dataclass(frozen=True)
+class ScaledFormat:
+    """Constants of the steps in one IEEE 754 binary format."""
+
+    bits: int
+    fraction_bits: int
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.bits - self.fraction_bits - 2)) - 1
+
+    @property
+    def exponent_mask(self) -> int:
+        """The exponent field of an element, at its place; all ones: infinite or NaN."""
+        return (2 * self.bias + 1) << self.fraction_bits
+
+    @property
+    def half(self) -> int:
+        """The exponent field of 0.5, at its place."""
+        return (self.bias - 1) << self.fraction_bits
+
+    @property
+    def least(self) -> float:
+        """Factors below it are lifted: half of it is the smallest normal number."""
+        return float(2.0 ** (2 - self.bias))
+
+    @property
+    def lift_bits(self) -> int:
+        """Brings the smallest subnormal to `least`."""
+        return self.fraction_bits + 1
+
+    @property
+    def lift(self) -> float:
+        return float(2.0**self.lift_bits)
+
+    @property
+    def limit(self) -> int | None:
+        """Exponents of partial products of float32 are clamped to it, so that no sum of two
+        overflows: what is beyond has millions of factors at one end of the format. For float64,
+        none: there is no memory for 2^52 factors."""
+        return 1 << 29 if self.bits == 32 else None
+
+    @property
+    def end(self) -> int:
+        """Exponents of results are clamped to it: beyond, all mantissas overflow or underflow.
+        2^(end / 2) and its reciprocal are normal numbers."""
+        return 2 * (self.bias - 1)
+
+
+SCALED_FORMATS = {FLOAT32: ScaledFormat(32, 23), FLOAT64: ScaledFormat(64, 52)}
+
+
+def is_scaled(kind: str, dtype: DType) -> bool:
+    """Whether a reduction of elements of a dtype keeps mantissas and exponents apart."""
+    return kind == "product" and dtype.kind == "float"
+
+
+def product_of_floats(x: Any, axes: Sequence[int]) -> Any:
+    """The product over some axes of a NumPy array of floats, in its dtype: what `np.prod` gives
+    where nothing on the way overflows or underflows, rounded less often."""
+    x = np.asarray(x)
+    dtype = x.dtype
+    kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    count = math.prod(x.shape[a] for a in axes)
+    if not count:
+        return np.ones(kept, dtype)
+    x = np.moveaxis(x.astype(np.float64), axes, range(-len(axes), 0)).reshape((*kept, count))
+    mantissas, exponents = np.frexp(x)
+    # The exponent of what is not finite is unspecified.
+    total = np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
+    while mantissas.shape[-1] > 1:
+        parts = -(-mantissas.shape[-1] // MANTISSAS)
+        starts = np.arange(parts) * MANTISSAS
+        mantissas, exponents = np.frexp(np.multiply.reduceat(mantissas, starts, -1))
+        total += np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
+    total = np.clip(total, -MAX_EXPONENT, MAX_EXPONENT).astype(np.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(mantissas[..., 0], total).astype(dtype)
