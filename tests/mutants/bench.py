@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.isolation import Crash, Done, Limits, Result, TooMuchMemory, Workers
+from tests.isolation import Done, Limits, Result, TooMuchMemory, Workers
 from tests.mutants.checking import LOAD_BYTES, Outcome, check
 from tests.mutants.mutating import mutant
 from tests.random_graphs.bench import temporary_cache
+from tests.random_graphs.reports import crashed_in_peer
 
 LOAD_LIMITS = Limits(seconds=20.0, grown_bytes=LOAD_BYTES)
 """The time is of the wall's clock, and the machine may be busy: `checking.LOAD_SECONDS` is what a
@@ -20,7 +21,6 @@ mutant is held to."""
 RUN_LIMITS = Limits(seconds=240.0, grown_bytes=2 << 30)
 SAVED = Path(__file__).parent / "saved"
 PROGRESS_SECONDS = 30.0
-OTHERS = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,7 @@ class Summary:
 
     def _enter_failure(self, seed: int, result: Result) -> None:
         text = str(getattr(result, "stderr", "") or getattr(result, "trace", ""))
-        if (
-            isinstance(result, Crash)
-            and OTHERS in text.partition("most recent call first")[2][:400]
-        ):
+        if crashed_in_peer(result):
             self.crashes_of_peers += 1
             return
         kind = type(result).__name__

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.isolation import Done, Limits, Result, Workers
-from tests.random_graphs.checking import CPU, GPU, GUARDED, check
+from tests.random_graphs.checking import CPU, GPU, GUARDED, checked
 from tests.random_graphs.generating import seeded
-from tests.random_graphs.reports import Report
+from tests.random_graphs.reports import Report, crashed_in_peer
 from tests.random_graphs.shrinking import Shrinker, signature
 
 LIMITS = Limits(seconds=240.0, grown_bytes=2 << 30)
@@ -127,11 +127,12 @@ class Summary:
         return {**self.__dict__, **counters, "findings": findings}
 
 
-def attempt(payload: tuple[int, str]) -> tuple[Report, tuple[str, ...]]:
-    """Make and check the graph of a seed: what the child processes do."""
-    seed, place = payload
+def attempt(payload: tuple[int, str, bool]) -> tuple[Report, tuple[str, ...]]:
+    """Make and check the graph of a seed: what the child processes do. The last of the payload:
+    whether peers run it too."""
+    seed, place, peers = payload
     made = seeded(seed, small=place == GPU)
-    return check((made.case, place)), made.rows
+    return checked(made.case, place, peers), made.rows
 
 
 def variables(cache: Path) -> dict[str, str]:
@@ -161,13 +162,19 @@ def run(options: Options, show: Show = print) -> Summary:
     summary = Summary()
     began = last = time.monotonic()
 
-    def payloads() -> Iterator[tuple[int, str]]:
+    crashed: list[int] = []
+    """Seeds of graphs that ended a peer: they are run again without it."""
+
+    def again() -> Iterator[tuple[int, str, bool]]:
+        return ((seed, options.place(seed), False) for seed in crashed)
+
+    def payloads() -> Iterator[tuple[int, str, bool]]:
         number = 0
         while options.graphs is None or number < options.graphs:
             late = options.seconds is not None and time.monotonic() - began > options.seconds
             if late or len(summary.findings) >= options.stop:
                 return
-            yield options.seed + number, options.place(options.seed + number)
+            yield options.seed + number, options.place(options.seed + number), True
             number += 1
 
     with ExitStack() as stack:
@@ -176,6 +183,9 @@ def run(options: Options, show: Show = print) -> Summary:
         workers = stack.enter_context(Workers(function, options.jobs, LIMITS, RECYCLE, environment))
         for number, result in workers.run(payloads()):
             seed = options.seed + number
+            if crashed_in_peer(result):
+                crashed.append(seed)
+                continue
             _enter(summary, seed, options.place(seed), result, show)
             now = time.monotonic()
             summary.seconds = now - began
@@ -183,6 +193,12 @@ def run(options: Options, show: Show = print) -> Summary:
                 last = now
                 show(f"{summary.graphs} graphs, {summary.runs} runs, {len(summary.findings)} "
                      f"findings, {summary.seconds:.0f} s")  # fmt: skip
+        if crashed:
+            summary.apart["onnxruntime crashed"] = len(crashed)
+        for number, result in workers.run(again()):
+            seed = crashed[number]
+            _enter(summary, seed, options.place(seed), result, show)
+            summary.seconds = time.monotonic() - began
         if options.folder is not None:
             _save(summary, options, options.folder, environment, show)
     return summary

@@ -237,7 +237,12 @@ def _variadic(op: str, weight: float) -> None:
     def make(maker: Maker) -> None:
         dtypes = NUMBERS if op in ("Max", "Min") else FLOATS
         x = maker.operand(dtypes_of(maker, op, dtypes), size=1e6)
-        others = [partner(maker, x) for _ in range(maker.draws.pick((1, 2, 0, 3)))]
+        count = maker.draws.pick((1, 2, 0, 3))
+        # Broadcasting came with version 8.
+        others = [
+            partner(maker, x) if maker.opset >= 8 else maker.shaped(x.shape, x.dtype, 1e6)
+            for _ in range(count)
+        ]
         parts = maker.draws.shuffled([x, *others])
         shape = broadcast([p.shape for p in parts])
         size = sum(p.size for p in parts)

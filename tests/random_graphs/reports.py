@@ -6,6 +6,8 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.isolation import Crash, Result
+
 
 @dataclass
 class Report:
@@ -32,6 +34,13 @@ class Report:
 
     def found(self, kind: str, what: str) -> None:
         self.findings.append((kind, what[:2000]))
+
+
+def crashed_in_peer(result: Result) -> bool:
+    """Whether a process ended inside onnxruntime, by the stack that it left."""
+    if not isinstance(result, Crash):
+        return False
+    return "onnxruntime" in result.stderr.partition("most recent call first")[2][:400]
 
 
 def text_of(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dtype import BOOL, FLOAT64, INT64
+from ftuner.errors import ShapeError
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.graph.ir import Value
@@ -43,11 +44,24 @@ def _folded(op: str) -> Importer:
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         first, *others = node.present()
+        if node.opset < 8:
+            _expect_one_shape(context, node)
         for other in others:
             first = context.add(op, first, other)
         return [first]
 
     return convert
+
+
+def _expect_one_shape(context: Context, node: NodeView) -> None:
+    """Raise ShapeError unless all operands have one shape: these operators broadcast since 8."""
+    first, *others = node.present()
+    for other in others:
+        what = f"{first.type} and {other.type}; expected one shape before opset 8"
+        if other.rank != first.rank:
+            raise ShapeError(f"{context.builder.where}: {what}")
+        for x, y in zip(first.shape, other.shape, strict=True):
+            context.builder.require(x, y, what)
 
 
 def _mean(context: Context, node: NodeView) -> Sequence[Value]:

@@ -1,0 +1,96 @@
+"""What peers do that says nothing of ftuner is counted apart, and is no finding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.isolation import Crash, Done, Timeout
+from tests.random_graphs.agreement import (
+    HIDDEN_ROWS,
+    ONE_SYMBOL,
+    REFUSED,
+    agreement_of,
+    compare_peers,
+)
+from tests.random_graphs.cases import Case, Feeds
+from tests.random_graphs.checking import CPU, check
+from tests.random_graphs.reports import Report, crashed_in_peer
+
+from ftuner.frontends.onnx import import_model
+
+
+def case_of(nodes: list[Any], shapes: dict[str, list[Any]], feeds: Feeds, opset: int = 23) -> Case:
+    """A model of inputs by name and shape, which gives `y`, with one run."""
+    types = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in feeds.items()}
+    inputs = [helper.make_tensor_value_info(n, types[n], shape) for n, shape in shapes.items()]
+    output = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph(nodes, "apart", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return Case(model.SerializeToString(), (feeds,))
+
+
+def test_crashes_are_told_by_their_stack() -> None:
+    stack = 'Fatal\n\nCurrent thread 0x1 (most recent call first):\n  File "{}", line 1 in run\n'
+    peer, own = (stack.format(f"/lib/{name}/x.py") for name in ("onnxruntime", "ftuner"))
+    assert crashed_in_peer(Crash("SIGFPE", peer))
+    assert not crashed_in_peer(Crash("SIGFPE", own + '  File "x.py"\n' * 40 + "onnxruntime"))
+    assert not crashed_in_peer(Timeout(1.0, peer))
+    assert not crashed_in_peer(Done(None, 1.0, 0))
+
+
+def test_numbers_where_onnxruntime_hides_whole_rows() -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 1, 3, 4)).astype(np.float32)
+    mask = np.array([[True, False, True], [False] * 3, [True] * 3])
+    shapes: dict[str, list[Any]] = {n: [1, 1, 3, 4] for n in "qkv"}
+    node = helper.make_node("Attention", ["q", "k", "v", "m"], ["y"])
+    case = case_of([node], {**shapes, "m": [3, 3]}, {"q": x, "k": x, "v": x, "m": mask})
+    report = check((case, CPU))
+    assert not report.findings
+    assert report.runs == 1
+    assert set(report.apart) <= {HIDDEN_ROWS}
+
+
+def test_extents_of_one_symbol() -> None:
+    nodes = [
+        helper.make_node("Slice", ["x", "s", "e"], ["t"]),
+        helper.make_node("Mul", ["t", "x"], ["y"]),
+    ]
+    constants = [
+        helper.make_node("Constant", [], [n], value_ints=[v]) for n, v in (("s", 1), ("e", 2))
+    ]
+    feeds = {"x": np.ones((5, 3), np.float32)}
+    case = case_of([*constants, *nodes], {"x": ["n0", 3]}, feeds)
+    report = check((case, CPU))
+    assert not report.findings
+    assert report.apart == {ONE_SYMBOL: 1}
+    assert report.refused_runs > 0
+
+
+@pytest.mark.parametrize("text", ["attempting to re-use buffer", "another error"])
+def test_refusals_of_what_should_run(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that are known to be errors of onnxruntime."""
+    feeds = {"x": np.ones((5, 3), np.float32)}
+    case = case_of([helper.make_node("Neg", ["x"], ["y"])], {"x": [5, 3]}, feeds)
+    refuse = lambda run, agreement, number: f"{REFUSED}: {text}"  # noqa: E731
+    monkeypatch.setattr("tests.random_graphs.agreement._doubt", refuse)
+    report = Report()
+    compare_peers(agreement_of(case, import_model(case.model).graph, report), report)
+    known = text.startswith("attempting")
+    assert bool(report.apart) == known
+    assert bool(report.findings) != known
+
+
+def test_broadcasts_before_opset_8_are_refused_on_both_sides() -> None:
+    feeds = {"x": np.ones((5, 3), np.float32), "z": np.ones(3, np.float32)}
+    for op in ("Max", "Min", "Sum", "Mean"):
+        node = helper.make_node(op, ["x", "z"], ["y"])
+        case = case_of([node], {"x": [5, 3], "z": [3]}, feeds, opset=7)
+        report = check((case, CPU))
+        assert report.refused.startswith("ShapeError")
+        assert "expected one shape before opset 8" in report.refused
+        assert not report.findings
+        assert not check((case_of([node], {"x": [5, 3], "z": [3]}, feeds, opset=8), CPU)).refused
