@@ -79,7 +79,7 @@ def test_tensors_that_no_process_can_address_are_refused() -> None:
     one = builder.constant(1.0, FLOAT32)
     builder.add("broadcast", one, shape=(1 << 40,))
     builder.add("broadcast", one, shape=(symbol("N"), 1 << 62))
-    with pytest.raises(ShapeError, match="addresses"):
+    with pytest.raises(ShapeError, match="address space"):
         builder.add("broadcast", one, shape=(1 << 31, 1 << 31))
 
 
