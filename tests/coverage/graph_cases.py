@@ -246,8 +246,8 @@ def epilogues(dtype: DType) -> Iterator[Graph]:
     return (_chain(dtype, chain) for chain in chains)
 
 
-_ALONE = ("tanh", "exp", "log", "absolute", "sqrt", "negative", "erf", "sigmoid", "gelu",
-          "gelu_tanh", "silu", "hard_swish")  # fmt: skip
+_ALONE = ("tanh", "exp", "log", "absolute", "sqrt", "negative", "erf", "erfc", "expm1", "sigmoid",
+          "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish")  # fmt: skip
 """In an order in which each has arguments that it is good for."""
 assert set(_ALONE) == set(_UNARY)
 

@@ -77,7 +77,7 @@ ACTIVATIONS: Mapping[str, tuple[Sequence[onnx.NodeProto], int, str]] = {
     # Nodes from h to y, the version of ONNX's operators, and the step.
     "silu": ([NODE("Sigmoid", ["h"], ["g"]), NODE("Mul", ["h", "g"], ["y"])], 18, "silu"),
     "Swish": ([NODE("Swish", ["h"], ["y"])], 24, "silu"),
-    "QuickGelu": ([NODE("QuickGelu", ["h"], ["y"], domain=MICROSOFT)], 18, "silu + multiply"),
+    "QuickGelu": ([NODE("QuickGelu", ["h"], ["y"], domain=MICROSOFT)], 18, "swish"),
     "HardSwish": ([NODE("HardSwish", ["h"], ["y"])], 18, "hard_swish"),
     "HardSigmoid": (
         [NODE("HardSigmoid", ["h"], ["g"], alpha=1 / 6), NODE("Mul", ["h", "g"], ["y"])],

@@ -80,6 +80,31 @@ def _silu(maker: Maker) -> None:
     _apply(maker, "Mul", x, gate)
 
 
+@row("exponential less one", 0.5, idiom=True)
+def _expm1(maker: Maker) -> None:
+    x = maker.tamed(_operand(maker), -40.0, 20.0)
+    power = _one(maker, "Exp", x)
+    if maker.draws.chance(0.5):
+        _apply(maker, "Sub", power, 1.0)
+    else:
+        _apply(maker, "Add", power, -1.0)
+
+
+@row("complement of erf", 0.5, since=9, idiom=True)
+def _erfc(maker: Maker) -> None:
+    erf = _one(maker, "Erf", _operand(maker))
+    one = maker.constant(np.array(1.0, erf.dtype), share=True)
+    maker.add("Sub", [one, erf], erf.shape, erf.dtype, 0, 2)
+
+
+@row("softplus and mish", 0.8, idiom=True)
+def _softplus(maker: Maker) -> None:
+    x = maker.tamed(_operand(maker), -40.0, 20.0)
+    y = _one(maker, "Log", _apply(maker, "Add", _one(maker, "Exp", x), 1.0))
+    if maker.draws.chance(0.5):
+        _apply(maker, "Mul", x, _one(maker, "Tanh", y))
+
+
 @row("hard swish", 0.8, idiom=True)
 def _hard_swish(maker: Maker) -> None:
     x = _operand(maker)

@@ -308,8 +308,9 @@ def _clip(maker: Maker) -> None:
 def _dropout(maker: Maker) -> None:
     x = maker.operand(FLOATS)
     result = maker.new(x.shape, x.dtype, x.low, x.high)
+    # Before version 12 it is not said what a mask holds where nothing is dropped.
     mask = (
-        maker.new(x.shape, "bool", 0, 1) if maker.opset >= 10 and maker.draws.chance(0.3) else None
+        maker.new(x.shape, "bool", 0, 1) if maker.opset >= 12 and maker.draws.chance(0.3) else None
     )
     results = [result, mask] if mask is not None else [result]
     if maker.opset < 12:

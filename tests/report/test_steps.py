@@ -103,7 +103,8 @@ def test_more_rows_are_not_cheaper(body: object, recorded: CpuHardware) -> None:
 def test_an_epilogue_costs_what_it_computes() -> None:
     plain, activated = (reported(body).work for body in (linear, gelu))
     assert activated.estimate.tile_s > plain.estimate.tile_s
-    assert activated.flops == plain.flops + 4 * 77 * 768
+    # An elementary function counts as one operation.
+    assert activated.flops == plain.flops + 77 * 768
     assert activated.bytes_moved == plain.bytes_moved
 
 

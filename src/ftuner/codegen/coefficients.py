@@ -29,6 +29,16 @@ class Format:
     """tanh rounds to one above; derived: more than atanh(1 - 2**-(fraction_bits + 2))."""
     erfc_high: float
     """erfc rounds to zero above; derived: solves erfc(x) < half the smallest subnormal."""
+    silu_low: float
+    """silu and mish round to zero below; derived: |x| e^x < half the smallest subnormal."""
+    swish_low: float
+    """x sigmoid(slope x) rounds to zero where slope x is less, for slopes of 2^-10 or more; derived
+    as `silu_low` with 2^10 |x|."""
+    gelu_high: float
+    """gelu of what is less than minus this rounds to zero; derived: e^(-x^2 / 2) / sqrt(2 pi) <
+    half the smallest subnormal."""
+    gelu_tanh_low: float
+    """gelu_tanh rounds to zero below; derived as `silu_low`."""
     ln2_high: float
     """ln 2 cut so that its product with any exponent of the format is exact."""
     ln2_low: float
@@ -37,9 +47,18 @@ class Format:
     erfcx_shift: float
     """The argument of the fit of erfcx is (shift - scale a) / (shift + scale a). Chosen for little
     error among those where its first coefficient is one."""
+    gelu_scale: float
+    gelu_shift: float
+    gelu_factor: float
+    """Those of erfcx with a / sqrt 2 for a, and scale and shift multiplied by the factor: chosen so
+    that rounding changes none of the three by more than 2^-32 (2^-61) of it."""
+    gelu_tanh: tuple[float, ...]
+    """2 sqrt(2 / pi), as a multiple of 2^-20 (2^-47) and the rest, and 0.044715 times that, rounded
+    and the rest."""
     exp_table: tuple[float, ...]
     exp2_table: tuple[float, ...]
     log_table: tuple[float, ...]
+    atanh_table: tuple[float, ...]
     erf_table: tuple[float, ...]
     erfcx_table: tuple[float, ...]
     tanh_table: tuple[float, ...]
@@ -54,10 +73,18 @@ FLOAT32 = Format(
     exp_high=89.0,
     tanh_high=9.25,
     erfc_high=10.125,
+    silu_low=-109.0,
+    swish_low=-116.0,
+    gelu_high=14.375,
+    gelu_tanh_low=-10.875,
     ln2_high=float.fromhex("0x1.62e4p-1"),
     ln2_low=float.fromhex("0x1.7f7d1cp-20"),
     erfcx_scale=float.fromhex("0x1.00aa6ap+0"),
     erfcx_shift=float.fromhex("0x1.c12c5ap+0"),
+    gelu_scale=float.fromhex("0x1.6a23c8p-1"),
+    gelu_shift=float.fromhex("0x1.c02226p+0"),
+    gelu_factor=float.fromhex("0x1.fed09p-1"),
+    gelu_tanh=_table("0x1.98845p+0 0x1.9ea1b2p-23 0x1.2444f2p-4 0x1.49b16ap-29"),
     # (expm1(r) - r) / r^2 on |r| <= 0.35: expm1 to 2^-28.7
     exp_table=_table("""
         0x1.000000p-1 0x1.555554p-3 0x1.5554aap-5 0x1.11118ep-7 0x1.6d78d8p-10 0x1.a0332ep-13"""),
@@ -66,6 +93,8 @@ FLOAT32 = Format(
         0x1.62e430p-1 0x1.ebfbdap-3 0x1.c6af2cp-5 0x1.3b2e28p-7 0x1.5f3ef2p-10 0x1.41fca6p-13"""),
     # (log((1 + s) / (1 - s)) / s - 2) / z, z = s^2, on z <= 0.02947: log to 2^-30.1
     log_table=_table("0x1.55557ap-1 0x1.995eb0p-2 0x1.31e464p-2"),
+    # (2 atanh(s) / s - 2) / z, z = s^2, on z <= 1/9: atanh to 2^-27.7
+    atanh_table=_table("0x1.555502p-1 0x1.99d1ccp-2 0x1.1ec040p-2 0x1.1eca24p-2"),
     # erf(x) / x - 1 in z = x^2 on z <= 1: erf to 2^-28.6
     erf_table=_table("""
         0x1.06eba8p-3 -0x1.81273ep-2 0x1.ce2cf8p-4 -0x1.b7f90ep-6 0x1.5405b2p-8 -0x1.a3f702p-11
@@ -86,10 +115,19 @@ FLOAT64 = Format(
     exp_high=710.0,
     tanh_high=19.25,
     erfc_high=27.3125,
+    silu_low=-752.0,
+    swish_low=-759.0,
+    gelu_high=38.59375,
+    gelu_tanh_low=-21.625,
     ln2_high=float.fromhex("0x1.62e42fefa3p-1"),
     ln2_low=float.fromhex("0x1.3de6af278ece6p-42"),
     erfcx_scale=float.fromhex("0x1.ec5bc7235ed3cp-1"),
     erfcx_shift=float.fromhex("0x1.14f3a003e5574p+1"),
+    gelu_scale=float.fromhex("0x1.5c2668fa2a9f5p-1"),
+    gelu_shift=float.fromhex("0x1.14f3a003de4c9p+1"),
+    gelu_factor=float.fromhex("0x1.fffffffff2fb6p-1"),
+    gelu_tanh=_table("""
+        0x1.9884533d43660p+0 -0x1.ee5e069875fe9p-49 0x1.2444f2a4d8b4bp-4 -0x1.6c843a29d1c70p-61"""),
     # As for float32: expm1 to 2^-59.4
     exp_table=_table("""
         0x1.0000000000000p-1 0x1.5555555555559p-3 0x1.555555555553cp-5 0x1.111111110f4b4p-7
@@ -104,6 +142,11 @@ FLOAT64 = Format(
     log_table=_table("""
         0x1.5555555555593p-1 0x1.999999997fc66p-2 0x1.249249420718bp-2 0x1.c71c51f50117ap-3
         0x1.746643932cbf3p-3 0x1.39a1364384c03p-3 0x1.2f0b0df67e727p-3"""),
+    # As for float32: atanh to 2^-59.4
+    atanh_table=_table("""
+        0x1.5555555555535p-1 0x1.99999999a074ep-2 0x1.249249208c70bp-2 0x1.c71c741c67430p-3
+        0x1.745cb401b9d77p-3 0x1.3b1ddb5155943p-3 0x1.1067c69152b9dp-3 0x1.efd8394fc7501p-4
+        0x1.55b140f9b74efp-4 0x1.5c78d971a032bp-3"""),
     # As for float32: erf to 2^-54.8
     erf_table=_table("""
         0x1.06eba8214db68p-3 -0x1.812746b0379bdp-2 0x1.ce2f21a040d16p-4 -0x1.b82ce311fa948p-6

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.core import activations
 from ftuner.errors import ExpressionError
 
 Array = npt.NDArray[Any]
@@ -23,10 +24,12 @@ OperandKind = Literal["tile", "column", "row", "matrix"]
 """How an operand spreads over a result of (m, n): the accumulator's own element, one value per
 column n (a bias), one value per row m, or one value per (m, n) (a residual)."""
 UnaryOp = Literal[
-    "neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "erfc", "sigmoid", "reciprocal"
-]
-BinaryOp = Literal["add", "sub", "mul", "div", "maximum", "minimum"]
-"""`maximum` and `minimum` return NaN if either operand is NaN, as NumPy's do."""
+    "neg", "abs", "exp", "expm1", "log", "sqrt", "tanh", "erf", "erfc", "sigmoid", "reciprocal",
+    "gelu", "gelu_tanh", "silu", "softplus", "mish",
+]  # fmt: skip
+BinaryOp = Literal["add", "sub", "mul", "div", "maximum", "minimum", "swish"]
+"""`maximum` and `minimum` return NaN if either operand is NaN, as NumPy's do. `swish` is
+x sigmoid(y x)."""
 
 
 class Expr:
@@ -152,20 +155,19 @@ def relu(x: Expr) -> Expr:
 
 
 def gelu(x: Expr) -> Expr:
-    """x * Phi(x). Written with erfc, as 1 + erf(x / sqrt 2) cancels for negative x."""
-    return 0.5 * x * Unary("erfc", x * -math.sqrt(0.5))
+    """x * Phi(x)."""
+    return Unary("gelu", x)
 
 
 def gelu_tanh(x: Expr) -> Expr:
     """Hendrycks and Gimpel's approximation (arXiv 1606.08415), 0.5 x (1 + tanh u) with
-    u = sqrt(2/pi) (x + 0.044715 x^3). Written as x sigmoid(2u), its equal: 1 + tanh cancels for
-    negative x."""
-    u = math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x)
-    return x * Unary("sigmoid", 2.0 * u)
+    u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    return Unary("gelu_tanh", x)
 
 
 def silu(x: Expr) -> Expr:
-    return x * Unary("sigmoid", x)
+    """x * sigmoid(x)."""
+    return Unary("silu", x)
 
 
 def sigmoid(x: Expr) -> Expr:
@@ -185,8 +187,10 @@ def clip(x: Expr, lo: float, hi: float) -> Expr:
 
 def hard_swish(x: Expr) -> Expr:
     """x clip(x + 3, 0, 6) / 6 (Howard and others, arXiv 1905.02244). The clipped sum is what is
-    divided, so that the product overflows nowhere."""
-    return x * (clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
+    divided, so that the product overflows nowhere; x itself is limited to where the sum is not
+    negative, so that minus infinity gives a zero."""
+    above = Binary("maximum", x, Constant(-3.0))
+    return above * (Binary("minimum", above + 3.0, Constant(6.0)) * (1.0 / 6.0))
 
 
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
@@ -322,31 +326,23 @@ def _operand_value(operand: Operand, env: Mapping[str, Array]) -> Array:
     return value[:, None] if operand.kind == "row" and value.ndim == 1 else value
 
 
-def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    ufunc = np.frompyfunc(function, 1, 1)
-
-    def apply(x: Any) -> Any:
-        return np.asarray(ufunc(x)).astype(x.dtype)
-
-    return apply
-
-
-def _numpy_sigmoid(x: Any) -> Any:
-    z = np.exp(-np.abs(x))
-    return np.where(x >= 0, np.ones_like(z), z) / (1.0 + z)
-
-
 _NUMPY_UNARY: Mapping[str, Callable[[Any], Any]] = {
     "neg": lambda x: -x,
     "abs": np.abs,
     "exp": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
     "sqrt": np.sqrt,
     "tanh": np.tanh,
-    "erf": _elementwise(math.erf),
-    "erfc": _elementwise(math.erfc),
-    "sigmoid": _numpy_sigmoid,
+    "erf": activations.erf,
+    "erfc": activations.erfc,
+    "sigmoid": activations.sigmoid,
     "reciprocal": lambda x: np.divide(1.0, x),
+    "gelu": activations.gelu,
+    "gelu_tanh": activations.gelu_tanh,
+    "silu": activations.silu,
+    "softplus": activations.softplus,
+    "mish": activations.mish,
 }
 _NUMPY_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
@@ -355,4 +351,5 @@ _NUMPY_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "div": np.divide,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "swish": activations.swish,
 }

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
-from ftuner.core.expr import Binary, Expr, Operand, Unary, flatten, gelu, gelu_tanh
+from ftuner.core.expr import Binary, Constant, Expr, Operand, Unary, flatten
+from ftuner.core.scalar import COMPOSED
 from ftuner.hardware.model import Isa
 
 
@@ -21,19 +22,29 @@ class Instructions(NamedTuple):
     """Of float32 and of float64, whose polynomials are longer."""
     others: int
     divisions: int = 0
+    splits: int = 0
+    """More of them where the target has no fused multiply-add, besides the two that each
+    multiply-add is: what gives the rest of a rounded product."""
 
 
 ELEMENTARY: Mapping[str, Instructions] = {
     "exp": Instructions((9, 14), 16),
     "exp2_flushed": Instructions((6, 11), 9),
+    "expm1": Instructions((10, 15), 14),
     "log": Instructions((4, 8), 27, 1),
     "tanh": Instructions((10, 15), 12, 1),
     "sigmoid": Instructions((9, 14), 18, 1),
-    "erf": Instructions((30, 53), 21, 1),
-    "erfc": Instructions((23, 41), 19, 1),
+    "erf": Instructions((30, 53), 21, 1, 4),
+    "erfc": Instructions((23, 41), 19, 1, 4),
+    "gelu": Instructions((25, 43), 18, 1, 5),
+    "gelu_tanh": Instructions((18, 23), 23, 1, 30),
+    "silu": Instructions((12, 17), 14, 1),
+    "softplus": Instructions((16, 27), 15, 1),
+    "mish": Instructions((14, 19), 20, 1),
+    "swish": Instructions((12, 17), 24, 1, 9),
 }
-"""Derived: the instructions of the bodies that `codegen/llvm/vecmath.py` writes for ISAs with fused
-multiply-adds; a test counts them again."""
+"""Derived: the instructions of the bodies that `codegen/llvm/vecmath.py` writes, and which a
+test counts again."""
 CALL_CYCLES = 6.0
 """Entering and leaving the body of an elementary function, which is never inlined. Assumed: a call
 and a return, and the registers around them."""
@@ -64,8 +75,8 @@ def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa) -> float:
     floats = dtype.kind == "float"
     if floats and op in ELEMENTARY:
         return registers * _elementary_cycles(op, dtype, isa)
-    if floats and op in ("gelu", "gelu_tanh"):
-        body = {"gelu": gelu, "gelu_tanh": gelu_tanh}[op](Operand("x", "matrix"))
+    if floats and op in COMPOSED:
+        body = COMPOSED[op](Operand("x", "tile"))
         return registers * expression_cycles(body, dtype, isa)
     if floats and op in ("divide", "sqrt"):
         return registers * _division_cycles(dtype, isa)
@@ -90,10 +101,13 @@ def expression_cycles(expr: Expr, dtype: DType, isa: Isa) -> float:
         node = step.node
         if isinstance(node, Operand):
             cycles += 0.0 if node.kind == "tile" else 1.0 / isa.load_per_cycle
-        elif isinstance(node, Unary) and node.op in ELEMENTARY:
+        elif isinstance(node, Unary | Binary) and node.op in ELEMENTARY:
             cycles += _elementary_cycles(node.op, dtype, isa)
         elif isinstance(node, Unary | Binary) and node.op in ("sqrt", "reciprocal", "div"):
             cycles += _division_cycles(dtype, isa)
+        elif isinstance(node, Binary) and Constant in (type(node.x), type(node.y)):
+            # An extremum too: only a second operand that may be NaN needs more than one.
+            cycles += 1 / simple_per_cycle(isa)
         elif isinstance(node, Unary | Binary):
             cycles += _SEVERAL.get(node.op, 1) / simple_per_cycle(isa)
     return cycles
@@ -116,7 +130,7 @@ def _elementary_cycles(op: str, dtype: DType, isa: Isa) -> float:
     multiply_adds = found.multiply_adds[dtype.itemsize == 8] / isa.fma_per_cycle
     divisions = found.divisions * _division_cycles(dtype, isa)
     # The divider works beside the other ports.
-    others = found.others / simple_per_cycle(isa)
+    others = (found.others + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
     return max(multiply_adds + others, divisions) + CALL_CYCLES
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ftuner.core.expr import Binary, Constant, Expr, Operand, OperandKind, Unary
+from ftuner.core.expr import Binary, Constant, Expr, Operand, OperandKind, Unary, UnaryOp
 from ftuner.core.scalar import COMPOSED
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
 MAX_EPILOGUE_STEPS = 48
 """Longer expressions are computed by a step of their own: each uKernel of a family has the
-epilogue. A bias, a gelu and a residual have ten."""
+epilogue. A bias, a gelu and a residual have six."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,14 @@ class Epilogue:
     operands: tuple[View, ...]
 
 
+_SAME_NAME: tuple[UnaryOp, ...] = (
+    "exp", "expm1", "log", "sqrt", "tanh", "erf", "erfc", "sigmoid", "gelu", "gelu_tanh", "silu",
+    "softplus", "mish",
+)  # fmt: skip
 _UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "negative": lambda x: Unary("neg", x),
     "absolute": lambda x: Unary("abs", x),
-    "exp": lambda x: Unary("exp", x),
-    "log": lambda x: Unary("log", x),
-    "sqrt": lambda x: Unary("sqrt", x),
-    "tanh": lambda x: Unary("tanh", x),
-    "erf": lambda x: Unary("erf", x),
-    "sigmoid": lambda x: Unary("sigmoid", x),
+    **{name: partial(Unary, name) for name in _SAME_NAME},
     **COMPOSED,
 }
 _BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
@@ -43,6 +43,7 @@ _BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "divide": lambda x, y: Binary("div", x, y),
     "maximum": lambda x, y: Binary("maximum", x, y),
     "minimum": lambda x, y: Binary("minimum", x, y),
+    "swish": lambda x, y: Binary("swish", x, y),
 }
 
 

@@ -12,9 +12,10 @@ from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import TensorType, Value
 
-EXPENSIVE = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "power"}
-)
+EXPENSIVE = frozenset({
+    "exp", "expm1", "log", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "gelu", "gelu_tanh",
+    "silu", "softplus", "mish", "swish", "power",
+})  # fmt: skip
 """Not worth computing twice."""
 MAX_INLINED_STEPS = 160
 """Longer expressions are written to memory: compiling takes time for each step."""

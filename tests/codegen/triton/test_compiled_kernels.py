@@ -143,8 +143,10 @@ def test_elementary_functions_compile_everywhere() -> None:
     for dtype, type_ in (("float32", "fp32"), ("float64", "fp64")):
         lines = []
         for name in FUNCTIONS:
-            two = name in ("divide", "maximum", "minimum", "power")
+            two = name in ("divide", "maximum", "minimum", "power", "swish")
             lines.append(f"    x += {call(name, *('x', 'y')[: 1 + two], dtype=dtype)}\n")
+        # Epilogues are in float32, and have a number for a slope.
+        lines += ["    x += swish_float32(x, 1.702)\n"] if dtype == "float32" else []
         text = (
             f"{HEADER}{prelude(FUNCTIONS, dtype)}\n\n@triton.jit\ndef apply(at):\n"
             "    place = at + tl.arange(0, 128)\n    x, y = tl.load(place), tl.load(place + 128)\n"

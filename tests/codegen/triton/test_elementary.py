@@ -8,6 +8,7 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
+from tests.codegen.exact import EXACT, gated
 
 from ftuner.codegen.triton.elementary import FUNCTIONS, call, prelude
 from ftuner.codegen.triton.source import HEADER, Source, load
@@ -16,16 +17,25 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 BLOCK = 4096
-TWO_ARGUMENTS = ("divide", "maximum", "minimum", "power")
+TWO_ARGUMENTS = ("divide", "maximum", "minimum", "power", "swish")
 DTYPES = ("float32", "float64")
 INF, NAN = math.inf, math.nan
 # What the interpreter's exact exp2 and division leave; a GPU adds 2 ulp for each of the two.
-MOST_ULP = {"exp": 1.5, "sigmoid": 3.0, "tanh": 2.0, "erfc": 4.0, "power": 2.5}
+MOST_ULP = {
+    "exp": 1.5, "expm1": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erfc": 4.0, "power": 2.5, "gelu": 4.0,
+    "gelu_tanh": 4.0, "silu": 4.0, "softplus": 4.0, "mish": 4.0, "swish": 4.0,
+}  # fmt: skip
 RANGES = {
     "exp": ((-87.3, 88.7), (-1.0, 1.0)),
     "sigmoid": ((-87.3, 20.0), (-1.0, 1.0)),
     "tanh": ((-10.0, 10.0), (-1.0, 1.0), (-1e-20, 1e-20)),
     "erfc": ((-4.0, 9.19), (-1.0, 1.0)),
+    "expm1": ((-20.0, 88.7), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "gelu": ((-12.9, 6.0), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "gelu_tanh": ((-9.9, 6.0), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "silu": ((-87.0, 20.0), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "softplus": ((-87.0, 20.0), (-1.0, 1.0)),
+    "mish": ((-87.0, 20.0), (-1.0, 1.0), (-1e-20, 1e-20)),
 }
 
 
@@ -53,14 +63,19 @@ def applied(name: str, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray
 
 
 def exact(name: str, *arguments: float) -> mpmath.mpf:
-    function = getattr(mpmath, name, lambda v: 1 / (1 + mpmath.exp(-v)))
-    return function(*map(mpmath.mpf, arguments))
+    x, *rest = map(mpmath.mpf, arguments)
+    if name == "swish":
+        return gated(x, x * rest[0])
+    return mpmath.power(x, *rest) if rest else EXACT[name](x)
 
 
 @cache
 def arguments(name: str, dtype: str) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(0)
     count = 3000 if dtype == "float32" else 300
+    if name == "swish":
+        slopes = np.exp2(rng.uniform(-10.0, 10.0, count))
+        return (rng.uniform(-79.0, 20.0, count) / slopes).astype(dtype), slopes.astype(dtype)
     if name == "power":
         wide = np.exp(rng.uniform(-80.0, 80.0, count)), rng.uniform(-1.08, 1.08, count)
         near = rng.uniform(0.5, 2.0, count), rng.uniform(-120.0, 120.0, count)
@@ -75,7 +90,7 @@ def test_error_is_within_its_bound(name: str, dtype: str) -> None:
     got = applied(name, *given)
     with mpmath.workprec(120):
         for value, *at in zip(got.tolist(), *(a.tolist() for a in given), strict=True):
-            expected = exact("power" if name == "power" else name, *at)
+            expected = exact(name, *at)
             ulp = float(np.spacing(np.abs(np.dtype(dtype).type(float(expected)))))
             assert abs(value - expected) <= MOST_ULP[name] * ulp, (name, at)
 
@@ -86,10 +101,15 @@ SPECIALS = {
     "tanh": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, 1.0)],
     "erf": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0)],
     "erfc": [(NAN, NAN), (INF, 0.0), (-INF, 2.0), (0.0, 1.0), (-0.0, 1.0), (1e30, 0.0)],
+    "expm1": [(NAN, NAN), (INF, INF), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, INF)],
+    "softplus": [(NAN, NAN), (INF, INF), (-INF, 0.0), (1e30, 1e30), (-1e30, 0.0)],
     "log": [(NAN, NAN), (INF, INF), (-1.0, NAN), (0.0, -INF), (1.0, 0.0)],
     "sqrt": [(NAN, NAN), (INF, INF), (-1.0, NAN), (0.0, 0.0), (4.0, 2.0)],
     "reciprocal": [(NAN, NAN), (INF, 0.0), (-0.0, -INF), (0.0, INF), (4.0, 0.25)],
 }
+
+GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
+SPECIALS |= {"gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -58,9 +58,9 @@ def inputs(low: float = -8.0, high: float = 8.0) -> tuple[np.ndarray, np.ndarray
 ROUNDOFFS = {
     "identity": lambda x: 0.0,
     "relu": lambda x: 0.0,
-    "gelu": lambda x: 2.0 * (x * x + 2.0) + 10.0,
-    "gelu_tanh": lambda x: 8.0 * np.abs(1.6 * x * (1.0 + 0.045 * x * x)) + 9.0,
-    "silu": lambda x: 9.0,
+    "gelu": lambda x: 8.0,
+    "gelu_tanh": lambda x: 8.0,
+    "silu": lambda x: 8.0,
     "hard_swish": lambda x: 4.0,
     "sigmoid": lambda x: 8.0,
     "tanh": lambda x: 8.0,
@@ -74,6 +74,19 @@ def test_activations_are_as_accurate_as_their_conditioning_allows(name: str) -> 
     expected = evaluate(expr, {"acc": acc.astype(np.float64)})
     allowed = ROUNDOFFS[name](acc.astype(np.float64)) * 2.0**-24 * np.abs(expected)
     assert (np.abs(applied(expr, acc, bias) - expected) <= allowed + 1e-37).all()
+
+
+def test_swish_takes_a_number_for_its_slope() -> None:
+    acc, bias = inputs(-12.0, 12.0)
+    for slope in (Constant(1.702), BIAS):
+        expr = Binary("swish", ACCUMULATOR, slope)
+        expected = evaluate(
+            Binary("swish", ACCUMULATOR, Constant(float(np.float32(1.702))))
+            if isinstance(slope, Constant)
+            else expr,
+            {"acc": acc.astype(np.float64), "bias": bias.astype(np.float64)},
+        )
+        np.testing.assert_allclose(applied(expr, acc, bias), expected, 2.0**-21)
 
 
 def test_arithmetic_is_rounded_as_numpy_rounds_it() -> None:
@@ -109,7 +122,7 @@ def test_equal_expressions_are_one_line() -> None:
     lines = render_epilogue(
         gelu(ACCUMULATOR + 1.0) + gelu(ACCUMULATOR + 1.0), {"acc": "a"}, "e"
     ).lines
-    assert sum("erfc" in line for line in lines) == 1
+    assert sum("gelu" in line for line in lines) == 1
     assert len(set(lines)) == len(lines)
 
 

@@ -23,6 +23,12 @@ from tests.graph.graphs import (
 from ftuner.core.dtype import INT64
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Value
+from ftuner.graph.passes.cancelling import (
+    recognise_erfc,
+    recognise_expm1,
+    recognise_mish,
+    recognise_softplus,
+)
 from ftuner.graph.passes.gelu import recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.pipeline import optimised
@@ -132,8 +138,9 @@ def swish(factor: float) -> Function:
     [
         (silu, ["silu"]),
         (lambda g, x: times(g, g.add("sigmoid", x), x), ["silu"]),
-        (swish(1.702), ["multiply", "silu", "multiply"]),
-        (swish(-1.0), ["multiply", "silu", "multiply"]),
+        (swish(1.702), ["swish"]),
+        (swish(-1.0), ["swish"]),
+        (swish(1.0), ["silu"]),
         (lambda g, x: silu(g, times(g, x, 3.0)), ["multiply", "silu"]),
         (lambda g, x: silu(g, silu(g, x)), ["silu", "silu"]),
     ],
@@ -143,7 +150,7 @@ def test_silu(function: Function, expected: list[str]) -> None:
 
 
 NO_SILU: tuple[Body, ...] = (
-    # Another x, one that broadcasts, a shifted one, none at all; one over the factor is too large.
+    # Another x, one that broadcasts, a shifted one, none at all; a factor out of swish's range.
     lambda g: times(g, g.given("x", B, S), g.add("sigmoid", g.given("y", B, S))),
     lambda g: times(g, g.given("x", S), g.add("sigmoid", g.given("y", B, S))),
     of_x(lambda g, x: times(g, x, g.add("sigmoid", plus(g, x, 1.0)))),
@@ -239,14 +246,71 @@ def test_what_is_no_hard_swish(number: int) -> None:
     assert_left_alone(recognise_hard_swish, NO_HARD_SWISH[number])
 
 
+# What cancels, or overflows, as it is written out.
+
+
+def softplus(g: Maker, x: Value) -> Value:
+    return g.add("log", plus(g, g.add("exp", x), 1))
+
+
+WRITTEN_OUT: tuple[tuple[Pass, Function, str], ...] = (
+    (recognise_expm1, lambda g, x: plus(g, g.add("exp", x), -1), "expm1"),
+    (recognise_expm1, lambda g, x: g.add("add", g.number(-1), g.add("exp", x)), "expm1"),
+    (recognise_expm1, lambda g, x: g.add("subtract", g.add("exp", x), g.number(1)), "expm1"),
+    (recognise_erfc, lambda g, x: g.add("subtract", g.number(1), g.add("erf", x)), "erfc"),
+    (recognise_softplus, softplus, "softplus"),
+    (recognise_softplus, lambda g, x: g.add("log", g.add(
+        "add", g.number(1), g.add("exp", x))), "softplus"),
+    (recognise_mish, lambda g, x: times(g, x, g.add("tanh", g.add("softplus", x))), "mish"),
+    (recognise_mish, lambda g, x: times(g, g.add("tanh", g.add("softplus", x)), x), "mish"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRITTEN_OUT)))
+def test_functions_written_out(number: int) -> None:
+    apply, function, name = WRITTEN_OUT[number]
+    graph = graph_of(of_x(function))
+    found = applied(apply, graph)
+    assert ops(found) == [name]
+    x = np.linspace(-5, 5, 101, dtype=np.float32)[None]
+    np.testing.assert_allclose(run_reference(found, [x]), run_reference(graph, [x]), 1e-4, 1e-6)
+
+
+def test_mish_written_out_to_its_exponential() -> None:
+    graph = graph_of(of_x(lambda g, x: times(g, x, g.add("tanh", softplus(g, x)))))
+    assert ops(applied(optimised, graph)) == ["mish"]
+
+
+NOT_WRITTEN_OUT: tuple[tuple[Pass, Body], ...] = (
+    (recognise_expm1, of_x(lambda g, x: g.add("subtract", g.number(1), g.add("exp", x)))),
+    (recognise_expm1, of_x(lambda g, x: plus(g, g.add("exp", x), -1.001))),
+    (recognise_expm1, of_x(lambda g, x: plus(g, g.add("tanh", x), -1))),
+    # One that broadcasts.
+    (recognise_expm1, of_x(lambda g, x: g.add(
+        "subtract", g.add("exp", g.given("y")), g.constant(np.ones((1, 1), np.float32))))),
+    (recognise_erfc, of_x(lambda g, x: g.add("subtract", g.add("erf", x), g.number(1)))),
+    (recognise_erfc, of_x(lambda g, x: plus(g, g.add("erf", x), 1))),
+    (recognise_softplus, of_x(lambda g, x: g.add("log", plus(g, g.add("exp", x), 2)))),
+    (recognise_softplus, of_x(lambda g, x: g.add("log", plus(g, x, 1)))),
+    (recognise_mish, lambda g: times(
+        g, g.given("y", B, S), g.add("tanh", g.add("softplus", g.given("x", B, S))))),
+    (recognise_mish, of_x(lambda g, x: times(g, x, g.add("tanh", x)))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(NOT_WRITTEN_OUT)))
+def test_what_is_written_out_otherwise(number: int) -> None:
+    assert_left_alone(*NOT_WRITTEN_OUT[number])
+
+
 # In a product.
 
 EPILOGUES: tuple[tuple[Pass, Function, str], ...] = (
     (recognise_gelu_tanh, GELU[0], "gelu_tanh"),
     (recognise_silu, silu, "silu"),
-    # Its first factor is in the weight.
-    (recognise_silu, swish(1.702), "silu + multiply"),
+    (recognise_silu, swish(1.702), "swish"),
     (recognise_hard_swish, HARD_SWISH[0], "hard_swish"),
+    (recognise_softplus, softplus, "softplus"),
 )
 
 

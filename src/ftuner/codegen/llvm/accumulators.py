@@ -14,7 +14,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm import elements
 from ftuner.codegen.llvm.build import I32
-from ftuner.codegen.llvm.vecmath import intrinsic
+from ftuner.codegen.llvm.vecbody import intrinsic
 from ftuner.core.dtype import DType
 from ftuner.core.scaled import (
     SCALED_FORMATS,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm import elements, vecmath
+from ftuner.codegen.llvm import elements, vecbody, vecmath
 from ftuner.codegen.llvm.abi import SLOT_BYTES, Attention, Context, Segment
 from ftuner.codegen.llvm.accumulators import across
 from ftuner.codegen.llvm.build import (
@@ -291,12 +291,12 @@ class _Emission:
         most = builder.load(largest, typ=vector)
         most = splat(builder, across(builder, "maximum", most, dtype), self.lanes)
 
-        log2_e = vecmath.splat(vector, 1.0 / math.log(2.0))
+        log2_e = vecbody.splat(vector, 1.0 / math.log(2.0))
 
         def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
             shifted = builder.fsub(self._load(place, lanes), most)
             exponent = builder.fmul(shifted, log2_e)
-            value = vecmath.exp2_flushed(builder, exponent, self.fused)
+            value = vecmath.exp2_flushed(builder, exponent, fused=self.fused)
             self._store(value, place, lanes)
             if lanes is not None:
                 value = builder.select(lanes, value, elements.zero(vector))

@@ -6,13 +6,12 @@ gives zero, conversions of floats that no integer can hold give the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm import vecmath
 from ftuner.codegen.llvm.build import I32, splat, type_suffix
-from ftuner.codegen.llvm.emit import emit, extremum
+from ftuner.codegen.llvm.emit import ELEMENTARY, emit, extremum
 from ftuner.core import scalar
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.expr import Operand
@@ -102,13 +101,6 @@ def apply(
     return _integer(builder, name, arguments, dtype)
 
 
-_ELEMENTARY: Mapping[str, vecmath.VectorFunction] = {
-    "exp": vecmath.exp,
-    "log": vecmath.log,
-    "tanh": vecmath.tanh,
-    "sigmoid": vecmath.sigmoid,
-    "erf": vecmath.erf,
-}
 _INTRINSICS = {"absolute": "fabs", "floor": "floor", "ceil": "ceil", "rint": "rint", "sqrt": "sqrt",
                "sin": "sin", "cos": "cos", "power": "pow"}  # fmt: skip
 _FLOAT_INSTRUCTIONS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv",
@@ -120,8 +112,8 @@ def _float(
     builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], fused: bool
 ) -> ir.Value:
     x = arguments[0]
-    if name in _ELEMENTARY:
-        return _ELEMENTARY[name](builder, x, fused)
+    if name in ELEMENTARY:
+        return ELEMENTARY[name](builder, *arguments, fused=fused)
     if name in _INTRINSICS:
         return _call(builder, f"llvm.{_INTRINSICS[name]}", arguments, x.type)
     if name in _FLOAT_INSTRUCTIONS:

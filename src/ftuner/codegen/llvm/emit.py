@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm import vecmath
+from ftuner.codegen.llvm import vecbody, vecmath
 from ftuner.core.expr import Binary, Constant, Expr, Operand, Unary, flatten
 from ftuner.errors import ExpressionError
 
@@ -32,39 +32,49 @@ def emit(builder: ir.IRBuilder, expr: Expr, env: Mapping[str, ir.Value], fused: 
             assert env[node.name].type == type_, (env[node.name].type, type_)
             values.append(env[node.name])
         elif isinstance(node, Constant):
-            values.append(vecmath.splat(type_, node.value))
+            values.append(vecbody.splat(type_, node.value))
         elif isinstance(node, Unary):
             values.append(_unary(builder, node.op, arguments[0], fused))
         else:
             assert isinstance(node, Binary)
-            values.append(_binary(builder, node.op, *arguments))
+            values.append(_binary(builder, node.op, *arguments, fused=fused))
     return values[-1]
 
 
-_ELEMENTARY: Mapping[str, vecmath.VectorFunction] = {
+ELEMENTARY: Mapping[str, vecbody.VectorFunction] = {
     "exp": vecmath.exp,
+    "expm1": vecmath.expm1,
     "log": vecmath.log,
     "tanh": vecmath.tanh,
     "sigmoid": vecmath.sigmoid,
     "erf": vecmath.erf,
     "erfc": vecmath.erfc,
+    "gelu": vecmath.gelu,
+    "gelu_tanh": vecmath.gelu_tanh,
+    "silu": vecmath.silu,
+    "softplus": vecmath.softplus,
+    "mish": vecmath.mish,
+    "swish": vecmath.swish,
 }
+"""Under the names that both `core.expr` and `core.scalar` have for them."""
 
 
 def _unary(builder: ir.IRBuilder, op: str, x: ir.Value, fused: bool) -> ir.Value:
-    if op in _ELEMENTARY:
-        return _ELEMENTARY[op](builder, x, fused)
+    if op in ELEMENTARY:
+        return ELEMENTARY[op](builder, x, fused=fused)
     if op == "neg":
         return builder.fneg(x)
     if op == "abs":
-        return vecmath.intrinsic(builder, "fabs", x)
+        return vecbody.intrinsic(builder, "fabs", x)
     if op == "sqrt":
-        return vecmath.intrinsic(builder, "sqrt", x)
+        return vecbody.intrinsic(builder, "sqrt", x)
     assert op == "reciprocal", op
-    return builder.fdiv(vecmath.splat(x.type, 1.0), x)
+    return builder.fdiv(vecbody.splat(x.type, 1.0), x)
 
 
-def _binary(builder: ir.IRBuilder, op: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def _binary(builder: ir.IRBuilder, op: str, x: ir.Value, y: ir.Value, *, fused: bool) -> ir.Value:
+    if op in ELEMENTARY:
+        return ELEMENTARY[op](builder, x, y, fused=fused)
     if op == "maximum":
         return extremum(builder, "<", x, y)
     if op == "minimum":

@@ -6,11 +6,13 @@ is used, and fused multiply-adds are written out because kernels are compiled wi
 (`Source.options`): what the interpreter shows is what runs, but for the exponential unit, division
 and the functions that the vendor's library gives.
 
-Largest errors in float32, normal results, in ulp: exp 1.5, sigmoid 3, tanh 2, erfc 4, power 2.5,
-as tests show them in the interpreter, where `exp2` and `/` are exact; a GPU adds 2 for each of
-these that the function calls. log, sin, cos and erf are the vendor's, of some 2 ulp; sqrt, divide,
-reciprocal, maximum, minimum and roundings are exact. Sigmoid and erfc flush results that are not
-normal. NaN gives NaN; infinities and overflow are as in C's Annex F.
+Largest errors in float32, normal results, in ulp: exp 1.5, expm1 2, sigmoid 3, tanh 2, power 2.5,
+erfc, gelu, gelu_tanh, silu, softplus, mish and swish 4, as tests show them in the interpreter,
+where `exp2` and `/` are exact; a GPU adds 2 for each of these that the function calls. log, sin,
+cos and erf are the vendor's, of some 2 ulp; sqrt, divide, reciprocal, maximum, minimum and
+roundings are exact. Where a power of e is a factor (all of the above but exp, expm1 and tanh), one
+that is not normal is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow
+are as in C's Annex F.
 
 float64: the same bounds, with the vendor's exp.
 """
@@ -138,6 +140,84 @@ power = exp_sum_{t.dtype}(-tl.abs(x), 0.0)
     return tl.where(x >= 0.0, 1.0, power) / (1.0 + power)"""
 
 
+def _silu(t: _Text) -> str:
+    """x sigmoid(x)."""
+    return f"""\
+power = exp_sum_{t.dtype}(-tl.abs(x), 0.0)
+    y = {call("maximum", "x", t.number(t.format.silu_low), dtype=t.dtype)}
+    return tl.where(x >= 0.0, x, y * power) / (1.0 + power)"""
+
+
+def _swish(t: _Text) -> str:
+    """x sigmoid(y x), the product not rounded: its error is an absolute error of the exponent."""
+    return f"""\
+x, y = tl.broadcast(x, tl.where(x == x, y, y))
+    high = -tl.abs(x) * tl.abs(y)
+    vanishes = high < {t.number(t.format.swish_low)}
+    low = tl.fma(-tl.abs(x), tl.abs(y), -high)
+    power = exp_sum_{t.dtype}(high, tl.where(vanishes, 0.0, low))
+    below = tl.where(vanishes, x * 0.0, x) * power
+    below = tl.where(tl.abs(x) == float("inf"), tl.where(x < 0.0, -0.0, 0.0), below)
+    return tl.where(x * y >= 0.0, x, below) / (1.0 + power)"""
+
+
+def _gelu_tanh(t: _Text) -> str:
+    """x sigmoid(v) with v = x (c + d x^2), as `codegen/llvm/vecmath.py` computes it."""
+    c, c_low, d, d_low = t.format.gelu_tanh
+    # An argument of fma is a block, never a literal, which would be float32 in float64's place.
+    return f"""\
+y = {call("maximum", "-tl.abs(x)", t.number(t.format.gelu_tanh_low), dtype=t.dtype)}
+    c = tl.full(y.shape, {t.number(c)}, tl.{t.dtype})
+    d = tl.full(y.shape, {t.number(d)}, tl.{t.dtype})
+    square = y * y
+    low = tl.fma(y, y, -square) * d + (square * {t.number(d_low)} + {t.number(c_low)})
+    total = tl.fma(square, d, c)
+    low = tl.fma(square, d, c - total) + low
+    v = y * total
+    power = exp_sum_{t.dtype}(v, tl.fma(y, low, tl.fma(y, total, -v)))
+    return tl.where(x >= 0.0, x, y * power) / (1.0 + power)"""
+
+
+def _expm1(t: _Text) -> str:
+    """e**x - 1, relatively accurate about zero."""
+    constants, shift = t.format, t.format.fraction_bits
+    tiny = t.number(2.0 ** -(shift + 2))
+    return f"""\
+a = {t.clamped("x", -2.0 * constants.tanh_high, constants.exp_high)}
+    {t.integral("n", "a")}
+    {t.without("r", "n", "a")}
+    z = r * r
+    {t.polynomial("series", "r", constants.exp_table)}
+    rest = tl.fma(z, series, r)
+    biased = n.to({t.integer}) + {constants.bias - 1}
+    power = (biased << {shift}).to(tl.{t.dtype}, bitcast=True)
+    half = tl.fma(power, rest, power - 0.5)
+    return tl.where(tl.abs(x) < {tiny}, x, half + half)"""
+
+
+def _softplus(t: _Text) -> str:
+    """log(1 + e**x) as max(x, 0) + log1p(z) with z = e**-|x|; log1p(z) is 2 atanh(z / (2 + z)),
+    which cancels nowhere."""
+    return f"""\
+z = exp_sum_{t.dtype}(-tl.abs(x), 0.0)
+    s = z / (2.0 + z)
+    square = s * s
+    {t.polynomial("series", "square", t.format.atanh_table)}
+    return tl.fma(s, square * series, s + s) + {call("maximum", "x", "0.0", dtype=t.dtype)}"""
+
+
+def _mish(t: _Text) -> str:
+    """x tanh(softplus(x)), which is x w / (w + 2) with w = e**x (e**x + 2)."""
+    high = t.number(t.format.tanh_high)
+    return f"""\
+above = {call("maximum", "x", t.number(t.format.silu_low), dtype=t.dtype)}
+    power = exp_{t.dtype}({call("minimum", "above", high, dtype=t.dtype)})
+    w = tl.fma(power, power, power + power)
+    product = above * power
+    large = x - 2.0 * tl.minimum(x, 1e30) / (w + 2.0)
+    return tl.where(x > 0.0, large, tl.fma(product, power, product + product) / (w + 2.0))"""
+
+
 def _tanh(t: _Text) -> str:
     """1 - 2 / (1 + e**2|x|) with the sign of x, but about zero, where that cancels."""
     exp2 = f"tl.exp2(a * {t.number(-2.0 * _LOG2_E)})"
@@ -157,16 +237,32 @@ def _erfc(t: _Text) -> str:
     """exp(-a^2) erfcx(a) of a = |x|, with a^2 not rounded: an error of it is an absolute error of
     the exponent. erfcx is a slowly varying function of (K - a) / (K + a) over K + a."""
     scale, shift = t.number(t.format.erfcx_scale), t.number(t.format.erfcx_shift)
-    negative_scale = t.number(-t.format.erfcx_scale)
     return f"""\
 a = {call("minimum", "tl.abs(x)", t.number(t.format.erfc_high))}
     square = a * a
     power = exp_sum_{t.dtype}(-square, -tl.fma(a, a, -square))
     t = 1.0 / ({t.madd("a", scale, shift)})
-    q = ({t.madd("a", negative_scale, shift)}) * t
+    q = {t.madd("(a * t)", t.number(-2.0 * t.format.erfcx_scale), "1.0")}
     {t.polynomial("series", "q", t.format.erfcx_table)}
     tail = power * tl.fma(t, q * series, t)
     return tl.where(x < 0.0, 2.0 - tail, tail)"""
+
+
+def _gelu(t: _Text) -> str:
+    """x Phi(x) as max(x, 0) - a Phi(-a) with a = |x|: Phi(-a) is erfc(a / sqrt 2) / 2, computed as
+    in erfc, with a itself as the numerator."""
+    slope, shift = t.format.gelu_scale, t.number(t.format.gelu_shift)
+    factor = t.number(t.format.gelu_factor)
+    return f"""\
+a = {call("minimum", "tl.abs(x)", t.number(t.format.gelu_high), dtype=t.dtype)}
+    half = 0.5 * a
+    square = a * half
+    power = exp_sum_{t.dtype}(-square, -tl.fma(a, half, -square))
+    t = a / ({t.madd("a", t.number(slope), shift)})
+    q = {t.madd("t", t.number(-2.0 * slope), "1.0")}
+    {t.polynomial("series", "q", t.format.erfcx_table)}
+    power = power * {factor}
+    return tl.where(x < 0.0, -0.0, x) - 0.5 * (power * tl.fma(t, q * series, t))"""
 
 
 def _power(t: _Text) -> str:
@@ -242,8 +338,15 @@ _HELPERS = {
     "exp_sum": _Helper("x, y", _exp_sum),
     "exp": _Helper("x", _exp),
     "sigmoid": _Helper("x", _sigmoid, ("exp_sum",)),
+    "expm1": _Helper("x", _expm1),
+    "silu": _Helper("x", _silu, ("exp_sum",)),
+    "swish": _Helper("x, y", _swish, ("exp_sum",)),
+    "softplus": _Helper("x", _softplus, ("exp_sum",)),
+    "mish": _Helper("x", _mish, ("exp",)),
     "tanh": _Helper("x", _tanh),
     "erfc": _Helper("x", _erfc, ("exp_sum",)),
+    "gelu": _Helper("x", _gelu, ("exp_sum",)),
+    "gelu_tanh": _Helper("x", _gelu_tanh, ("exp_sum",)),
     "power": _Helper("x, y", _power),
     "rint": _Helper("x", _rint),
 }

@@ -8,14 +8,13 @@ from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.passes.gates import gated, polynomial
 from ftuner.graph.rewriting import Surroundings, constant, made, near, rewritten
 
-MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3
-"""Of x in a sigmoid: one over it is a number of every floating type, and so is x times it
-wherever x is an activation."""
+MIN_FACTOR, MAX_FACTOR = 2.0**-10, 2.0**10
+"""Of x in a sigmoid: those that `swish` is exact for (`core.scalar`)."""
 
 
 def recognise_silu(graph: Graph) -> Graph:
-    """`x sigmoid(x)` becomes `silu(x)`, and `x sigmoid(a x)`, which is also called swish or quick
-    gelu, becomes `silu(a x) / a`: either reads x once, as the epilogue of a product must."""
+    """`x sigmoid(x)` becomes `silu(x)`, and `x sigmoid(a x)`, which is also called quick gelu,
+    becomes `swish(x, a)`: either reads x once, as the epilogue of a product must."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -27,14 +26,13 @@ def recognise_silu(graph: Graph) -> Graph:
             factor = _factor(around, argument, x)
             if factor is not None and near(number, 1.0, x.dtype):
                 name = end.output.name
-                written = [made("silu", [argument], x.type, f"{name}_silu")]
-                if argument is not x:
-                    less = constant(f"{name}_number", x.dtype, np.array(1 / factor))
-                    written.append(
-                        made("multiply", [written[0].output, less], x.type, f"{name}_swish")
-                    )
-                places[end] = written
-                same[end.output] = written[-1].output
+                if factor == 1.0:
+                    written = made("silu", [x], x.type, f"{name}_silu")
+                else:
+                    slope = constant(f"{name}_slope", x.dtype, np.array(factor))
+                    written = made("swish", [x, slope], x.type, f"{name}_swish")
+                places[end] = [written]
+                same[end.output] = written.output
                 break
     return rewritten(graph, places, same)
 
@@ -44,4 +42,4 @@ def _factor(around: Surroundings, value: Value, x: Value) -> float | None:
     found = polynomial(around, value, x)
     if found is None or len(found) != 2 or found[0] != 0:
         return None
-    return found[1] if MIN_FACTOR < abs(found[1]) < MAX_FACTOR else None
+    return found[1] if MIN_FACTOR <= abs(found[1]) <= MAX_FACTOR else None

@@ -1,0 +1,159 @@
+"""NumPy references of elementary functions that NumPy lacks: what code generators are held to.
+
+Each takes floating arrays of any shape and dtype, computes in float64, and gives the dtype of its
+arguments: float32 correctly rounded but for rare ties, float64 within 4 ulp. A function of an
+infinity is the limit there. The error of an argument of `exp` is a relative error of the result,
+so arguments are carried as sums of two numbers where they are large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Any]
+
+_ROOT, _ROOT_LOW = math.sqrt(0.5), -4.833646656726457e-17
+"""sqrt(1/2) and what rounding took from it."""
+_LINE = 1.5957691216057308, -9.96930880911092e-17
+_CUBE = 0.07135481627260025, -6.175149918155315e-19
+"""2 sqrt(2 / pi) and 0.044715 times that: the sigmoid form of gelu with tanh, as Hendrycks and
+Gimpel (arXiv 1606.08415) approximate it: 1 + tanh u is 2 sigmoid(2u)."""
+_SPLITTER = 2.0**27 + 1.0
+
+
+def _in_float64(function: Callable[..., Array]) -> Function:
+    def apply(*arguments: Any) -> Any:
+        given = [np.asarray(x) for x in arguments]
+        dtype = np.result_type(*given)
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*(x.astype(np.float64) for x in given))).astype(dtype)
+
+    apply.__name__, apply.__doc__ = function.__name__, function.__doc__
+    return apply
+
+
+_ERF, _ERFC = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
+
+
+@_in_float64
+def erf(x: Array) -> Array:
+    return np.asarray(_ERF(x), np.float64)
+
+
+@_in_float64
+def erfc(x: Array) -> Array:
+    """1 - erf(x)."""
+    return np.asarray(_ERFC(x), np.float64)
+
+
+@_in_float64
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e**-x)."""
+    z = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, z) / (1.0 + z)
+
+
+@_in_float64
+def softplus(x: Array) -> Array:
+    """log(1 + e**x)."""
+    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+
+
+@_in_float64
+def mish(x: Array) -> Array:
+    """x tanh(softplus(x)), which is x w / (w + 2) with w = e**x (e**x + 2)."""
+    power = np.exp(np.clip(x, -40.0, 40.0))
+    w = power * (power + 2.0)
+    # Further down w / (w + 2) is e**x.
+    below = _times_power(x, 1.0, np.minimum(x, 0.0))
+    return np.where(x < -40.0, below, x * (w / (w + 2.0)))
+
+
+@_in_float64
+def silu(x: Array) -> Array:
+    """x sigmoid(x)."""
+    return _gated(x, x, np.zeros_like(x))
+
+
+@_in_float64
+def swish(x: Array, slope: Array) -> Array:
+    """x sigmoid(slope x)."""
+    return _gated(x, *_product(x, slope))
+
+
+@_in_float64
+def gelu(x: Array) -> Array:
+    """x Phi(x) = x erfc(-x / sqrt 2) / 2, where 1 + erf would cancel for negative x."""
+    within = np.clip(x, -40.0, 40.0)
+    y, low = _product(within, np.asarray(-_ROOT))
+    low -= within * _ROOT_LOW
+    # erfc(y + low) by its derivative.
+    near = np.minimum(y, 26.0)
+    tail = np.asarray(_ERFC(near), np.float64)
+    tail -= low * (2.0 / math.sqrt(math.pi)) * np.exp(-(near**2))
+    return np.where(y < 26.0, x * (0.5 * tail), _far_gelu(within, np.maximum(y, 26.0), low))
+
+
+def _far_gelu(x: Array, y: Array, low: Array) -> Array:
+    """x erfc(y + low) / 2 for y >= 26 by the asymptotic series, whose sixth term is below 2^-45."""
+    z = 0.5 / (y * y)
+    series = np.ones_like(y)
+    for odd in (11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
+        series = 1.0 - odd * z * series
+    square, square_low = _product(y, y)
+    rest = 1.0 + np.expm1(-(square_low + 2.0 * y * low))
+    return _times_power(x, 0.5 * series * rest / (y * math.sqrt(math.pi)), -square)
+
+
+@_in_float64
+def gelu_tanh(x: Array) -> Array:
+    """x sigmoid(v) with v = 2 sqrt(2 / pi) (x + 0.044715 x^3)."""
+    within = np.clip(x, -40.0, 40.0)
+    square, square_low = _product(within, within)
+    cube, cube_low = _product(square, np.asarray(_CUBE[0]))
+    total = cube + _LINE[0]
+    # Knuth's sum: what rounding takes from it, whichever of the two is larger.
+    shifted = total - cube
+    low = (cube - (total - shifted)) + (_LINE[0] - shifted) + cube_low
+    low += _LINE[1] + square * _CUBE[1] + square_low * _CUBE[0]
+    v, v_low = _product(within, total)
+    return _gated(x, v, v_low + within * low)
+
+
+def _gated(x: Array, v: Array, low: Array) -> Array:
+    """x sigmoid(v + low), `low` being small."""
+    low = np.where(np.abs(v) < 800.0, low, 0.0)
+    low = np.where(v >= 0, -low, low)
+    magnitude = -np.abs(v)
+    denominator = 1.0 + np.exp(magnitude + low)
+    below = _times_power(x, (1.0 + np.expm1(low)) / denominator, np.maximum(magnitude, -2000.0))
+    return np.where(v >= 0, x / denominator, below)
+
+
+def _times_power(x: Array, factor: Array | float, exponent: Array) -> Array:
+    """x times a factor times e**exponent <= 1, a subnormal result rounded once: a zero for an
+    infinite x. The factor is not far from one."""
+    most = np.finfo(np.float64).max
+    halved = np.exp(np.maximum(exponent, -1000.0) * 0.5)
+    vanishing = np.where(exponent < -1000.0, 0.0, halved)
+    return np.asarray(np.clip(x, -most, most) * halved * factor * vanishing)
+
+
+def _product(x: Array, y: Array) -> tuple[Array, Array]:
+    """x y, rounded, and what rounding took away (Dekker), zero where that is no number."""
+    high = x * y
+    (a, b), (c, d) = _halves(x), _halves(y)
+    low = ((a * c - high) + a * d + b * c) + b * d
+    return np.asarray(high), np.where(np.isfinite(low), low, 0.0)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    scaled = x * _SPLITTER
+    head = scaled - (scaled - x)
+    return head, x - head
