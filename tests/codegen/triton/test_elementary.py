@@ -123,6 +123,16 @@ def test_special_values_are_exact_in_value_and_sign(name: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_swish_of_special_values(dtype: str) -> None:
+    x = np.array([NAN, 1.0, INF, -INF, INF, -INF, 0.0, -0.0, -1e30], dtype)
+    slope = np.array([1.0, NAN, 2.0, 2.0, -2.0, -2.0, 2.0, 2.0, 2.0], dtype)
+    expected = np.array([NAN, NAN, INF, -0.0, 0.0, -INF, 0.0, -0.0, -0.0])
+    got = applied("swish", x, slope)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(np.signbit(got[2:]), np.signbit(expected[2:]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_powers_of_special_values_are_those_of_c(dtype: str) -> None:
     info = np.finfo(dtype)
     values = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1e30, -1e30]

@@ -156,8 +156,7 @@ x, y = tl.broadcast(x, tl.where(x == x, y, y))
     vanishes = high < {t.number(t.format.swish_low)}
     low = tl.fma(-tl.abs(x), tl.abs(y), -high)
     power = exp_sum_{t.dtype}(high, tl.where(vanishes, 0.0, low))
-    below = tl.where(vanishes, x * 0.0, x) * power
-    below = tl.where(tl.abs(x) == float("inf"), tl.where(x < 0.0, -0.0, 0.0), below)
+    below = tl.where(vanishes, tl.where(x < 0.0, -0.0, 0.0), x * power)
     return tl.where(x * y >= 0.0, x, below) / (1.0 + power)"""
 
 
