@@ -306,13 +306,29 @@ def _reach(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
 
 
+def _has_no_gaps(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether elements lie side by side, in any order of the axes."""
+    packed = itemsize
+    for step, extent in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n != 1):
+        if step != packed:
+            return False
+        packed *= extent
+    return True
+
+
 def _damage(
     begin: int, size: int, fill: int, offset: int, shape: tuple[int, ...],
     strides: tuple[int, ...], typestr: str,
 ) -> str | None:  # fmt: skip
+    itemsize = np.dtype(typestr).itemsize
+    if _has_no_gaps(shape, strides, itemsize):
+        low, high = _reach(shape, strides, itemsize)
+        before, after = offset + low, size - offset - high
+        outside = ctypes.string_at(begin, before) + ctypes.string_at(begin + size - after, after)
+        if outside == bytes([fill]) * len(outside):
+            return None
     pages = np.frombuffer((ctypes.c_uint8 * size).from_address(begin), np.uint8).copy()
     if 0 not in shape:
-        itemsize = np.dtype(typestr).itemsize
         pattern = np.full(itemsize, fill, np.uint8).view(f"V{itemsize}")[0]
         np.ndarray(shape, f"V{itemsize}", pages, offset, strides)[...] = pattern
     where = np.flatnonzero(pages != fill)
