@@ -36,6 +36,9 @@ def test_crashes_are_told_by_their_stack() -> None:
     stack = 'Fatal\n\nCurrent thread 0x1 (most recent call first):\n  File "{}", line 1 in run\n'
     peer, own = (stack.format(f"/lib/{name}/x.py") for name in ("onnxruntime", "ftuner"))
     assert crashed_in_peer(Crash("SIGFPE", peer))
+    other = 'Thread 0x2 (most recent call first):\n  File "threading.py", line 1 in _bootstrap\n\n'
+    assert crashed_in_peer(Crash("SIGFPE", other * 9 + peer))
+    assert not crashed_in_peer(Crash("SIGFPE", other + own))
     assert not crashed_in_peer(Crash("SIGFPE", own + '  File "x.py"\n' * 40 + "onnxruntime"))
     assert not crashed_in_peer(Timeout(1.0, peer))
     assert not crashed_in_peer(Done(None, 1.0, 0))

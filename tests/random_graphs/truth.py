@@ -10,6 +10,7 @@ noise changes is not compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,10 @@ peers add up and approximate in their own ways, and some compute float64 in floa
 SIGNS, NUDGES = (-1.0, 1.0), (-1.0, 0.0, 1.0)
 ROUGH_SHARE = 0.01
 """Of integers and bools that may differ there: those that rounding decides for a peer alone."""
+SUMMED = 64
+"""Elements of a sum from which on the noise on them grows with their number. Additions in their
+order err by about a unit roundoff of the sums on the way, which for N elements are up to N times as
+large where elements are repeated; independent noise adds up to the root of N only."""
 MOVES = frozenset({
     "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
     "gather_elements", "where", "top_k", "non_zero",
@@ -135,7 +140,7 @@ def wide_outputs(
             return x
         if value not in inexact and (node.op in SELECTIONS or _selects(node)):
             return x
-        return _noisy(x, value.dtype, random, scale, rounds)
+        return _noisy(x, value.dtype, random, scale * max(_summed(node, x) / SUMMED, 1.0), rounds)
 
     for node in graph.nodes:
         arrays = [read(node, v) for v in node.inputs]
@@ -195,6 +200,13 @@ def _results(
         return np.zeros(type_.shape, x.dtype)
     others = random.integers(0, np.broadcast_to(extents, indices.shape))
     return reference(x, np.where(bad, others, indices), **attributes)
+
+
+def _summed(node: Node, x: Array) -> int:
+    """Elements of an input that one element of the output is the sum of; one where it is none."""
+    if node.op == "reduce":
+        return math.prod(x.shape[a] for a in node.attributes["axes"])
+    return 1
 
 
 def _selects(node: Node) -> bool:
