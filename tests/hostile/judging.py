@@ -44,6 +44,10 @@ EXPLAINED = {
     "indices are cast to integers, as the specification says, and NaN is none": (
         r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
     ),
+    "a function of an infinity is the limit there; peers multiply it by zero, or divide two": (
+        r"(Gelu|BiasGelu|FastGelu|QuickGelu|Swish|Mish|HardSwish) \S+ .*: (minus infinity|mixed)",
+        r"Softsign \S+ .*: (infinity|minus infinity|mixed)",
+    ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",
     ),

@@ -97,12 +97,14 @@ def _erfc(maker: Maker) -> None:
     maker.add("Sub", [one, erf], erf.shape, erf.dtype, 0, 2)
 
 
-@row("softplus and mish", 0.8, idiom=True)
-def _softplus(maker: Maker) -> None:
+@row("mish", 0.8, idiom=True)
+def _mish(maker: Maker) -> None:
     x = maker.tamed(_operand(maker), -40.0, 20.0)
-    y = _one(maker, "Log", _apply(maker, "Add", _one(maker, "Exp", x), 1.0))
-    if maker.draws.chance(0.5):
-        _apply(maker, "Mul", x, _one(maker, "Tanh", y))
+    if maker.draws.chance(0.5) and x.dtype == "float32":
+        y = _one(maker, "Softplus", x)
+    else:
+        y = _one(maker, "Log", _apply(maker, "Add", _one(maker, "Exp", x), 1.0))
+    _apply(maker, "Mul", x, _one(maker, "Tanh", y))
 
 
 @row("hard swish", 0.8, idiom=True)

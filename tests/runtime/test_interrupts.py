@@ -164,6 +164,9 @@ import os, signal, threading
 import numpy as np
 import ftuner
 
+# A shell has its background jobs ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def interrupt(what, done, total):
     if done == 2:
         os.killpg(0, signal.SIGINT)

@@ -154,9 +154,11 @@ def test_ctrl_c_ends_all_of_them(environment: dict[str, str], tmp_path: Path) ->
     compile again."""
     mark = tmp_path / "mark"
     script = f"""
-import sys, threading
+import signal, sys, threading
 from contextlib import closing
 from ftuner.runtime.processes import Request, answers
+# A shell has its background jobs ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 wanted = [Request("it", ("waits", {str(mark)!r}))] * 4
 try:
     list(answers({ANSWERING!r}, wanted, 2))

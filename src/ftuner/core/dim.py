@@ -258,19 +258,13 @@ def shares_symbols(x: Dim, y: Dim) -> bool:
 
 
 def broadcast(x: Dim, y: Dim) -> Dim:
-    """The extent of two axes together, as NumPy broadcasts them: equal, or one of them one.
-
-    Two dims of the same symbols (`S` and `min(S, 512)`) are taken to be equal, which whoever asks
-    must demand at run time.
-    """
+    """The extent of two axes together, as NumPy broadcasts them: equal, or one of them one."""
     if x == y or y == 1:
         return x
     if x == 1 or isinstance(y, int):
         return y
     if isinstance(x, int):
         return x
-    if shares_symbols(x, y):
-        return min(x, y, key=lambda d: (len(str(d)), str(d)))
     return _atom("broadcast", *sorted((x, y), key=str))
 
 

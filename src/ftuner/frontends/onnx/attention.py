@@ -233,6 +233,8 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
     query = _heads(context, node, node.input(0), "q_num_heads")
     key = _heads(context, node, node.input(1), "kv_num_heads")
     value = _heads(context, node, node.input(2), "kv_num_heads")
+    for x in (key, value):
+        context.builder.require(query.shape[0], x.shape[0], "batches of queries, keys and values")
     mask, past_key, past_value = node.optional(3), node.optional(4), node.optional(5)
     valid = node.optional(6)
     past: Dim = 0

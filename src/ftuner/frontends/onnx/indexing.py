@@ -41,6 +41,8 @@ def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
     if forward:
         first = maximum(_from_front(start, extent), 0)
         behind = extent if open_end else minimum(_from_front(end, extent), extent)
+        if step == 1 and behind == extent and isinstance(start, int) and start < 0:
+            return first, minimum(-start, extent)
     else:
         first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
         if isinstance(start, int) and start >= _UNBOUNDED:

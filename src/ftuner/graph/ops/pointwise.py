@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,35 @@ def _parts(extent: Dim) -> tuple[Dim, ...]:
 
 def _broadcast_of(extent: Dim) -> Atom | None:
     """The broadcast that an extent is."""
+    atom = _atom_of(extent)
+    return atom if atom is not None and atom.kind == "broadcast" else None
+
+
+def _atom_of(extent: Dim) -> Atom | None:
+    """The function of others that an extent is."""
     if isinstance(extent, int) or len(extent.terms) > 1:
         return None
     ((atoms, coefficient),) = extent.terms
-    atom = atoms[0]
     alone = coefficient == 1 and len(atoms) == 1
-    return atom if alone and isinstance(atom, Atom) and atom.kind == "broadcast" else None
+    return atoms[0] if alone and isinstance(atoms[0], Atom) else None
+
+
+def _is_at_most_one(extent: Dim) -> bool:
+    """Whether an extent is known to be one or zero, as that of a slice of one element is."""
+    atom = _atom_of(extent)
+    if atom is None or atom.kind != "minimum":
+        return extent == 1
+    return _is_at_most_one(atom.x) or _is_at_most_one(atom.y)
+
+
+def _are_taken_to_be_equal(x: Dim, y: Dim) -> bool:
+    """Whether two extents of one symbol, such as S and min(S, 512), must agree: that both may be
+    one alone is not expected of them."""
+    return shares_symbols(x, y) and not (_is_at_most_one(x) or _is_at_most_one(y))
+
+
+def _is_alone(extent: Dim) -> bool:
+    return _broadcast_of(extent) is None
 
 
 def _holds(whole: Dim, extent: Dim) -> bool:
@@ -51,22 +75,37 @@ def _holds(whole: Dim, extent: Dim) -> bool:
 
 def _together(x: Dim, y: Dim, require: Require, what: str) -> Dim:
     """The extent of two axes together."""
-    if y == 1 or _holds(x, y):
+    if y == 1 or _holds(x, y) or y == minimum(1, x):
         return x
-    if x == 1 or _holds(y, x):
+    if x == 1 or _holds(y, x) or x == minimum(1, y):
         return y
-    parts = _parts(x)
-    several = len(parts) > 1 or len(_parts(y)) > 1
-    require(x, y, what, several or not shares_symbols(x, y))
-    others = [part for part in _parts(y) if part not in parts]
-    if len(parts) + len(others) > MAX_BROADCAST:
+    parts, others = list(_parts(x)), _parts(y)
+    agree = len(parts) == len(others) == 1 and _are_taken_to_be_equal(x, y)
+    require(x, y, what, not agree)
+    for other in others:
+        if other not in parts:
+            _join(parts, other, require, what)
+    if len(parts) > MAX_BROADCAST:
         raise ShapeError(
             f"{what}: more than {MAX_BROADCAST} different extents that are unknown before run time "
             "are broadcast along one axis; give the axes that agree one name"
         )
-    for part in others:
-        x = broadcast(x, part)
-    return x
+    return reduce(broadcast, parts)
+
+
+def _join(parts: list[Dim], other: Dim, require: Require, what: str) -> None:
+    """Add an extent to those that are broadcast, unless one of them stands for it too."""
+    for i, part in enumerate(parts):
+        if part == minimum(1, other):
+            parts[i] = other
+            return
+        if other == minimum(1, part):
+            return
+        if _are_taken_to_be_equal(part, other):
+            require(part, other, what)
+            parts[i] = min(part, other, key=lambda d: (len(str(d)), str(d)))
+            return
+    parts.append(other)
 
 
 def broadcast_shape(shapes: Sequence[Shape], require: Require, what: str) -> Shape:
@@ -96,7 +135,7 @@ def broadcast_index(writer: Writer, shape: Shape, result: Shape, index: Index) -
             found.append(at)
         elif extent == 1:
             found.append(writer.integer(0))
-        elif shares_symbols(extent, whole) and not _holds(whole, extent):
+        elif _is_alone(extent) and _is_alone(whole) and _are_taken_to_be_equal(extent, whole):
             found.append(at)
         else:
             # Either one, and read again and again, or as long as the result.

@@ -36,20 +36,6 @@ def recognise_erfc(graph: Graph) -> Graph:
     return rewritten(graph, places, same)
 
 
-def recognise_softplus(graph: Graph) -> Graph:
-    """`log(1 + exp(x))` becomes `softplus(x)`."""
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        lifted = around.producer_of(node.inputs[0]) if node.op == "log" else None
-        power = _with_number(around, lifted, "add", 1.0) if lifted is not None else None
-        exp = around.producer(power, "exp") if power is not None else None
-        if exp is not None and exp.output.type == node.output.type:
-            _replace(node, "softplus", exp.inputs[0], places, same)
-    return rewritten(graph, places, same)
-
-
 def recognise_mish(graph: Graph) -> Graph:
     """`x tanh(softplus(x))` becomes `mish(x)`."""
     around = Surroundings(graph)

@@ -7,12 +7,7 @@ from collections.abc import Callable
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
-from ftuner.graph.passes.cancelling import (
-    recognise_erfc,
-    recognise_expm1,
-    recognise_mish,
-    recognise_softplus,
-)
+from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
@@ -35,8 +30,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_hard_swish,
     recognise_erfc,
     recognise_expm1,
-    recognise_softplus,
-    # Mish is told by its softplus.
     recognise_mish,
     recognise_rotary,
     recognise_norms,
