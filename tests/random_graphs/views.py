@@ -16,7 +16,7 @@ from tests.random_graphs.extents import (
     static,
     times,
 )
-from tests.random_graphs.making import MAX_RANK, Maker, Tensor
+from tests.random_graphs.making import FLOATS, MAX_RANK, Maker, Tensor
 
 View = Callable[[Maker, Tensor], Tensor]
 OPEN = (2**31 - 1, 2**63 - 1)
@@ -166,6 +166,8 @@ def reshape(maker: Maker, x: Tensor) -> Tensor:
 
 
 def flatten(maker: Maker, x: Tensor) -> Tensor:
+    if maker.opset < 9 and x.dtype not in FLOATS:
+        raise DeclinedError("this Flatten takes floats only")
     axis = maker.draws.below(x.rank + 1)
     shape = [times(x.shape[:axis]), times(x.shape[axis:])]
     written = (
