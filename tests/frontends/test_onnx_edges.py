@@ -3,6 +3,7 @@ NumPy where these agree."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -220,3 +221,11 @@ def test_all_that_is_refused_says_where() -> None:
     for op, inputs, attributes in REFUSED.values():
         with pytest.raises(FTunerError, match=f"^{op} node that gives 'y0': "):
             run_node(op, inputs, symbolic=False, **{"opset": 20, **attributes})
+
+
+def test_indices_are_integers() -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    for number in (math.nan, math.inf, 0.0):
+        indices = {"i": np.array([number], np.float32)}
+        with pytest.raises(GraphError):
+            import_model(model_of([node], {"x": ("float32", [3, 2])}, ["y"], indices))

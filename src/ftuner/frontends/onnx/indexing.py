@@ -91,10 +91,10 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
 def _gather(context: Context, node: NodeView) -> Sequence[Value]:
     x, indices = node.input(0), node.input(1)
     axis = context.axis(node.integer("axis", 0), x.rank)
-    extent = x.shape[axis]
-    if indices.constant is not None and indices.constant.size == 1 and isinstance(extent, int):
-        (index,) = (int(i) for i in indices.constant.flat)
-        if -extent <= index < extent and indices.dtype.kind == "int":
+    extent, constant = x.shape[axis], indices.constant
+    if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
+        index = int(constant.flat[0]) if constant.size == 1 else extent
+        if -extent <= index < extent:
             # A view, where a gather is a copy.
             one = context.slice(x, axis, index % extent, 1)
             return [context.reshape(one, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
