@@ -146,7 +146,7 @@ def _times_power(x: Array, factor: Array | float, exponent: Array) -> Array:
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """x y, rounded, and what rounding took away (Dekker), zero where that is no number."""
+    """x y, rounded, and its rounding error (Dekker), zero where that is not finite."""
     high = x * y
     (a, b), (c, d) = _halves(x), _halves(y)
     low = ((a * c - high) + a * d + b * c) + b * d

@@ -48,7 +48,7 @@ class Accumulator(Protocol):
 
 
 def accumulator_of(kind: str, dtype: DType, lanes: int) -> Accumulator:
-    """The accumulator of a reduction on vectors of so many lanes; on scalars if that is zero."""
+    """The accumulator of a reduction on vectors of `lanes` elements; on scalars if that is zero."""
     type_ = elements.register_type(dtype)
     if lanes:
         type_ = ir.VectorType(type_, lanes)

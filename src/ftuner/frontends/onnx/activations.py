@@ -96,7 +96,7 @@ def _line(context: Context, x: Value, alpha: float, beta: float) -> Value:
 
 def _softsign(context: Context, node: NodeView, x: Value) -> Value:
     quotient = context.add("divide", x, context.add_to(context.add("absolute", x), 1))
-    # Infinity over infinity is no number.
+    # Infinity over infinity is NaN.
     return context.add("where", context.add("isinf", x), context.add("sign", x), quotient)
 
 
