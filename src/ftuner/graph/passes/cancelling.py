@@ -51,14 +51,13 @@ def recognise_mish(graph: Graph) -> Graph:
 
 def _power_less_one(node: Node) -> Value | None:
     """The tensor that a node takes one from, or adds minus one to."""
-    if node.output.dtype.kind != "float":
+    if node.op not in ("add", "subtract") or node.output.dtype.kind != "float":
         return None
-    if node.op == "subtract":
-        return node.inputs[0] if scalar(node.inputs[1]) == 1 else None
-    if node.op != "add":
-        return None
-    pairs = (node.inputs, node.inputs[::-1])
-    return next((x for x, other in pairs if scalar(other) == -1), None)
+    pairs = [(node.inputs[0], node.inputs[1])]
+    if node.op == "add":
+        pairs.append((node.inputs[1], node.inputs[0]))
+    one = -1 if node.op == "add" else 1
+    return next((x for x, other in pairs if scalar(other) == one), None)
 
 
 def _replaced(graph: Graph, op: str, found: Iterable[tuple[Node, Value]]) -> Graph:
