@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tests.random_graphs.truth import (
     expected,
     share_compared,
     unused_indices,
+    without_limits,
 )
 
 from ftuner.graph.evaluate import run_reference
@@ -40,9 +41,10 @@ REFUSED, ACCEPTED, SILENT = "refused", "accepted", "silent"
 OWN_ERROR = "attempting to re-use buffer"
 """What onnxruntime says where it takes two extents for equal that it has computed wrongly."""
 HIDDEN_ROWS = "NaN in rows of attention that a mask hides"
+LIMITS = "NaN for the limit of an activation at an infinity"
 ONE_SYMBOL = "broadcasts extents of one symbol, which are taken to be equal"
-APART = frozenset({HIDDEN_ROWS, ONE_SYMBOL})
-"""What onnxruntime does that says nothing of ftuner, beside what it refuses."""
+APART = frozenset({HIDDEN_ROWS, LIMITS, ONE_SYMBOL})
+"""What peers do that says nothing of ftuner, beside what it refuses."""
 ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 WILD_FACTOR = 1e20
 """Above all elements but those that are drawn to be multiplied."""
@@ -97,13 +99,25 @@ class Agreement:
                     )  # fmt: skip
                 except UnstableError:
                     return ""
-                confirmed = again.outputs
+                confirmed = [
+                    replace(e, compared=e.compared & first.compared)
+                    for e, first in zip(again.outputs, truth.outputs, strict=True)
+                ]
             text = difference(result, confirmed[i], roughly, finite)
             if text and not roughly and np.isnan(confirmed[i].value).any():
                 text = difference(result, self._with_limits(number, i, confirmed[i]))
             if text:
                 return f"output {i}: {text}"
         return ""
+
+    def without_limits(self, number: int) -> Agreement:
+        """With the elements of a run compared that no limit of an activation decides."""
+        truth = self.truths[number]
+        if truth is None:
+            return self
+        truths = list(self.truths)
+        truths[number] = without_limits(self.graph, self.case.runs[number], truth)
+        return replace(self, truths=truths)
 
     def _with_limits(self, number: int, output: int, e: Expected) -> Expected:
         """An output with the limits that activations have at infinities, where it is NaN because
@@ -192,6 +206,9 @@ def compare_peers(agreement: Agreement, report: Report) -> None:
             continue
         second = second or evaluator_of(case)
         other = SILENT if second is None else _doubt(second, agreement, number)
+        if other in APART:
+            report.apart[other] += 1
+            continue
         # The evaluator gives some integers the type that NumPy adds them up in.
         silent = other.startswith((REFUSED, ACCEPTED, SILENT)) or ": dtype " in other
         own = doubt.startswith(REFUSED) and not agreement.is_wild(number)
@@ -247,10 +264,13 @@ def _doubt(run: Run, agreement: Agreement, number: int) -> str:
         if _is_taken_for_equal(refusal):
             return ONE_SYMBOL
         return f"{ACCEPTED}; the reference says {refusal:.300}"
-    wrong = agreement.wrong(number, results, True, not all_finite(feeds))
+    finite = not all_finite(feeds)
+    wrong = agreement.wrong(number, results, True, finite)
     nan = any(x.dtype.kind == "f" and bool(np.isnan(x).any()) for x in results)
     if wrong and nan and _hides_rows(agreement.case):
         return agreement.wrong(number, results, True, True) or HIDDEN_ROWS
+    if wrong and not agreement.without_limits(number).wrong(number, results, True, finite):
+        return LIMITS
     return wrong
 
 

@@ -10,8 +10,10 @@ from onnx import helper
 from tests.isolation import Crash, Done, Timeout
 from tests.random_graphs.agreement import (
     HIDDEN_ROWS,
+    LIMITS,
     ONE_SYMBOL,
     REFUSED,
+    _doubt,
     agreement_of,
     compare_peers,
 )
@@ -71,6 +73,21 @@ def test_extents_of_one_symbol() -> None:
     assert not report.findings
     assert report.apart == {ONE_SYMBOL: 1}
     assert report.refused_runs > 0
+
+
+def test_limits_of_activations() -> None:
+    """A peer's NaN at minus infinity, and nothing else that it gives."""
+    feeds = {"x": np.array([0, 1, 2], np.float32)}
+    nodes = [helper.make_node("Log", ["x"], ["t"]), helper.make_node("HardSwish", ["t"], ["y"])]
+    case = case_of(nodes, {"x": ["n0"]}, feeds)
+    report = check((case, CPU))
+    assert not report.findings
+    agreement = agreement_of(case, import_model(case.model).graph, report)
+    right = np.array([0, 0, 0.42662], np.float32)
+    peers = np.where([True, False, False], np.float32(np.nan), right)
+    assert not _doubt(lambda feeds: [right], agreement, 0)
+    assert _doubt(lambda feeds: [peers], agreement, 0) == LIMITS
+    assert _doubt(lambda feeds: [2 * peers], agreement, 0) not in ("", LIMITS)
 
 
 @pytest.mark.parametrize("text", ["attempting to re-use buffer", "another error"])
