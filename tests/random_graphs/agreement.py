@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,10 +185,7 @@ def compare_peers(agreement: Agreement, report: Report) -> None:
     except RefusedError as error:
         # It decomposes some operators into nodes whose types do not fit.
         first, second = None, evaluator_of(case)
-        hollow = {
-            n for n, truth in enumerate(agreement.truths) if truth is not None and truth.empty
-        }
-        if second is None or not _accepts(second, case, hollow):
+        if second is None or not _accepts(second, agreement):
             report.found("accepted what onnxruntime refuses", str(error))
             return
     report.peer = "onnxruntime" if first is not None else "evaluator"
@@ -221,7 +218,7 @@ def compare_peers(agreement: Agreement, report: Report) -> None:
         if first is None or doubt.startswith(SILENT):
             doubtful = bool(other) and not silent and not empty
         elif doubt.startswith(REFUSED) and agreement.is_wild(number):
-            doubtful = other.startswith(REFUSED)
+            doubtful = other.startswith(REFUSED) and _accepts(second, agreement)
         else:
             doubtful = bool(other) and not (silent and empty)
         if doubtful:
@@ -240,13 +237,18 @@ def _overflows_in_peers(case: Case, number: int) -> bool:
     return any(bool((np.isfinite(x) & (np.abs(x) > WILD_FACTOR)).any()) for x in floats)
 
 
-def _accepts(run: Run, case: Case, skipped: Collection[int] = ()) -> bool:
-    """Whether a peer runs all inputs that a model is made for, apart from those skipped."""
+def _accepts(run: Run, agreement: Agreement) -> bool:
+    """Whether ONNX's evaluator runs all inputs that a model is made for, but empty ones."""
+    ordinary = range(len(agreement.case.runs) - agreement.case.wild)
+    truths = agreement.truths
+    return _runs(run, agreement.case, [n for n in ordinary if not (truths[n] and truths[n].empty)])
+
+
+def _runs(run: Run, case: Case, numbers: Iterable[int]) -> bool:
     try:
-        for number in range(len(case.runs) - case.wild):
-            if number not in skipped:
-                run(case.runs[number])
-    except RefusedError:
+        for number in numbers:
+            run(case.runs[number])
+    except (RefusedError, SilentError):
         return False
     return True
 
@@ -305,5 +307,5 @@ def expect_refused(case: Case, report: Report) -> None:
         run = onnxruntime_of(case) or evaluator_of(case)
     except RefusedError:
         return
-    if run is not None and _accepts(run, case):
+    if run is not None and _runs(run, case, range(len(case.runs) - case.wild)):
         report.found("refused", f"{report.refused}; the peer runs it")
