@@ -45,9 +45,10 @@ SIGNS, NUDGES = (-1.0, 1.0), (-1.0, 0.0, 1.0)
 ROUGH_SHARE = 0.01
 """Of bools and whole numbers that may differ there: what rounding decides for a peer alone."""
 SUMMED = 64
-"""Elements of a sum from which on the noise on them grows with their number. Additions in their
-order err by about a unit roundoff of the sums on the way, which for N elements are up to N times as
-large where elements are repeated; independent noise adds up to the root of N only."""
+"""Elements of a sum from which on the noise on them grows, by the power 1.5 of their number N.
+Where elements are repeated, each addition in their order errs to the same side by up to a unit
+roundoff of the sum so far, N / 2 of the last one together; independent noise adds up to the root of
+N only."""
 MOVES = frozenset({
     "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
     "gather_elements", "where", "top_k", "non_zero",
@@ -143,7 +144,9 @@ def wide_outputs(
             return x
         if value not in inexact and (node.op in SELECTIONS or _selects(node)):
             return x
-        return _noisy(x, value.dtype, random, scale * max(_summed(node, x) / SUMMED, 1.0), rounds)
+        return _noisy(
+            x, value.dtype, random, scale * max(_summed(node, x) / SUMMED, 1.0) ** 1.5, rounds
+        )
 
     for node in graph.nodes:
         arrays = [read(node, v) for v in node.inputs]
