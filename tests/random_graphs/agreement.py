@@ -21,7 +21,7 @@ from tests.random_graphs.truth import (
     expected,
     share_compared,
     unused_indices,
-    without_limits,
+    without_conventions,
 )
 
 from ftuner.graph.evaluate import run_reference
@@ -41,9 +41,9 @@ REFUSED, ACCEPTED, SILENT = "refused", "accepted", "silent"
 OWN_ERROR = "attempting to re-use buffer"
 """What onnxruntime says where it takes two extents for equal that it has computed wrongly."""
 HIDDEN_ROWS = "NaN in rows of attention that a mask hides"
-LIMITS = "NaN for the limit of an activation at an infinity"
+CONVENTIONS = "limits of activations at infinities, and the place of NaN in an order"
 ONE_SYMBOL = "broadcasts extents of one symbol, which are taken to be equal"
-APART = frozenset({HIDDEN_ROWS, LIMITS, ONE_SYMBOL})
+APART = frozenset({HIDDEN_ROWS, CONVENTIONS, ONE_SYMBOL})
 """What peers do that says nothing of ftuner, beside what it refuses."""
 ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 WILD_FACTOR = 1e20
@@ -111,13 +111,13 @@ class Agreement:
                 return f"output {i}: {text}"
         return ""
 
-    def without_limits(self, number: int) -> Agreement:
-        """With the elements of a run compared that no limit of an activation decides."""
+    def without_conventions(self, number: int) -> Agreement:
+        """With the elements of a run compared that do not depend on what is ours."""
         truth = self.truths[number]
         if truth is None:
             return self
         truths = list(self.truths)
-        truths[number] = without_limits(self.graph, self.case.runs[number], truth)
+        truths[number] = without_conventions(self.graph, self.case.runs[number], truth)
         return replace(self, truths=truths)
 
     def _with_limits(self, number: int, output: int, e: Expected) -> Expected:
@@ -276,8 +276,8 @@ def _doubt(run: Run, agreement: Agreement, number: int) -> str:
     nan = any(x.dtype.kind == "f" and bool(np.isnan(x).any()) for x in results)
     if wrong and nan and _hides_rows(agreement.case):
         return agreement.wrong(number, results, True, True) or HIDDEN_ROWS
-    if wrong and not agreement.without_limits(number).wrong(number, results, True, finite):
-        return LIMITS
+    if wrong and not agreement.without_conventions(number).wrong(number, results, True, finite):
+        return CONVENTIONS
     return wrong
 
 

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 from tests.isolation import Crash, Done, Timeout
 from tests.random_graphs.agreement import (
+    CONVENTIONS,
     HIDDEN_ROWS,
-    LIMITS,
     ONE_SYMBOL,
     REFUSED,
     _doubt,
@@ -86,8 +86,19 @@ def test_limits_of_activations() -> None:
     right = np.array([0, 0, 0.42662], np.float32)
     peers = np.where([True, False, False], np.float32(np.nan), right)
     assert not _doubt(lambda feeds: [right], agreement, 0)
-    assert _doubt(lambda feeds: [peers], agreement, 0) == LIMITS
-    assert _doubt(lambda feeds: [2 * peers], agreement, 0) not in ("", LIMITS)
+    assert _doubt(lambda feeds: [peers], agreement, 0) == CONVENTIONS
+    assert _doubt(lambda feeds: [2 * peers], agreement, 0) not in ("", CONVENTIONS)
+
+
+def test_nan_in_an_order() -> None:
+    feeds = {"x": np.array([-1, 0, 4, 1], np.float32)}
+    nodes = [helper.make_node("Sqrt", ["x"], ["t"]), helper.make_node("ArgMax", ["t"], ["y"])]
+    case = case_of(nodes, {"x": ["n0"]}, feeds)
+    report = check((case, CPU))
+    assert not report.findings
+    agreement = agreement_of(case, import_model(case.model).graph, report)
+    assert not _doubt(lambda feeds: [np.array([0])], agreement, 0)
+    assert _doubt(lambda feeds: [np.array([2])], agreement, 0) == CONVENTIONS
 
 
 @pytest.mark.parametrize("text", ["attempting to re-use buffer", "another error"])

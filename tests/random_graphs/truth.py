@@ -62,6 +62,8 @@ SELECTIONS = frozenset({
 """Operators that compute nothing that is rounded: exact operands are read as they are."""
 LIMITED = frozenset({"gelu", "gelu_tanh", "silu", "swish", "mish", "hard_swish"})
 """Functions that give their limit at minus infinity, where a product of it and zero is NaN."""
+ORDERED = frozenset({"arg_reduce", "top_k"})
+"""Operators for which NaN is the largest number; peers pass it over."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,12 @@ def wide_outputs(
     random: np.random.Generator | None,
     scale: float = 1.0,
     rounds: bool = False,
-    limits: bool = True,
+    ours: bool = True,
 ) -> tuple[list[Array], bool]:
     """The outputs of a graph in float64, and whether some tensor on the way has no elements.
     `random`: of the noise; without it there is none. `rounds`: whether results are rounded to their
-    type. `limits`: whether activations have limits at infinities, rather than NaN.
+    type. `ours`: whether activations have limits at infinities, rather than NaN, and NaN a place in
+    orders.
 
     A wrong index selects any element, the same only for the same `random`.
 
@@ -154,9 +157,11 @@ def wide_outputs(
         if node.op == "cast":
             results: Any = _cast(arrays[0], node, random)
         else:
+            if node.op in ORDERED and not ours:
+                arrays[0] = _without_nan(arrays[0])
             with np.errstate(all="ignore"):
                 results = _results(node, arrays, attributes, wrong)
-                if node.op in LIMITED and not limits:
+                if node.op in LIMITED and not ours:
                     results = np.where(np.isinf(arrays[0]), np.nan, results)
                 if random is not None and node.op == "softmax" and node.attributes["log"]:
                     # The sum of powers is one at least, and its logarithm off by what it is off.
@@ -325,13 +330,17 @@ def expected(
     return Truth(found, empty)
 
 
-def without_limits(graph: Graph, feeds: Mapping[str, Array], truth: Truth) -> Truth:
-    """What the outputs should be, with the elements compared that no limit of an activation at an
-    infinity decides."""
-    values, _ = wide_outputs(graph, feeds, None, limits=False)
+def _without_nan(x: Array) -> Array:
+    return np.where(np.isnan(x), -np.inf, x) if x.dtype.kind == "f" else x
+
+
+def without_conventions(graph: Graph, feeds: Mapping[str, Array], truth: Truth) -> Truth:
+    """What the outputs should be, with the elements compared that do not depend on what is ours:
+    the limits of activations at infinities, and the place of NaN in an order."""
+    values, _ = wide_outputs(graph, feeds, None, ours=False)
     outputs = []
     for e, x in zip(truth.outputs, values, strict=True):
-        # A limit may decide how many elements there are.
+        # How many elements there are may depend on it, too.
         same: Any = False
         if x.shape == e.value.shape:
             same = (x == e.value) | ((x != x) & (e.value != e.value))
