@@ -41,7 +41,7 @@ REFUSED, ACCEPTED, SILENT = "refused", "accepted", "silent"
 OWN_ERROR = "attempting to re-use buffer"
 """What onnxruntime says where it takes two extents for equal that it has computed wrongly."""
 HIDDEN_ROWS = "NaN in rows of attention that a mask hides"
-CONVENTIONS = "limits of activations at infinities, and the place of NaN in an order"
+CONVENTIONS = "limits at infinities, the place of NaN in an order, or erf of float64"
 ONE_SYMBOL = "broadcasts extents of one symbol, which are taken to be equal"
 APART = frozenset({HIDDEN_ROWS, CONVENTIONS, ONE_SYMBOL})
 """What peers do that says nothing of ftuner, beside what it refuses."""
