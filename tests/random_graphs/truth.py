@@ -145,7 +145,9 @@ def wide_outputs(
 
     def read(node: Node, value: Value) -> Array:
         x = array_of(value)
-        if random is None or value.dtype.kind != "float" or node.op in MOVES:
+        if random is None or value.dtype.kind != "float":
+            return x
+        if node.op in MOVES and not (node.op == "top_k" and value in inexact):
             return x
         if value not in inexact and (node.op in SELECTIONS or _selects(node)):
             return x
