@@ -126,7 +126,7 @@ def device_bench() -> tuple[Any, dict[str, float]]:
 
     from benchmarks.gpu_bench import Bench
     from benchmarks.gpu_timing import DeviceMeter
-    from ftuner.runtime.gpu.session import session_of
+    from ftuner.runtime.gpu.backend import session_of
 
     device = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=device)
@@ -144,7 +144,7 @@ def dry_bench() -> tuple[Any, dict[str, float]]:
     from benchmarks.gpu_bench import Bench
     from benchmarks.gpu_timing import HostMeter, Settings
     from ftuner.hardware.recorded import load_recorded
-    from ftuner.runtime.gpu.session import GpuSession
+    from ftuner.runtime.gpu.backend import GpuSession
 
     began = time.perf_counter()
     session = GpuSession(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)

@@ -35,7 +35,7 @@ from benchmarks.gpu_bench import (
 )
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
 from benchmarks.gpu_timing import Call
-from ftuner.runtime.gpu.attending import GpuAttending
+from ftuner.runtime.gpu.attention import GpuAttending
 
 try:
     from torch.nn.attention.varlen import varlen_attn

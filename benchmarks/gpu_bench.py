@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu_timing import Call, Meter, Settings, measure
 from benchmarks.results import Document, compare, load, save
-from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.backend import GpuSession
 
 SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
 """Ours, as users get it; and models of which nothing is recorded."""

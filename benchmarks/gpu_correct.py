@@ -32,24 +32,24 @@ from benchmarks.gpu_bench import (
 from benchmarks.gpu_graphs import GRAPHS, run_graph
 from benchmarks.gpu_grouped import GROUPED, plain
 from benchmarks.gpu_regret import Forced, named, plans
-from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.codegen.triton.grouped import grouped_source
+from ftuner.codegen.triton.grouped_product import grouped_source
+from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
-from ftuner.core.block import Multiply, Order
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.planner.block_grouped import grouped_planner_for
-from ftuner.planner.block_plan import BlockProblem
-from ftuner.planner.block_planner import block_planner_for
-from ftuner.runtime.dense import layer_epilogue
+from ftuner.core.gpu.tile import Multiply, Order
+from ftuner.planner.gpu.grouped import grouped_planner_for
+from ftuner.planner.gpu.plan import BlockProblem
+from ftuner.planner.gpu.planner import block_planner_for
+from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.runtime.gpu.arrays import matrix_dtype
+from ftuner.runtime.gpu.backend import GpuSession, session_of
 from ftuner.runtime.gpu.dense import GpuDense
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.session import GpuSession, session_of
-from ftuner.runtime.gpu.tensors import matrix_dtype
-from ftuner.runtime.gpu.workspace import Counters
-from ftuner.ukernels.blocks import BlockLibrary
+from ftuner.runtime.gpu.scratch import Counters
+from ftuner.ukernels.gpu.library import BlockLibrary
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
 DRY_MULTIPLIES: tuple[Multiply, ...] = ("float16", "float32")

@@ -16,8 +16,8 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.session import GpuSession
 
 Array = npt.NDArray[Any]
 ROWS, WIDTH, HIDDEN, VOCABULARY = symbol("S"), 24, 40, 50

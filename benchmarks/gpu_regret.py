@@ -17,15 +17,15 @@ from benchmarks.gpu_bench import Bench, Section, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
-from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.planner.block_plan import BlockPlan, BlockProblem
-from ftuner.planner.block_planner import BlockPlanner, block_planner_for
-from ftuner.planner.block_price import Candidate, Priced
-from ftuner.runtime.gpu.launching import Kernel
+from ftuner.codegen.triton.product import gemm_source
+from ftuner.planner.gpu.candidates import Candidate, Priced
+from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
+from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
+from ftuner.runtime.gpu.arrays import matrix_dtype
+from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.launches import Kernel
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import matrix_dtype
-from ftuner.runtime.gpu.workspace import Counters
+from ftuner.runtime.gpu.scratch import Counters
 
 SETTINGS = Settings(burst_s=1e-3, rounds=5)
 

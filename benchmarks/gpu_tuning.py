@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
-from ftuner.core.block import Multiply
+from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.recorded import to_document
-from ftuner.planner.block_plan import BlockProblem
-from ftuner.planner.block_planner import BlockPlanner
+from ftuner.planner.gpu.plan import BlockProblem
+from ftuner.planner.gpu.planner import BlockPlanner
+from ftuner.runtime.gpu.arrays import matrix_dtype
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.dense import GpuDense
-from ftuner.runtime.gpu.launching import target_of
+from ftuner.runtime.gpu.launches import target_of
 from ftuner.runtime.gpu.matmul import Matmul
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import matrix_dtype
-from ftuner.ukernels.blocks import build_block_library
+from ftuner.ukernels.gpu.library import build_block_library
 
 LAYER = (4096, 4096)
 """(n, k) of the layer that is prepared for."""

@@ -13,24 +13,33 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from ftuner.codegen.llvm.abi import POOL_RUN_SYMBOL, SLOT_BYTES
-from ftuner.codegen.llvm.build import I64, PTR, VOID, at, call_address, const, pointer_slot, slot
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.k_loop import LINE_BYTES
-from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.microbenchmarks import (
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    pointer_slot,
+    slot,
+)
+from ftuner.codegen.llvm.kernels.k_loop import LINE_BYTES
+from ftuner.codegen.llvm.kernels.microbenchmarks import (
     FILL,
     ISSUE_STEPS,
     READ_BYTES,
     SINK_BYTES,
     Microbenchmarks,
 )
-from ftuner.codegen.llvm.pool import JOB_TYPE
+from ftuner.codegen.llvm.native.records import POOL_RUN_SYMBOL, SLOT_BYTES
+from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
-from ftuner.hardware.isas import VECTOR_ISAS
-from ftuner.planner.price import CHUNKS_A_WORKER
+from ftuner.hardware.isa import VECTOR_ISAS
+from ftuner.planner.cpu.candidates import CHUNKS_A_WORKER
+from ftuner.runtime.cpu.threads import RUN_TYPE
 from ftuner.runtime.session import default_session
-from ftuner.runtime.threads import RUN_TYPE
 
 Limit = Callable[[], object]
 """Does it once."""

@@ -25,8 +25,8 @@ import ftuner
 from benchmarks.machine import describe, versions
 from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
-from ftuner.runtime.arrays import DATA_WORD
-from ftuner.runtime.encode import Strides
+from ftuner.runtime.cpu.arrays import DATA_WORD
+from ftuner.runtime.cpu.plan_records import Strides
 
 PAUSE_S = 0.3
 """Between two tries of what takes some milliseconds: neighbours come and go."""

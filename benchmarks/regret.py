@@ -24,11 +24,11 @@ from benchmarks.cases import Gemm, select
 from benchmarks.machine import describe, versions
 from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
+from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.ukernel import ROW
-from ftuner.planner.plan import Plan, Problem
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.encode import Encoded, Strides
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.plan_records import Encoded, Strides
 from ftuner.runtime.session import Session, default_session
 
 ROUNDS = 25

@@ -23,13 +23,13 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 
-import ftuner.runtime.attending
-import ftuner.runtime.grouped  # noqa: F401
+import ftuner.runtime.cpu.attention
+import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.graph.buffers import Buffer
-from ftuner.runtime.panels import Panels
-from ftuner.runtime.products import Products
-from ftuner.runtime.program import BoundProgram, ProgramWriter
-from ftuner.runtime.workspaces import Workspaces
+from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.scratch import Workspaces
 
 Array = npt.NDArray[Any]
 Side = Literal["begin", "end"]

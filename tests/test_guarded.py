@@ -14,11 +14,11 @@ from tests.graph.graphs import B, S, assert_close, graph_of, inputs_of, layer, r
 from tests.guarded import PAGE_BYTES, Array, Side, check, guarded, guarding
 from tests.reference import LAYOUTS, lie
 
-from ftuner.runtime.attending import Attending
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.grouped import GroupedMatmul
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.grouped import GroupedMatmul
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no mprotect, no fork")

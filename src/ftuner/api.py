@@ -11,22 +11,22 @@ from ftuner.core.forks import import_undivided
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.explain import Explanation
-from ftuner.report.explain import explain as explain_on
-from ftuner.report.explain_block import BlockExplanation
-from ftuner.runtime.arrays import on_gpu
+from ftuner.report.cpu.explain import Explanation
+from ftuner.report.cpu.explain import explain as explain_on
+from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.dense import Activation, layer_epilogue
-from ftuner.runtime.dense import Dense as CpuDense
+from ftuner.runtime.cpu.arrays import on_gpu
+from ftuner.runtime.cpu.dense import Activation, layer_epilogue
+from ftuner.runtime.cpu.dense import Dense as CpuDense
+from ftuner.runtime.cpu.grouped import GroupedMatmul
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of, hardware_on
 from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.grouped import GroupedMatmul
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.options import checked_flag
+from ftuner.runtime.ops.flags import checked_flag
 from ftuner.runtime.session import default_session
-from ftuner.runtime.threads import checked_threads
-from ftuner.ukernels.block_filters import BlockFunnel
-from ftuner.ukernels.filters import Funnel
+from ftuner.ukernels.cpu.filters import Funnel
+from ftuner.ukernels.gpu.filters import BlockFunnel
 
 __all__ = [
     "Dense",
@@ -192,10 +192,10 @@ def attention(
     """
     causal = checked_flag(causal, "causal")
     if any(on_gpu(x) for x in (q, k, v)):
-        room = gpu_module("ftuner.runtime.gpu.attending")
+        room = gpu_module("ftuner.runtime.gpu.attention")
     else:
         # Imported by name: it needs graphs, which products do without.
-        room = import_undivided("ftuner.runtime.attending")
+        room = import_undivided("ftuner.runtime.cpu.attention")
     return room.attention(
         q, k, v, mask=mask, causal=causal, scale=scale, q_offsets=q_offsets, k_offsets=k_offsets,
         out=out,

@@ -11,13 +11,13 @@ from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.arrays import Array
 from ftuner.runtime.backend import Progress
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.model import Model
 from ftuner.runtime.session import default_session
-from ftuner.runtime.threads import checked_threads
 
 
 def load(

@@ -28,7 +28,7 @@ from tests.codegen.nest_running import (
 
 from ftuner.core.dim import Dim, minimum
 from ftuner.core.dtype import TENSOR_DTYPES
-from ftuner.core.scalar import SCALAR_FUNCTIONS
+from ftuner.core.functions import SCALAR_FUNCTIONS
 
 # Scalar functions.
 

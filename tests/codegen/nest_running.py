@@ -12,14 +12,14 @@ import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.nest import emit_nest
-from ftuner.core.affine import Kernel, kernel_of
+from ftuner.codegen.llvm.kernels.nest import emit_nest
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.access import Kernel, kernel_of
+from ftuner.core.cpu.schedule import BLOCK, operand_numbers, schedule_of, task_count
 from ftuner.core.dim import Dim, Symbolic, symbol
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
-from ftuner.core.schedule import BLOCK, operand_numbers, schedule_of, task_count
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ftuner.codegen.llvm.jit import Target, compile_object
+from ftuner.codegen.llvm.objects.jit import Target, compile_object
 
 TARGETS = {
     "x86_64": Target("x86_64-unknown-linux-gnu", "x86-64", "+sse2"),

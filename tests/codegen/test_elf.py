@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.objects import TARGETS, object_of
 
-from ftuner.codegen.llvm.elf import parse
-from ftuner.codegen.llvm.linking import MACHINES, Linked
-from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.objects.elf import parse
+from ftuner.codegen.llvm.objects.linking import MACHINES, Linked
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 

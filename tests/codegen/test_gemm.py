@@ -13,11 +13,12 @@ import pytest
 from tests.conftest import HOST_ISAS, recorded_cpus
 from tests.reference import Array, assert_product, lie, uniform
 
-from ftuner.codegen.llvm import k_loop
-from ftuner.codegen.llvm.abi import Context
-from ftuner.codegen.llvm.dot import emit_dot
-from ftuner.codegen.llvm.gemm import emit_ukernel
-from ftuner.codegen.llvm.jit import (
+from ftuner.codegen.llvm.kernels import k_loop
+from ftuner.codegen.llvm.kernels.dot import emit_dot
+from ftuner.codegen.llvm.kernels.k_loop import steps_of_round
+from ftuner.codegen.llvm.kernels.product import emit_ukernel
+from ftuner.codegen.llvm.native.records import Context
+from ftuner.codegen.llvm.objects.jit import (
     ISA_FEATURES,
     SCHEDULING_MODELS,
     Target,
@@ -25,12 +26,11 @@ from ftuner.codegen.llvm.jit import (
     compile_object,
     host_target,
 )
-from ftuner.codegen.llvm.k_loop import steps_of_round
-from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
-from ftuner.core.ukernel import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.library import build_library
+from ftuner.ukernels.cpu.library import build_library
 
 CPUS = {
     "epyc-milan-2": "znver3",

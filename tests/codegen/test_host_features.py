@@ -10,12 +10,12 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import pytest
 
-from ftuner.codegen.llvm.bundle import KernelBundle, TopKBundle
-from ftuner.codegen.llvm.compile import bundle_module
-from ftuner.codegen.llvm.jit import compile_assembly, host_features, host_target
+from ftuner.codegen.llvm.objects.bundle import KernelBundle, TopKBundle
+from ftuner.codegen.llvm.objects.compile import bundle_module
+from ftuner.codegen.llvm.objects.jit import compile_assembly, host_features, host_target
+from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.ukernel import RegisterTile, UKernel
-from ftuner.hardware.isas import VECTOR_ISAS
+from ftuner.hardware.isa import VECTOR_ISAS
 from ftuner.hardware.system import read_system
 
 pytestmark = pytest.mark.skipif(
@@ -110,7 +110,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, name: str, *hidden: str) -> None:
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: found)
     listed = frozenset(feature for feature, on in found.items() if on)
     facts = replace(read_system(), features=listed)
-    monkeypatch.setattr("ftuner.codegen.llvm.jit.read_system", lambda: facts)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.jit.read_system", lambda: facts)
 
 
 def assembly(isa: str) -> str:
@@ -160,7 +160,7 @@ def test_what_the_system_does_not_list_is_off(monkeypatch: pytest.MonkeyPatch) -
         if on and feature not in ("avx512vnni", "avxvnni", "popcnt")
     }
     facts = replace(read_system(), features=frozenset(listed))
-    monkeypatch.setattr("ftuner.codegen.llvm.jit.read_system", lambda: facts)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.jit.read_system", lambda: facts)
     off = {name for name, on in host_features().items() if not on}
     assert off == {"avx512vnni", "avxvnni"}
     text = compile_assembly(WORK, host_target("avx512"))
@@ -168,7 +168,7 @@ def test_what_the_system_does_not_list_is_off(monkeypatch: pytest.MonkeyPatch) -
     assert re.search(EXTENSIONS["avx512vbmi2"], text)
     # A system that hides all leaves it to LLVM.
     facts = replace(read_system(), features=frozenset())
-    monkeypatch.setattr("ftuner.codegen.llvm.jit.read_system", lambda: facts)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.jit.read_system", lambda: facts)
     assert all(host_features().values())
 
 

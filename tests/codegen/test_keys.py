@@ -14,10 +14,10 @@ import pytest
 from tests.conftest import HOST_ISAS
 
 import ftuner
-from ftuner.codegen.llvm import jit
-from ftuner.codegen.llvm.bundle import TopKBundle
-from ftuner.codegen.llvm.jit import Target, compiler_build, host_target
-from ftuner.codegen.llvm.keys import (
+from ftuner.codegen.llvm.objects import jit
+from ftuner.codegen.llvm.objects.bundle import TopKBundle
+from ftuner.codegen.llvm.objects.jit import Target, compiler_build, host_target
+from ftuner.codegen.llvm.objects.keys import (
     COMPILER_MODULE,
     Folder,
     bundle_key,
@@ -125,7 +125,7 @@ def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         keys.add(bundle_key(bundle, other))
     for function in ("compiler_version", "generator_digest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"ftuner.codegen.llvm.keys.{function}", lambda: "other")
+            patch.setattr(f"ftuner.codegen.llvm.objects.keys.{function}", lambda: "other")
             keys.add(bundle_key(bundle, target))
     assert len(keys) == 6
 

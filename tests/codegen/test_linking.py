@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.codegen.objects import TARGETS, object_of
 
-from ftuner.codegen.llvm.bundle import AttentionBundle
-from ftuner.codegen.llvm.compile import compile_bundle
-from ftuner.codegen.llvm.elf import ObjectFile, Relocation, Section, Symbol, parse
-from ftuner.codegen.llvm.linking import MACHINES, Linked
+from ftuner.codegen.llvm.objects.bundle import AttentionBundle
+from ftuner.codegen.llvm.objects.compile import compile_bundle
+from ftuner.codegen.llvm.objects.elf import ObjectFile, Relocation, Section, Symbol, parse
+from ftuner.codegen.llvm.objects.linking import MACHINES, Linked
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import ObjectFileError
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tests.codegen.objects import TARGETS, object_of
 
-from ftuner.codegen.llvm.jit import Engine
-from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.objects.jit import Engine
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 
@@ -66,7 +66,7 @@ def test_llvm_loads_the_same() -> None:
 
 @ELF
 def test_llvm_loads_where_caches_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.codegen.llvm.loading._instruction_flush", lambda: None)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.loading._instruction_flush", lambda: None)
     loaded = LoadedObject(objects(), ["scaled", "triple"])
     check(loaded.addresses["scaled"])
     with pytest.raises(ObjectFileError, match="no object defines fourfold"):

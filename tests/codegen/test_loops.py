@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.loops import I64, carried_loop, counted_loop, lower, partition_bounds
+from ftuner.codegen.llvm.ir.loops import I64, carried_loop, counted_loop, lower, partition_bounds
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.mapping import TaskMapping, bounds, grid, repeat, spatial, split
 
 ISA = "neon" if platform.machine() in ("aarch64", "arm64") else "sse2"

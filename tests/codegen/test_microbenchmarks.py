@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from ftuner.codegen.llvm.jit import ISA_FEATURES, Target, compile_assembly
-from ftuner.codegen.llvm.microbenchmarks import (
+from ftuner.codegen.llvm.kernels.microbenchmarks import (
     CHAIN_STEPS,
     ISSUE_STEPS,
     SINK_BYTES,
     SYMBOLS,
     emit,
 )
-from ftuner.hardware.isas import VECTOR_ISAS
+from ftuner.codegen.llvm.objects.jit import ISA_FEATURES, Target, compile_assembly
+from ftuner.hardware.isa import VECTOR_ISAS
 
 TARGETS = {
     "sse2": ("x86_64-unknown-linux-gnu", "x86-64"),

@@ -33,10 +33,10 @@ from tests.conftest import HOST_ISAS
 from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
+from ftuner.core.cpu.schedule import BLOCK, checks, schedule_of, task_count
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64, TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
-from ftuner.core.schedule import BLOCK, checks, schedule_of, task_count
 from ftuner.graph.operators import OPERATORS
 
 WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd"}

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.loading import LoadedObject
-from ftuner.codegen.llvm.top_k import emit_top_k
+from ftuner.codegen.llvm.kernels.top_k import emit_top_k
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.graph.operators import OPERATORS
 

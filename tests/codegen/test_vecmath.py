@@ -15,16 +15,16 @@ import pytest
 from llvmlite import ir
 from tests.codegen.exact import EXACT, gated
 
-from ftuner.codegen.llvm import vecmath
-from ftuner.codegen.llvm.emit import emit
-from ftuner.codegen.llvm.jit import (
+from ftuner.codegen.llvm.ir import vector_math as vecmath
+from ftuner.codegen.llvm.ir.expressions import emit
+from ftuner.codegen.llvm.objects.jit import (
     ISA_FEATURES,
     Target,
     compile_assembly,
     compile_object,
     host_target,
 )
-from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.expr import (
     ACCUMULATOR,
     Binary,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.codegen.exact import EXACT, gated
 
-from ftuner.core import activations
-from ftuner.core.scalar import SCALAR_FUNCTIONS
+from ftuner.core import references as activations
+from ftuner.core.functions import SCALAR_FUNCTIONS
 
 INF, NAN = math.inf, math.nan
 MAX_ULP = {"float32": 0.51, "float64": 4.0}

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.definition import Nest, Operand, Step
+from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import Dim, quotient, row_major_strides, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64
 from ftuner.core.evaluation import evaluate
-from ftuner.core.scalar import SCALAR_FUNCTIONS
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.index_expr import Nest, Operand, Step
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS

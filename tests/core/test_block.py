@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ftuner.core.block import BlockKernel, BlockTile
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Operand, gelu
+from ftuner.core.gpu.tile import BlockKernel, BlockTile
 
 WIDE = BlockTile(128, 256, 64, 8, 4)
 COPIED = BlockKernel((WIDE,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors")

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from tests.core.test_affine import applications, nest_of
 
-from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.block_schedule import (
+from ftuner.core.access import Kernel, kernel_of
+from ftuner.core.dim import Dim, symbol
+from ftuner.core.dtype import FLOAT32, FLOAT64, GPU_DTYPES, INT64, DType
+from ftuner.core.evaluation import evaluate
+from ftuner.core.gpu.schedule import (
     MAX_WARPS,
     best_schedule,
     block_schedules,
     reduced_elements,
 )
-from ftuner.core.definition import Nest
-from ftuner.core.dim import Dim, symbol
-from ftuner.core.dtype import FLOAT32, FLOAT64, GPU_DTYPES, INT64, DType
-from ftuner.core.evaluation import evaluate
+from ftuner.core.index_expr import Nest
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 

@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.bounded import RecentlyUsed
+from ftuner.core.recently_used import RecentlyUsed
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(2, 20))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
-from ftuner.core.block_attention import AttentionForm, AttentionMask, AttentionTile
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32
-from ftuner.cost.block_attention import (
+from ftuner.core.gpu.attention import AttentionForm, AttentionMask, AttentionTile
+from ftuner.cost.gpu.attention_tile import (
     attention_tile_cost,
     instruction_of,
     registers_per_thread,

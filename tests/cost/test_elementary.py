@@ -9,13 +9,14 @@ import llvmlite.ir as ir
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.codegen.llvm import vecbody, vecmath
-from ftuner.codegen.llvm.elements import apply
-from ftuner.codegen.llvm.jit import ISA_FEATURES, Target, compile_assembly
+from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
+from ftuner.codegen.llvm.ir import vector_math as vecmath
+from ftuner.codegen.llvm.ir.functions import apply
+from ftuner.codegen.llvm.objects.jit import ISA_FEATURES, Target, compile_assembly
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT64, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, gelu
-from ftuner.core.scalar import SCALAR_FUNCTIONS
-from ftuner.cost.elementary import (
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.cost.functions import (
     CALL_CYCLES,
     ELEMENTARY,
     LIBRARY_CYCLES,

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
+from ftuner.core.cpu.tile import ROW, RegisterTile
 from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.ukernel import ROW, RegisterTile
-from ftuner.cost.estimate import Estimate, efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.cost.cpu.product import Estimate, efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.plan import Problem
-from ftuner.planner.planner import Planner
-from ftuner.ukernels.library import build_library
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import Planner
+from ftuner.ukernels.cpu.library import build_library
 
 tiles = st.builds(RegisterTile, st.integers(1, 12), st.integers(1, 8), st.integers(1, 8))
 machines = st.sampled_from(recorded_cpus())

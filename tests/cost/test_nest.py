@@ -10,20 +10,20 @@ from tests.codegen.nest_cases import CASES
 from tests.codegen.nest_running import A, B, C, Case
 from tests.conftest import recorded_cpus
 
-from ftuner.codegen.llvm.accumulators import accumulator_of
+from ftuner.codegen.llvm.ir.accumulators import accumulator_of
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import product
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.core.schedule import operand_numbers
-from ftuner.cost.elementary import CALL_CYCLES
-from ftuner.cost.nest import (
+from ftuner.cost.cpu.nest import (
     GATHER_CYCLES,
     LOOP_CYCLES,
     SCALED_PRODUCT_INSTRUCTIONS,
     NestCost,
     Operand,
 )
-from ftuner.cost.work import Machine, Work
+from ftuner.cost.functions import CALL_CYCLES
+from ftuner.cost.step import Machine, Work
 from ftuner.hardware.model import CpuHardware
 
 CLOCK = 3.22e9

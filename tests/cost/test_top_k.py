@@ -7,9 +7,9 @@ import math
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.cost.nest import LOOP_CYCLES
-from ftuner.cost.top_k import ELEMENT_CYCLES, MOVE_CYCLES, TopKProblem, top_k_work
-from ftuner.cost.work import Machine
+from ftuner.cost.cpu.nest import LOOP_CYCLES
+from ftuner.cost.cpu.top_k import ELEMENT_CYCLES, MOVE_CYCLES, TopKProblem, top_k_work
+from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware
 
 

@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ftuner.core.affine import Access, Kernel
+from ftuner.core.access import Access, Kernel
+from ftuner.core.cpu.schedule import schedule_of
+from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.dim import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.schedule import schedule_of
-from ftuner.core.ukernel import COLUMN
 from ftuner.graph.buffers import View
 from ftuner.graph.forms import Form, Lazy
-from ftuner.planner.plan import Plan, Problem
+from ftuner.planner.cpu.plan import Plan, Problem
 
 Cell = tuple[str, ...]
 

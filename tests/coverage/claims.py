@@ -26,16 +26,16 @@ from tests.coverage.cells import (
 )
 from tests.coverage.templates import TEMPLATES, VARIANTS, Template
 
+from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.epilogue import _BINARY, _UNARY
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.dense import layer_epilogue
-from ftuner.ukernels.library import ANY_MATRICES, LAYERS, Operands, build_library
+from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_library
 
 EPILOGUE = layer_epilogue(True, "relu", True)
 """The epilogue whose library is covered, beside the one of plain products."""

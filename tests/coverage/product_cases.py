@@ -10,18 +10,18 @@ from tests.coverage.claims import EPILOGUE, INT8
 from tests.guarded import Array, Guard, guarded
 from tests.reference import assert_product, uniform
 
+from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.ukernel import COLUMN, ROW
-from ftuner.planner.plan import Plan, Problem
-from ftuner.planner.planner import MIN_K_PART
-from ftuner.planner.price import PANEL_BYTES
-from ftuner.planner.widths import panel_problem
-from ftuner.runtime.encode import Strides
-from ftuner.runtime.panels import pack, pack_int8
-from ftuner.runtime.products import Products, words
+from ftuner.planner.cpu.candidates import PANEL_BYTES
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import MIN_K_PART
+from ftuner.runtime.cpu.packed_weights import pack, pack_int8
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import Products, words
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import ANY_MATRICES, LAYERS, Library
+from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Library
 
 ROWS, STEPS = 13, 70
 """Odd rows, so that covers have several heights."""

@@ -11,7 +11,7 @@ from tests.coverage.cells import Cell, kernel_cells, layout_of, plan_cells
 from tests.coverage.templates import VARIANTS
 
 import ftuner.graph.lowering as lowering
-import ftuner.runtime.compiled as compiled
+import ftuner.runtime.cpu.executable as compiled
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
@@ -19,10 +19,10 @@ from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.forms import PendingProduct
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
-from ftuner.planner.plan import Plan
-from ftuner.runtime.model import Model
-from ftuner.runtime.products import Products
-from ftuner.runtime.program import BoundProgram
+from ftuner.planner.cpu.plan import Plan
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.program import BoundProgram
 
 
 class Recorder:

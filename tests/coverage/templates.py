@@ -11,9 +11,9 @@ import numpy as np
 from tests.codegen.nest_cases import CASES
 from tests.codegen.nest_running import A, Array, B, C, Case, below, values_of
 
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Shape, minimum
 from ftuner.core.dtype import TENSOR_DTYPES, DType
-from ftuner.core.weighting import Weighting
 from ftuner.graph.ops.layout import _PAD_MODES
 from ftuner.graph.ops.reduction import KINDS
 from ftuner.graph.ops.scattering import _COMBINE

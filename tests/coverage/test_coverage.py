@@ -27,7 +27,7 @@ from tests.guarded import check, guarding
 
 from ftuner.core.dtype import DTYPES
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 

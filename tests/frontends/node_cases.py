@@ -26,7 +26,7 @@ from ftuner.graph.arrays import held_in
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 
 ROUNDINGS = 4

@@ -14,7 +14,7 @@ from tests.codegen.exact import EXACT, gated
 from tests.frontends.onnx_models import model_of
 
 from ftuner.frontends.onnx import import_model
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 INF, NAN = math.inf, math.nan

@@ -14,7 +14,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 BATCH, ROWS, NEW, PAST, DEPTH = 2, 5, 7, 3, 4

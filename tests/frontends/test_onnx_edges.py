@@ -16,7 +16,7 @@ from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 
 

@@ -21,9 +21,9 @@ from ftuner.graph.steps import (
     ProductStep,
 )
 from ftuner.graph.verify import verify
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
-from ftuner.runtime.strided import StridedArray
+from ftuner.runtime.shapes.strides import StridedArray
 
 Array = npt.NDArray[Any]
 B, S, T = symbol("B"), symbol("S"), symbol("T")

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.definition import Operand
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
+from ftuner.core.index_expr import Operand
 from ftuner.graph.buffers import Buffer, View, as_rows, reshaped_strides
 
 B, S, T = symbol("B"), symbol("S"), symbol("T")

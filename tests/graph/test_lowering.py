@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, T, assert_runs, graph_of, layer, titles
 
+from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT64
-from ftuner.core.ukernel import MAX_OPERANDS
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value
@@ -21,7 +21,7 @@ from ftuner.graph.steps import (
     NestStep,
     ProductStep,
 )
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session, default_session
 
 Body = Callable[[Maker], "Value | Sequence[Value]"]

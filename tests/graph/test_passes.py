@@ -21,8 +21,8 @@ from tests.graph.graphs import (
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.gelu import recognise_gelu
+from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.pipeline import PASSES, optimised
-from ftuner.graph.passes.products import merge_products
 from ftuner.graph.verify import verify
 
 # Gelu.

@@ -7,15 +7,15 @@ import pytest
 from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.attention import (
+from ftuner.planner.cpu.attention import (
     AttentionBlocks,
     AttentionLayout,
     AttentionProblem,
     attention_blocks,
     attention_estimate,
 )
-from ftuner.planner.planner import Planner, planner_for
-from ftuner.ukernels.library import build_library
+from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.ukernels.cpu.library import build_library
 
 PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 

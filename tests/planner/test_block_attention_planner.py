@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
-from ftuner.core.block_attention import AttentionForm, AttentionMask
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
-from ftuner.cost.blocks import loads_of
+from ftuner.core.gpu.attention import AttentionForm, AttentionMask
+from ftuner.cost.gpu.tile import loads_of
 from ftuner.errors import HardwareError
-from ftuner.planner.block_attention import (
-    BlockAttentionPlan,
-    BlockAttentionProblem,
-    RequestLengths,
-)
-from ftuner.planner.block_attention_planner import (
+from ftuner.planner.gpu.attention import (
     AttentionPlanner,
     attention_planner,
     kept_tiles,
+)
+from ftuner.planner.gpu.attention_plan import (
+    BlockAttentionPlan,
+    BlockAttentionProblem,
+    RequestLengths,
 )
 
 CASES = (

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
-from ftuner.core.block import MOST_COUNTED
 from ftuner.core.dtype import FLOAT16, FLOAT32, DType
-from ftuner.cost.block_estimate import Walk, chip_of, estimate_product, work_of
-from ftuner.planner import block_grouped
-from ftuner.planner.block_grouped import GroupedPlan, GroupedPlanner, GroupedProblem
-from ftuner.ukernels.blocks import build_block_library
+from ftuner.core.gpu.tile import MOST_COUNTED
+from ftuner.cost.gpu.product import Walk, chip_of, estimate_product, work_of
+from ftuner.planner.gpu import grouped as block_grouped
+from ftuner.planner.gpu.grouped import GroupedPlan, GroupedPlanner, GroupedProblem
+from ftuner.ukernels.gpu.library import build_block_library
 
 Sizes = tuple[tuple[int, int, int], ...]
 

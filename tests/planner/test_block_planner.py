@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
-from ftuner.planner.block_plan import BlockPlan, BlockProblem
-from ftuner.planner.block_planner import BlockPlanner, block_planner_for
-from ftuner.ukernels.blocks import build_block_library
+from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
+from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
+from ftuner.ukernels.gpu.library import build_block_library
 
 SHAPES = (
     (1, 4096, 4096, 1), (5, 4096, 4096, 1), (16, 6144, 4096, 1), (33, 28672, 4096, 1),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
+from ftuner.core.cpu.tile import COLUMN, MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.ukernel import COLUMN, MAX_SEGMENTS, PACKED, ROW
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cover import PERIODS, CoverTable
-from ftuner.ukernels.library import Family, build_library
+from ftuner.planner.cpu.cover import PERIODS, CoverTable
+from ftuner.ukernels.cpu.library import Family, build_library
 
 STEPS = (1, 12, 96, 768, 6144)
 

@@ -7,14 +7,14 @@ from itertools import product
 import pytest
 from tests.conftest import recorded_cpus
 
+from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.ukernel import COLUMN, ROW
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.plan import Problem
-from ftuner.planner.planner import planner_for
-from ftuner.runtime.dense import layer_epilogue
-from ftuner.ukernels.library import (
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.ukernels.cpu.library import (
     ANY_MATRICES,
     LAYERS,
     BSource,

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
-from ftuner.core.ukernel import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.plan import Plan, Problem
-from ftuner.planner.planner import MIN_K_PART, Planner, grids
-from ftuner.planner.price import PANELS_OF_CHUNK, most_rows, split_rows
-from ftuner.ukernels.library import build_library
+from ftuner.planner.cpu.candidates import PANELS_OF_CHUNK, most_rows, split_rows
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import MIN_K_PART, Planner, grids
+from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = {
     (machine.name, isa.name): machine for machine in recorded_cpus() for isa in machine.isas

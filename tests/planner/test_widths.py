@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.ukernel import ROW
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.planner import Planner, planner_for
-from ftuner.planner.widths import REFERENCE_ROWS, best_width, panel_problem
-from ftuner.ukernels.library import build_library
+from ftuner.planner.cpu.panel_width import REFERENCE_ROWS, best_width, panel_problem
+from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.ukernels.cpu.library import build_library
 
 
 def planner(name: str) -> Planner:

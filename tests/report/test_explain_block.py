@@ -13,9 +13,9 @@ from tests.recorded_gpus import GPUS
 
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.explain import explain
-from ftuner.report.explain_block import BlockExplanation
-from ftuner.report.picture_block import wave_picture
+from ftuner.report.cpu.explain import explain
+from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.gpu.picture import wave_picture
 from ftuner.report.plots import save_picture
 
 

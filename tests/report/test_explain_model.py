@@ -11,14 +11,14 @@ from rich.console import Console
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
-from ftuner.cost.work import Machine
+from ftuner.cost.step import Machine
 from ftuner.graph.builder import Builder
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.model import explain_model, model_table, work_table
-from ftuner.runtime.footprint import Memory
+from ftuner.runtime.memory_use import Memory
 
 WEIGHT = np.ones((8, 6), np.float32)
 

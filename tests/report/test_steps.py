@@ -7,7 +7,7 @@ import pytest
 from tests.graph.graphs import B, Maker, S, graph_of, layer
 
 from ftuner.core.dtype import INT64
-from ftuner.cost.work import Machine
+from ftuner.cost.step import Machine
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised

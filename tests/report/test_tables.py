@@ -14,7 +14,7 @@ from ftuner.hardware.recorded import from_document, load_recorded, recorded_name
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
 from ftuner.report.units import capacity, count, duration, rate
-from ftuner.ukernels.library import build_library
+from ftuner.ukernels.cpu.library import build_library
 
 
 def _text(table: object) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import DTYPES
-from ftuner.core.weighting import Weighting
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]

@@ -22,10 +22,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ftuner
 from ftuner import api
-from ftuner.codegen.llvm.compile import compile_bundle
-from ftuner.codegen.llvm.jit import host_target
+from ftuner.codegen.llvm.objects.compile import compile_bundle
+from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.core import forks
-from ftuner.runtime import attending, compiling, memory, processes, session
+from ftuner.runtime import compile_processes as processes
+from ftuner.runtime import session
+from ftuner.runtime.cpu.backend import attention as attending
+from ftuner.runtime.cpu.backend import compilation as compiling
+from ftuner.runtime.cpu.backend import memory
 from ftuner.runtime.session import default_session
 
 SECONDS = 60

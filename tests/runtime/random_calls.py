@@ -18,11 +18,11 @@ from tests.reference import assert_product
 from tests.runtime.attention_cases import assert_attention
 from tests.runtime.test_dense import assert_layer
 
-from ftuner.core.weighting import Weighting
-from ftuner.runtime.attending import Attending
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.grouped import GroupedMatmul
-from ftuner.runtime.matmul import Matmul
+from ftuner.core.attention_weights import Weighting
+from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.grouped import GroupedMatmul
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 PRIMES = (5, 7, 11, 13, 17, 23, 31, 37, 61, 67, 97, 127, 131)

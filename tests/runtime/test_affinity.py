@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.reference import uniform
 
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 pytestmark = pytest.mark.skipif(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ftuner.runtime.arrays import MAX_SPREAD_BYTES, Array, lying_like, readable, span_of
+from ftuner.runtime.cpu.arrays import MAX_SPREAD_BYTES, Array, lying_like, readable, span_of
 
 
 def spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

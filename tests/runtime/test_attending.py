@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.runtime.attention_cases import assert_attention, random
 
 import ftuner
-from ftuner.core.weighting import Weighting
+from ftuner.core.attention_weights import Weighting
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
-from ftuner.runtime.attending import MAX_MODELS, Attending
+from ftuner.runtime.cpu.attention import MAX_MODELS, Attending
 from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]

@@ -19,15 +19,15 @@ from tests.runtime.attention_cases import (
     threads_of,
 )
 
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.weighting import Weighting
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import (
     AttentionStep,
 )
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]

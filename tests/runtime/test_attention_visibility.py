@@ -18,16 +18,16 @@ from tests.runtime.attention_cases import (
     threads_of,
 )
 
-from ftuner.codegen.llvm.abi import Attention
+from ftuner.codegen.llvm.native.records import Attention
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
-from ftuner.core.weighting import Weighting
 from ftuner.graph.ir import Graph
-from ftuner.planner.attention import CAUSAL_BLOCKS
-from ftuner.runtime.attention import attention_record
-from ftuner.runtime.model import Model
+from ftuner.planner.cpu.attention import CAUSAL_BLOCKS
+from ftuner.runtime.cpu.attention_record import attention_record
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
-from ftuner.runtime.strided import StridedArray
+from ftuner.runtime.shapes.strides import StridedArray
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)

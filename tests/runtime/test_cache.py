@@ -20,16 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.bundle import KernelBundle, RuntimeBundle
-from ftuner.codegen.llvm.jit import host_target
-from ftuner.codegen.llvm.keys import bundle_key
+from ftuner.codegen.llvm.objects.bundle import KernelBundle, RuntimeBundle
+from ftuner.codegen.llvm.objects.jit import host_target
+from ftuner.codegen.llvm.objects.keys import bundle_key
+from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
-from ftuner.runtime.compiling import compile_missing
-from ftuner.runtime.cpu import CpuBackend
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.compilation import compile_missing
 from ftuner.runtime.session import Session, known_hardware
 
 PAYLOAD = b"some machine code" * 50

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from tests.runtime.test_cache import PAYLOAD, small_bundles
 
-from ftuner.codegen.llvm.jit import host_target
+from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.errors import CacheWarning, ConfigurationError
 from ftuner.hardware.system import isas_of, read_system
-from ftuner.runtime import private
+from ftuner.runtime import private_files as private
 from ftuner.runtime.cache import (
     MAX_BYTES_VARIABLE,
     MAX_DOCUMENT_BYTES,
@@ -28,7 +28,7 @@ from ftuner.runtime.cache import (
     Cache,
     default_cache,
 )
-from ftuner.runtime.compiling import compile_missing
+from ftuner.runtime.cpu.compilation import compile_missing
 
 pytestmark = pytest.mark.skipif(not private.HAS_OWNERS, reason="a system without owners and modes")
 OTHER_USER = 54321

@@ -13,15 +13,15 @@ import pytest
 from tests.codegen.objects import object_of
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.bundle import Bundle, KernelBundle
-from ftuner.codegen.llvm.jit import compile_object, host_target
-from ftuner.codegen.llvm.keys import bundle_key
-from ftuner.codegen.llvm.loading import LoadedObject
+from ftuner.codegen.llvm.objects.bundle import Bundle, KernelBundle
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.keys import bundle_key
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.ukernel import RegisterTile, UKernel
 from ftuner.errors import CacheWarning, CompileError, ObjectFileError
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.compiling import compile_missing, load
+from ftuner.runtime.cpu.compilation import compile_missing, load
 
 ELF = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
 TARGET = host_target(HOST_ISAS[0])
@@ -127,7 +127,9 @@ define void @{}() {{
 def test_what_was_compiled_just_now_is_no_matter_of_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftuner.codegen.llvm.compile.compile_bundle", lambda *_: b"no object")
+    monkeypatch.setattr(
+        "ftuner.codegen.llvm.objects.compile.compile_bundle", lambda *_: b"no object"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ObjectFileError):
@@ -138,7 +140,7 @@ def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(*_: object) -> bytes:
         raise RuntimeError("LLVM ERROR: out of registers")
 
-    monkeypatch.setattr("ftuner.codegen.llvm.compile.compile_bundle", fail)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.compile.compile_bundle", fail)
     with pytest.raises(CompileError, match=r"cannot compile gemm_\S+: RuntimeError: LLVM ERROR"):
         loaded(Cache(tmp_path))
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from ftuner.errors import (
     OperandError,
     ShapeError,
 )
-from ftuner.runtime.dense import Activation, Dense, layer_epilogue
+from ftuner.runtime.cpu.dense import Activation, Dense, layer_epilogue
 from ftuner.runtime.session import Session
 
 DTYPES = ("float32", "float64")

@@ -11,8 +11,8 @@ from tests.graph.graphs import B, Maker, S
 from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.footprint import Memory, together
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.session import Session
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ftuner.core.cached_attribute import kept
 from ftuner.core.forks import (
     Lock,
     fork_safe_lock,
@@ -21,7 +22,6 @@ from ftuner.core.forks import (
     undivided,
     wait_before_fork,
 )
-from ftuner.core.kept import kept
 from ftuner.runtime.cache import CACHE_VARIABLE
 
 pytest.importorskip("onnx")

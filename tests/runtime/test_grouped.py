@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import ftuner
 from ftuner.errors import DTypeError, OperandError, ShapeError
-from ftuner.runtime.arrays import Array
-from ftuner.runtime.grouped import GroupedMatmul
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.grouped import GroupedMatmul
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 SIZES = [(1, 1, 1), (5, 7, 3), (0, 4, 5), (67, 33, 129), (3, 4, 0), (2, 0, 3), (16, 72, 40)]

@@ -7,16 +7,16 @@ import pytest
 from tests.conftest import recorded_cpus
 from tests.reference import lie, product_bound, uniform
 
+from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.ukernel import ROW
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.planner import planner_for
-from ftuner.planner.widths import best_width
-from ftuner.runtime.encode import Strides
-from ftuner.runtime.panels import Panels, pack_int8
-from ftuner.runtime.products import Products
+from ftuner.planner.cpu.panel_width import best_width
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.packed_weights import Panels, pack_int8
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import Operands, build_library
+from ftuner.ukernels.cpu.library import Operands, build_library
 
 ROWS = (*range(1, 20), 31, 64, 100, 257)
 COLUMNS = (1, 7, 16, 17, 31, 33, 64, 80, 81, 159, 333)

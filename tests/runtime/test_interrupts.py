@@ -14,18 +14,18 @@ from tests.conftest import HOST_ISAS
 from tests.runtime.interrupting import Interrupter, is_free
 from tests.runtime.test_cache import small_bundles
 
-from ftuner.codegen.llvm.jit import host_target
+from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.core import forks
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.graph.builder import Builder
-from ftuner.runtime import memory
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.compiling import compile_missing, load
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.backend import memory
+from ftuner.runtime.cpu.compilation import compile_missing, load
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 # An interrupt within a finaliser is reported, and goes no further.

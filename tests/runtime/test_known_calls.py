@@ -20,11 +20,11 @@ from tests.reference import Array, assert_product, uniform
 from tests.runtime.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
 
-from ftuner.codegen.llvm.abi import Known, PoolSlot, Site
-from ftuner.codegen.llvm.known_call import CALLS_ALONE
+from ftuner.codegen.llvm.native.call_cache import CALLS_ALONE
+from ftuner.codegen.llvm.native.records import Known, PoolSlot, Site
 from ftuner.errors import AllocationError
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 

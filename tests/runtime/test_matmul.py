@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.reference import LAYOUTS, assert_product, lie, uniform
 
 from ftuner.errors import DTypeError, OperandError, ShapeError
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 DTYPES = ("float32", "float64")
@@ -362,8 +362,8 @@ GUARDED = """
 import ctypes, mmap
 import numpy as np
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
 PAGE = mmap.PAGESIZE

@@ -14,8 +14,14 @@ import numpy as np
 import pytest
 
 from ftuner.errors import AllocationError
-from ftuner.runtime import memory
-from ftuner.runtime.memory import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, Arena, long_lived
+from ftuner.runtime.cpu.backend import memory
+from ftuner.runtime.cpu.memory import (
+    ALIGNMENT_BYTES,
+    BLOCK_BYTES,
+    HUGE_PAGE_BYTES,
+    Arena,
+    long_lived,
+)
 
 
 def ends(pieces: list[np.ndarray]) -> list[tuple[int, int]]:

@@ -33,9 +33,9 @@ from ftuner.core.dtype import BOOL, FLOAT64, INT32, INT64, TENSOR_DTYPES
 from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model, TensorSpec
-from ftuner.runtime.program import CompiledProduct
-from ftuner.runtime.run_states import MAX_PROGRAM_BYTES
+from ftuner.runtime.cpu.model import Model, TensorSpec
+from ftuner.runtime.cpu.program import CompiledProduct
+from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES
 from ftuner.runtime.session import Session
 
 Array = npt.NDArray[Any]
@@ -194,7 +194,7 @@ def test_lengths_in_turn_are_bound_once(
 def test_programs_are_bounded_and_kept_by_use(
     widest: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftuner.runtime.run_states.MAX_PROGRAM_BYTES", 64 << 10)
+    monkeypatch.setattr("ftuner.runtime.cpu.run_states.MAX_PROGRAM_BYTES", 64 << 10)
     model = Model(small(), widest)
     bound = bindings(model, monkeypatch)
     x = np.ones((1, 400), np.float32)

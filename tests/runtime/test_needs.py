@@ -26,12 +26,12 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.planner import planner_for
-from ftuner.runtime.model import Model
-from ftuner.runtime.needs import by_library, need_of
-from ftuner.runtime.operands import step_problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.operands import step_problem
+from ftuner.runtime.cpu.required_families import by_library, need_of
 from ftuner.runtime.session import Session
-from ftuner.ukernels.library import build_library, families_of_calls
+from ftuner.ukernels.cpu.library import build_library, families_of_calls
 
 
 def layers(*columns: int) -> Graph:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from tests.runtime.test_cache import HOST_ISAS, small_bundles
 
-from ftuner.codegen.llvm.compile import compile_bundle
-from ftuner.codegen.llvm.jit import host_target
-from ftuner.codegen.llvm.keys import COMPILER_MODULE
+from ftuner.codegen.llvm.objects.compile import compile_bundle
+from ftuner.codegen.llvm.objects.jit import host_target
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE
 from ftuner.errors import CompileError
-from ftuner.runtime import processes
-from ftuner.runtime.processes import Request, answers
+from ftuner.runtime import compile_processes as processes
+from ftuner.runtime.compile_processes import Request, answers
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = "tests.runtime.answering"
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_all_of_them(environment: dict[str, str], tmp_path: Path) ->
     script = f"""
 import signal, sys, threading
 from contextlib import closing
-from ftuner.runtime.processes import Request, answers
+from ftuner.runtime.compile_processes import Request, answers
 # A shell has its background jobs ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 wanted = [Request("it", ("waits", {str(mark)!r}))] * 4

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 
+from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32, DType
 from ftuner.core.expr import Expr, evaluate
-from ftuner.core.ukernel import ROW
-from ftuner.planner.plan import Choice, Problem
-from ftuner.runtime.arrays import Array
-from ftuner.runtime.cpu import CompiledLibrary, CpuBackend
-from ftuner.runtime.dense import Dense, layer_epilogue
-from ftuner.runtime.encode import Strides
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.products import Products, words
+from ftuner.planner.cpu.plan import Choice, Problem
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
+from ftuner.runtime.cpu.dense import Dense, layer_epilogue
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import Products, words
+from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.session import Session
-from ftuner.runtime.workspaces import Workspaces
 
 
 def problem_of(a: Array, b: Array, workers: int) -> Problem:
@@ -222,7 +222,7 @@ def test_blocks_are_used(cramped: _CrampedSession) -> None:
 
 def test_plans_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of plans stay bounded, and a forgotten plan is made again."""
-    monkeypatch.setattr("ftuner.runtime.products.MAX_PLANS", 8)
+    monkeypatch.setattr("ftuner.runtime.cpu.products.MAX_PLANS", 8)
     real = session.products(FLOAT32)
     products = Products(real.backend, real.compiled)
 

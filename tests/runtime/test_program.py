@@ -14,12 +14,12 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
-from ftuner.planner.plan import Plan
-from ftuner.runtime.encode import Encoded, Strides
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.model import Model
-from ftuner.runtime.products import Products
-from ftuner.runtime.program import stages
+from ftuner.planner.cpu.plan import Plan
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.plan_records import Encoded, Strides
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.program import stages
 from ftuner.runtime.session import Session
 
 

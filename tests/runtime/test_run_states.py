@@ -13,10 +13,10 @@ import pytest
 from tests.graph.graphs import assert_close, inputs_of, layer, reference
 
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.compiled import CompiledGraph
-from ftuner.runtime.model import Model
-from ftuner.runtime.program import BoundProgram
-from ftuner.runtime.run_states import MAX_PROGRAM_BYTES, RunStates
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.program import BoundProgram
+from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES, RunStates
 from ftuner.runtime.session import Session
 
 LAYER = optimised(layer())
@@ -104,7 +104,7 @@ def test_many_callers_of_few_states() -> None:
 
 def test_a_lost_state_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt between two lines loses what was just taken."""
-    monkeypatch.setattr("ftuner.runtime.run_states.LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr("ftuner.runtime.cpu.run_states.LOOK_AGAIN_S", 0.01)
     states = RunStates(1)
     for _ in range(3):
         states.take()

@@ -23,16 +23,16 @@ from tests.reference import LAYOUTS, Array, lie, uniform
 from tests.runtime.holding import held_elsewhere
 from tests.runtime.test_products import problem_of, strides_of
 
-from ftuner.codegen.llvm.abi import PoolSlot
+from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.planner.plan import Problem
-from ftuner.runtime.attending import Attending
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.encode import Strides
-from ftuner.runtime.grouped import GroupedMatmul
-from ftuner.runtime.matmul import Matmul
-from ftuner.runtime.model import Model
+from ftuner.planner.cpu.plan import Problem
+from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.grouped import GroupedMatmul
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.session import Session
 
 SHAPES = (

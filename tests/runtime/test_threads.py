@@ -17,10 +17,10 @@ from tests.runtime.holding import held_elsewhere
 
 import ftuner
 from ftuner.errors import ConfigurationError
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.matmul import Matmul
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.threads import MAX_THREADS, checked_threads, usable_threads
 from ftuner.runtime.session import Session
-from ftuner.runtime.threads import MAX_THREADS, checked_threads, usable_threads
 
 SHAPES = [(64, 96, 128), (7, 200, 33), (130, 65, 70), (1, 500, 300)]
 

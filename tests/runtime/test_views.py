@@ -8,7 +8,7 @@ from tests.graph.view_graphs import OPERATORS, view_graph
 
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 

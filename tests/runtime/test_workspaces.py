@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.reference import assert_product, uniform
 
-from ftuner.codegen.llvm.abi import FreeWorkspaces
-from ftuner.runtime import workspaces as module
-from ftuner.runtime.dense import Dense
-from ftuner.runtime.matmul import Matmul
+from ftuner.codegen.llvm.native.records import FreeWorkspaces
+from ftuner.runtime.cpu.backend import scratch as module
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.session import Session
-from ftuner.runtime.workspaces import Workspaces
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
-from ftuner.cost.blocks import MULTIPLIES, supports
+from ftuner.cost.gpu.tile import MULTIPLIES, supports
 from ftuner.errors import DTypeError, HardwareError
-from ftuner.ukernels.blocks import build_block_library
+from ftuner.ukernels.gpu.library import build_block_library
 
 CASES = [(name, d, m) for name in GPUS for d, known in MULTIPLIES.items() for m in known]
 

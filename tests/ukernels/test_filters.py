@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from tests.conftest import recorded_cpus
 
+from ftuner.core.cpu.tile import COLUMN, PACKED, ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.ukernel import COLUMN, PACKED, ROW
-from ftuner.cost.estimate import step_cycles
+from ftuner.cost.cpu.product import step_cycles
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.dense import layer_epilogue
-from ftuner.ukernels.enumerate import register_tiles
-from ftuner.ukernels.filters import MAX_WIDTHS, registers_needed, run_filters
-from ftuner.ukernels.library import Library, build_library, families_of_calls
+from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.ukernels.cpu.enumerate import register_tiles
+from ftuner.ukernels.cpu.filters import MAX_WIDTHS, registers_needed, run_filters
+from ftuner.ukernels.cpu.library import Library, build_library, families_of_calls
 
 
 def libraries(machine: CpuHardware) -> Iterator[Library]:

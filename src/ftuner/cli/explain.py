@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftuner.cli import explain_model
-from ftuner.cli.explain_block import show_block
+from ftuner.cli.explain_gpu import show_block
 from ftuner.cli.output import JsonOption, console, print_json
 from ftuner.cli.roofline import roofline_table
 from ftuner.cli.routing import ModelFiles
@@ -17,7 +17,7 @@ from ftuner.cli.terms import estimate_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ftuner.report.explain import Explanation
+    from ftuner.report.cpu.explain import Explanation
 
 app = typer.Typer(
     cls=ModelFiles,
@@ -54,9 +54,9 @@ def gemm(
 ) -> None:
     """Explain the product of (m, k) by a packed (k, n), without running it."""
     from ftuner.hardware.recorded import load_recorded
-    from ftuner.report.explain import Explanation
-    from ftuner.report.explain import explain as explain_on
-    from ftuner.report.picture import patch_picture
+    from ftuner.report.cpu.explain import Explanation
+    from ftuner.report.cpu.explain import explain as explain_on
+    from ftuner.report.cpu.picture import patch_picture
 
     if hardware is not None:
         machine = load_recorded(hardware)

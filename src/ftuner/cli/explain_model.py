@@ -78,7 +78,7 @@ def _explained(
     path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None
 ) -> tuple[ModelExplanation, Measured | None]:
     """Without inputs, what the file alone tells: nothing is compiled."""
-    from ftuner.cost.work import Machine
+    from ftuner.cost.step import Machine
     from ftuner.graph.evaluate import bind
     from ftuner.graph.lowering import lower
     from ftuner.graph.passes.pipeline import optimised

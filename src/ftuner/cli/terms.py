@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ftuner.cost.block_estimate import BlockEstimate
-    from ftuner.cost.estimate import Estimate
+    from ftuner.cost.cpu.product import Estimate
+    from ftuner.cost.gpu.product import BlockEstimate
 
 
 def estimate_table(estimate: Estimate | BlockEstimate) -> Table:

@@ -28,7 +28,7 @@ def tune(
     from ftuner.errors import DTypeError
     from ftuner.report.funnel import funnel_document, funnel_table
     from ftuner.report.units import count, duration
-    from ftuner.runtime.dense import layer_epilogue
+    from ftuner.runtime.cpu.dense import layer_epilogue
     from ftuner.runtime.devices import CPU, backend_of
     from ftuner.runtime.session import ISA_VARIABLE, default_session
 

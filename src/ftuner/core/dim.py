@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Union
 
-from ftuner.core.kept import kept
+from ftuner.core.cached_attribute import kept
 from ftuner.errors import ShapeError
 
 Dim = Union[int, "Symbolic"]

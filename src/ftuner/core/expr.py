@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core import activations
+from ftuner.core import references as activations
 from ftuner.errors import ExpressionError
 
 Array = npt.NDArray[Any]

@@ -6,8 +6,8 @@ does, or name an element by an index that was never given. Such loads and checks
 
 from __future__ import annotations
 
-from ftuner.core.affine import Kernel
-from ftuner.core.definition import ABSENT
+from ftuner.core.access import Kernel
+from ftuner.core.index_expr import ABSENT
 
 Guard = frozenset[tuple[int, bool]]
 """Conditions, and whether each must hold or not."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ftuner.core.definition import Operand
 from ftuner.core.dim import Dim, Shape, minimum, product, row_major_strides
 from ftuner.core.dtype import DType
+from ftuner.core.index_expr import Operand
 from ftuner.graph.ir import Array, TensorType
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ftuner.core.expr import Binary, Constant, Expr, Operand, OperandKind, Unary, UnaryOp
-from ftuner.core.scalar import COMPOSED
+from ftuner.core.functions import COMPOSED
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.definition import Body, Index, Nest, Step, Store, Writer
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
-from ftuner.core.weighting import Weighting
+from ftuner.core.index_expr import Body, Index, Nest, Step, Store, Writer
 from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import TensorType, Value

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ftuner.core.definition import Body, Nest, Stage, Store
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import Dim, product, row_major_strides
 from ftuner.core.dtype import INT8, DType
 from ftuner.core.expr import ACCUMULATOR, OperandKind, flatten
-from ftuner.core.ukernel import MAX_OPERANDS
-from ftuner.core.weighting import Weighting
+from ftuner.core.index_expr import Body, Nest, Stage, Store
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import (
     Buffer,

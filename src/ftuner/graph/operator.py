@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ftuner.core.definition import Body, Index, Nest, Stage, Store, Writer
-from ftuner.core.definition import Operand as NestOperand
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
+from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
+from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Array, TensorType

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.affine import kernel_of
-from ftuner.core.definition import Operand
+from ftuner.core.access import kernel_of
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import product
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.schedule import operand_numbers
+from ftuner.core.index_expr import Operand
 from ftuner.graph.buffers import Buffer, View, as_rows, reshaped_strides, row_major
 from ftuner.graph.forms import Form, Lazy, PendingAttention, PendingProduct, identity, stored_as
 from ftuner.graph.ir import Graph, TensorType, Value, consumers

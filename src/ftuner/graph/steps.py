@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftuner.core.affine import Kernel
+from ftuner.core.access import Kernel
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Dim
 from ftuner.core.expr import Expr
-from ftuner.core.weighting import Weighting
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 

@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from ftuner.report.units import count
-from ftuner.ukernels.block_filters import BlockFunnel
-from ftuner.ukernels.blocks import BlockLibrary
-from ftuner.ukernels.filters import Funnel
-from ftuner.ukernels.library import Library
+from ftuner.ukernels.cpu.filters import Funnel
+from ftuner.ukernels.cpu.library import Library
+from ftuner.ukernels.gpu.filters import BlockFunnel
+from ftuner.ukernels.gpu.library import BlockLibrary
 
 
 def funnel_table(library: Library | BlockLibrary) -> Table:

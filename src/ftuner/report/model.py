@@ -15,13 +15,13 @@ from rich.table import Table
 from ftuner.core.dim import Dim, Shape, symbols_of
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.cost.work import Machine
+from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep
 from ftuner.report.roofline import Roofline, roofline_of
 from ftuner.report.steps import StepReport, report_of
 from ftuner.report.units import capacity, duration, rate
-from ftuner.runtime.footprint import Memory
+from ftuner.runtime.memory_use import Memory
 
 KINDS = {NestStep: "nest", ProductStep: "product", AttentionStep: "attention", TopKStep: "top-k"}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.errors import ConfigurationError
-from ftuner.report.explain import Explanation
-from ftuner.report.explain_block import BlockExplanation
-from ftuner.report.picture import COLOURS, ukernels_by_area, workers_label
+from ftuner.report.cpu.explain import Explanation
+from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
+from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.units import duration, rate
 
 SUFFIXES = (".svg", ".png")

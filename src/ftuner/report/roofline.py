@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ftuner.core.dtype import DType
-from ftuner.cost.work import Machine, level_of
+from ftuner.cost.step import Machine, level_of
 
 COMPUTE = "compute"
 """What bounds work that the multiply-add units hold up, and no memory level."""

@@ -8,25 +8,25 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.evaluation import evaluate
-from ftuner.cost.elementary import expression_cycles, expression_operations
-from ftuner.cost.nest import NestCost, Operand
-from ftuner.cost.top_k import TopKProblem, top_k_work
-from ftuner.cost.work import Machine, Stream, Work, estimate_of
+from ftuner.cost.cpu.nest import NestCost, Operand
+from ftuner.cost.cpu.top_k import TopKProblem, top_k_work
+from ftuner.cost.functions import expression_cycles, expression_operations
+from ftuner.cost.step import Machine, Stream, Work, estimate_of
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, Step, TopKStep
-from ftuner.planner.attention import (
+from ftuner.planner.cpu.attention import (
     AttentionLayout,
     attention_blocks,
     attention_estimate,
 )
-from ftuner.planner.plan import Plan
-from ftuner.planner.planner import planner_for
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.planner import planner_for
 from ftuner.report.units import count
-from ftuner.runtime.attention import arranged
-from ftuner.runtime.needs import need_of
-from ftuner.runtime.operands import step_problem
-from ftuner.runtime.strided import StridedArray
-from ftuner.ukernels.library import build_library
+from ftuner.runtime.cpu.attention_record import arranged
+from ftuner.runtime.cpu.operands import step_problem
+from ftuner.runtime.cpu.required_families import need_of
+from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.ukernels.cpu.library import build_library
 
 Extents = Mapping[str, int]
 SOFTMAX_OPERATIONS = 5

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware, GpuHardware
-from ftuner.ukernels.blocks import BlockLibrary
-from ftuner.ukernels.library import Library
+from ftuner.ukernels.cpu.library import Library
+from ftuner.ukernels.gpu.library import BlockLibrary
 
 Progress = Callable[[str, int, int], None]
 """Told of long work: what is done, how much of it, of how much."""

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import platformdirs
 
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
-from ftuner.runtime.private import (
+from ftuner.runtime.private_files import (
     DistrustError,
     NotAFileError,
     expect_private,

@@ -21,7 +21,7 @@ def backend_of(device: str) -> Backend:
     """
     if _is_cpu(device):
         return default_session().backend
-    gpu = gpu_module("ftuner.runtime.gpu.session")
+    gpu = gpu_module("ftuner.runtime.gpu.backend")
     found: Backend = gpu.session_of(gpu.device_named(device))
     return found
 
@@ -41,6 +41,6 @@ def hardware_on(device: str, again: bool = False) -> CpuHardware | GpuHardware:
     session = default_session()
     if _is_cpu(device):
         return known_hardware(session.cache, again) if again else session.hardware
-    gpu = gpu_module("ftuner.runtime.gpu.session")
+    gpu = gpu_module("ftuner.runtime.gpu.backend")
     found: GpuHardware = gpu.known_gpu(gpu.device_named(device), session.cache, again)
     return found

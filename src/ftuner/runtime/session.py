@@ -14,15 +14,15 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.forks import fork_safe_lock, import_undivided
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.isas import VECTOR_ISAS, VectorIsa
+from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 from ftuner.runtime.cache import HARDWARE, Cache, default_cache
-from ftuner.runtime.cpu import CpuBackend
-from ftuner.runtime.products import Products
-from ftuner.runtime.threads import usable_threads
-from ftuner.ukernels.library import Family
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.threads import usable_threads
+from ftuner.ukernels.cpu.library import Family
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 2
@@ -153,7 +153,7 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
 def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe with as many threads as this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
-    probing = import_undivided("ftuner.runtime.probe")
+    probing = import_undivided("ftuner.runtime.cpu.probe")
     found = probing.probe(facts, facts.cores, SYNCHRONISE_S)
     assert isinstance(found, CpuHardware)
     return found

@@ -14,16 +14,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import load
-from ftuner.core.block_attention import (
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
+from ftuner.core.gpu.attention import (
     AttentionCall,
     AttentionForm,
     AttentionKernel,
     AttentionMask,
     AttentionTile,
 )
-from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
-from ftuner.core.weighting import Weighting
-from ftuner.planner.block_attention import BlockAttentionPlan, BlockAttentionProblem
+from ftuner.planner.gpu.attention_plan import BlockAttentionPlan, BlockAttentionProblem
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
 PLAIN = Weighting()

@@ -10,16 +10,16 @@ import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.codegen.triton.gemm_arguments import (
+from ftuner.codegen.triton.product import gemm_source
+from ftuner.codegen.triton.product_arguments import (
     gemm_arguments,
     operand_argument,
     stored_block,
     workspace_elements,
 )
 from ftuner.codegen.triton.source import load
-from ftuner.core.block import BlockKernel
 from ftuner.core.expr import operands
+from ftuner.core.gpu.tile import BlockKernel
 
 TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

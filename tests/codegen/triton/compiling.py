@@ -9,7 +9,7 @@ from contextlib import closing
 
 from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import Compiled, Target
-from ftuner.runtime.processes import Request, answers
+from ftuner.runtime.compile_processes import Request, answers
 
 PROCESSES = 2
 

@@ -11,14 +11,14 @@ from tests.codegen.nest_running import Array, Bindings, Case
 
 from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load
-from ftuner.core.affine import Kernel
-from ftuner.core.block_schedule import (
+from ftuner.core.access import Kernel
+from ftuner.core.evaluation import evaluate
+from ftuner.core.gpu.schedule import (
     BlockSchedule,
     best_schedule,
     block_schedules,
     reduced_elements,
 )
-from ftuner.core.evaluation import evaluate
 
 PROGRAMS = 3
 """Fewer than there are tiles, mostly, so that programs do several."""

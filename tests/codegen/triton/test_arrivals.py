@@ -8,15 +8,15 @@ from functools import cache
 import pytest
 
 from ftuner.codegen.triton.attention import attention_source
-from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import TARGETS
-from ftuner.core.block import BlockKernel, BlockTile
-from ftuner.core.block_attention import AttentionForm
 from ftuner.core.dtype import BFLOAT16, FLOAT32
+from ftuner.core.gpu.attention import AttentionForm
+from ftuner.core.gpu.tile import BlockKernel, BlockTile
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.block_attention_planner import attention_planner
+from ftuner.planner.gpu.attention import attention_planner
 
 pytest.importorskip("triton")
 

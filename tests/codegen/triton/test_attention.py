@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.block_attention import (
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
+from ftuner.core.gpu.attention import (
     AttentionMask,
     AttentionTile,
 )
-from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
-from ftuner.core.weighting import Weighting
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftuner.codegen.triton.attention import SEARCH, attention_source
-from ftuner.core.block_attention import (
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
+from ftuner.core.gpu.attention import (
     AttentionCall,
     AttentionForm,
     AttentionKernel,
     AttentionMask,
     AttentionTile,
 )
-from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
-from ftuner.core.weighting import Weighting
-from ftuner.planner.block_attention import BlockAttentionProblem
+from ftuner.planner.gpu.attention_plan import BlockAttentionProblem
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.block import BlockKernel, BlockTile, Loads, Order
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
+from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Order
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

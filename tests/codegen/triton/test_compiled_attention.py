@@ -10,9 +10,9 @@ import pytest
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
-from ftuner.core.block_attention import AttentionForm, AttentionKernel, AttentionMask
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32, INT32
-from ftuner.cost.block_attention import (
+from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionMask
+from ftuner.cost.gpu.attention_tile import (
     instruction_of,
     registers_per_thread,
     resident_tiles,
@@ -20,7 +20,7 @@ from ftuner.cost.block_attention import (
 )
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.block_attention_planner import attention_planner
+from ftuner.planner.gpu.attention import attention_planner
 
 pytest.importorskip("triton")
 

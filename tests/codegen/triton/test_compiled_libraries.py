@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ftuner.codegen.triton.gemm import gemm_source
+from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.resources import disagreements
 from ftuner.codegen.triton.targets import TARGETS
-from ftuner.core.block import Multiply
 from ftuner.core.dtype import BFLOAT16, FLOAT32
+from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.ukernels.blocks import build_block_library
+from ftuner.ukernels.gpu.library import build_block_library
 
 pytest.importorskip("triton")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.codegen.exact import EXACT, gated
 
-from ftuner.codegen.triton.elementary import FUNCTIONS, call, prelude
 from ftuner.codegen.triton.source import HEADER, Source, load
+from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

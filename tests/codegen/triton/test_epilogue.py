@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ftuner.codegen.triton.epilogue import epilogue_prelude, render_epilogue
+from ftuner.codegen.triton.expressions import epilogue_prelude, render_epilogue
 from ftuner.codegen.triton.source import HEADER, Source, load
 from ftuner.core.expr import (
     ACCUMULATOR,

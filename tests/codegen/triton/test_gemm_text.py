@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.codegen.triton.gemm_arguments import gemm_arguments, workspace_elements
-from ftuner.core.block import BlockKernel, BlockTile
+from ftuner.codegen.triton.product import gemm_source
+from ftuner.codegen.triton.product_arguments import gemm_arguments, workspace_elements
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
+from ftuner.core.gpu.tile import BlockKernel, BlockTile
 
 TALL, LOW = BlockTile(32, 32, 16, 4, 3), BlockTile(16, 32, 16, 4, 3)
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.codegen.triton.grouped import (
+from ftuner.codegen.triton.grouped_product import (
     ARGUMENTS,
     BEHIND_ALL,
     COLUMNS,
@@ -18,8 +18,8 @@ from ftuner.codegen.triton.grouped import (
     grouped_source,
 )
 from ftuner.codegen.triton.source import load
-from ftuner.core.block import BlockKernel, BlockTile, Order
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
+from ftuner.core.gpu.tile import BlockKernel, BlockTile, Order
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -28,11 +28,11 @@ from tests.codegen.nest_running import (
 )
 from tests.guarded import Guard
 
-from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.block_schedule import BlockSchedule, block_schedules
-from ftuner.core.definition import Nest, Operand, Stage, Store, Writer
+from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dtype import BOOL
 from ftuner.core.evaluation import evaluate
+from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.index_expr import Nest, Operand, Stage, Store, Writer
 from ftuner.errors import UnsupportedKernelError
 
 torch = pytest.importorskip("torch")

@@ -11,11 +11,11 @@ import pytest
 from tests.codegen.nest_cases import CASES
 from tests.core.test_affine import nest_of
 
-from ftuner.core.affine import Kernel, kernel_of
-from ftuner.core.block_schedule import BlockSchedule, block_schedules
+from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
-from ftuner.core.scalar import FLOATS, SCALAR_FUNCTIONS
+from ftuner.core.functions import FLOATS, SCALAR_FUNCTIONS
+from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 

@@ -14,10 +14,10 @@ from tests.codegen.nest_running import (
 )
 from tests.guarded import Guard
 
-from ftuner.core.affine import kernel_of
-from ftuner.core.definition import Nest, Operand, Store, Writer
+from ftuner.core.access import kernel_of
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64
+from ftuner.core.index_expr import Nest, Operand, Store, Writer
 from ftuner.graph.operators import OPERATORS
 
 torch = pytest.importorskip("torch")

@@ -23,10 +23,10 @@ from tests.codegen.nest_running import (
 from tests.guarded import Guard, guarded
 from tests.wild_products import assert_product, wild_matrix
 
-from ftuner.core.affine import Kernel
-from ftuner.core.block_schedule import BlockSchedule, block_schedules
+from ftuner.core.access import Kernel
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
+from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
 from ftuner.graph.operators import OPERATORS
 
 torch = pytest.importorskip("torch")

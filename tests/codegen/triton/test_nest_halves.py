@@ -17,10 +17,10 @@ from tests.codegen.nest_running import (
     values,
 )
 
-from ftuner.core.affine import kernel_of
-from ftuner.core.definition import Nest, Operand, Store, Writer
+from ftuner.core.access import kernel_of
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, GPU_DTYPES, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
+from ftuner.core.index_expr import Nest, Operand, Store, Writer
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.test_affine import applications, layouts, nest_of
 
-from ftuner.core.affine import kernel_of
-from ftuner.core.definition import Nest, Operand
+from ftuner.core.access import kernel_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, INT8, INT64
-from ftuner.core.scalar import SCALAR_FUNCTIONS, neutral
+from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
+from ftuner.core.index_expr import Nest, Operand
 from ftuner.graph.ir import TensorType
 
 torch = pytest.importorskip("torch")

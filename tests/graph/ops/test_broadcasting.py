@@ -15,7 +15,7 @@ from tests.guarded import guarded, guarding
 from ftuner.errors import ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 
 Array = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ from ftuner.errors import ShapeError
 from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 MODES = ("constant", "edge", "reflect", "wrap")

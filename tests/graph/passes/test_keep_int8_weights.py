@@ -13,7 +13,7 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.compiled import CompiledGraph
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.session import Session
 
 K, N = 128, 160

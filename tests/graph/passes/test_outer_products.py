@@ -22,9 +22,9 @@ from tests.graph.graphs import (
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.outer import write_outer_products
+from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 

@@ -27,7 +27,7 @@ from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.graph.verify import verify
-from ftuner.runtime.model import Model
+from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 P = symbol("P")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ftuner.runtime.gpu.session import GpuSession
+    from ftuner.runtime.gpu.backend import GpuSession
 
 os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore_glob = [] if find_spec("torch") and find_spec("triton") else ["test_*.py"]

@@ -7,7 +7,7 @@ from tests.codegen.triton.interpreting import complete
 
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.backend import GpuSession
 
 
 def interpreted(name: str) -> GpuSession:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.attention_cases import expected_of
 
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import GPU_DTYPES
-from ftuner.core.weighting import Weighting
 from ftuner.errors import (
     ConfigurationError,
     DTypeError,
@@ -23,12 +23,12 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedKernelError,
 )
-from ftuner.planner.block_attention import BlockAttentionPlan
-from ftuner.runtime.gpu import attention as attentions_room
-from ftuner.runtime.gpu.attending import GpuAttending, attention
-from ftuner.runtime.gpu.attention import MAX_CALLS, MAX_UPLOADS
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
+from ftuner.planner.gpu.attention_plan import BlockAttentionPlan
+from ftuner.runtime.gpu import attention_launches as attentions_room
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.attention import GpuAttending, attention
+from ftuner.runtime.gpu.attention_launches import MAX_CALLS, MAX_UPLOADS
+from ftuner.runtime.gpu.backend import GpuSession
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""

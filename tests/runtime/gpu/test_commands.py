@@ -15,7 +15,7 @@ from tests.cli.invoking import document, run
 from tests.frontends.onnx_models import model_of
 
 from ftuner.cli.main import EXIT_NAMED_ERROR
-from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.backend import GpuSession
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 

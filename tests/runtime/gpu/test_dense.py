@@ -7,8 +7,8 @@ import torch
 from tests.runtime.gpu.test_matmul import DTYPES, random
 
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.dense import GpuDense
-from ftuner.runtime.gpu.session import GpuSession
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:

@@ -13,11 +13,11 @@ import ftuner
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
 from ftuner.runtime.gpu import grouped
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
-from ftuner.runtime.groups import matched
+from ftuner.runtime.ops.grouped_operands import matched
 
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0), (17, 130, 64),

@@ -24,8 +24,8 @@ from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.session import GpuSession
 
 Array = npt.NDArray[Any]
 HALVES = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from tests.recorded_gpus import GPUS, gpu
 
-from ftuner.core.block import MOST_COUNTED
-from ftuner.core.weighting import Weighting
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.errors import ShapeError
-from ftuner.runtime.attention_operands import Requests
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import Tensor
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.ops.attention_operands import Requests
 
 OVERFLOWING = 2**31
 

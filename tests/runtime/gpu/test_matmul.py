@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.matmul import Matmul
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor
 
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 

@@ -30,8 +30,8 @@ from ftuner.errors import (
 )
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.session import GpuSession
 
 WIDTH = 24
 

@@ -21,9 +21,9 @@ from ftuner.core.dtype import BFLOAT16
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES
 
 H200 = interpreted("h200")
 

@@ -12,13 +12,13 @@ from tests.graph.graphs import Maker, S, assert_close, reference
 from ftuner.core.dtype import INT64
 from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
-from ftuner.runtime.gpu import graph as graphs
-from ftuner.runtime.gpu.graph import GpuGraph
+from ftuner.runtime.gpu import executable as graphs
+from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
+from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.executable import GpuGraph
 from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.program import RECORDED_RUN, Program
-from ftuner.runtime.gpu.recording import Work
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import allows_tf32, told_tf32
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
 

@@ -14,11 +14,11 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.gpu import session as sessions
+from ftuner.runtime.gpu import backend as sessions
+from ftuner.runtime.gpu.arrays import told_tf32
+from ftuner.runtime.gpu.backend import GpuSession, known_gpu, session_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates
-from ftuner.runtime.gpu.session import GpuSession, known_gpu, session_of
-from ftuner.runtime.gpu.tensors import told_tf32
 
 
 def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from tests.graph.graphs import assert_close, inputs_of, reference
 from tests.graph.view_graphs import view_graph
 
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.session import GpuSession
 
 
 @pytest.mark.parametrize("seed", [4])

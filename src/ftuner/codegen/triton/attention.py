@@ -1,6 +1,6 @@
 """The text of an attention kernel: online softmax over blocks of keys.
 
-A program takes one tile of rows (`core.block_attention`) and keeps of each row the largest score so
+A program takes one tile of rows (`core.gpu.attention`) and keeps of each row the largest score so
 far, the sum of the powers, and the values by their powers, all in float32 (Milakov and Gimelshein,
 "Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
 2307.08691). Blocks of keys that all rows see come first, without any test; those on the edge of
@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ftuner.codegen.triton.arrivals import arrival_lines, departure_line, part_load
 from ftuner.codegen.triton.attention_arguments import attention_arguments
 from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
-from ftuner.core.block_attention import AttentionForm, AttentionKernel
+from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
+from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 
 SEARCH = 128
 """Offsets that are looked at together to find the request of a tile: one a thread of four warps."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import get_type_hints
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument
-from ftuner.core.block import ALIGNMENT_BYTES
-from ftuner.core.block_attention import AttentionCall, AttentionKernel
 from ftuner.core.dtype import FLOAT32, INT32
+from ftuner.core.gpu.attention import AttentionCall, AttentionKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 
 
 def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:

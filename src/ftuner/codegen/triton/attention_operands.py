@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ftuner.codegen.triton.attention_arguments import array_argument
-from ftuner.core.block_attention import AttentionForm
+from ftuner.core.gpu.attention import AttentionForm
 
 
 def pieces(blocks: Sequence[int]) -> Iterable[tuple[int, tuple[int, int]]]:

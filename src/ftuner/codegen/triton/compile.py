@@ -1,4 +1,4 @@
-"""Compiling sources ahead of time: in this process, or in one that `codegen.serving` runs.
+"""Compiling sources ahead of time: in this process, or in one that `codegen.compile_server` runs.
 
 No GPU is needed. A process of its own, because Triton interprets kernels instead where
 `TRITON_INTERPRET` was set when it was imported, and because a compiler that fails badly takes its

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ftuner.codegen import coefficients
-from ftuner.codegen.triton import elementary
-from ftuner.codegen.triton.scaled import ScaledFunctions, scaled_bodies
+from ftuner.codegen.triton import vector_math as elementary
+from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT32, DType
 from ftuner.core.expr import Binary, Constant, Unary, flatten
 from ftuner.core.expr import Operand as ExprOperand
-from ftuner.core.scalar import COMPOSED, neutral
+from ftuner.core.functions import COMPOSED, neutral
 
 
 def register(dtype: DType) -> DType:
@@ -89,7 +89,7 @@ class Functions:
         return "".join(texts)
 
     def apply(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
-        """The scalar function `name` of `core.scalar` of names of values of `dtype`."""
+        """The scalar function `name` of `core.functions` of names of values of `dtype`."""
         simple = _SIMPLE.get(name)
         if simple is not None:
             return simple.format(*arguments)
@@ -218,7 +218,7 @@ FLOATS = {"float32": FLOAT32, "float64": FLOAT64}
 _OF_EXPRESSIONS = {
     "neg": "negative", "abs": "absolute", "sub": "subtract", "mul": "multiply", "div": "divide",
 }  # fmt: skip
-"""Names of `core.expr` that are others in `core.scalar`."""
+"""Names of `core.expr` that are others in `core.functions`."""
 _SIMPLE: Mapping[str, str] = {
     "add": "{0} + {1}",
     "subtract": "{0} - {1}",

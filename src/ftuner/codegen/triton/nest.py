@@ -18,15 +18,15 @@ from ftuner.codegen.triton.functions import gathered
 from ftuner.codegen.triton.nest_positions import Positions
 from ftuner.codegen.triton.nest_values import Dimensions, Frame, Term, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
-from ftuner.core.affine import POSITIONAL, Kernel
-from ftuner.core.block_schedule import BlockSchedule, block_schedules
-from ftuner.core.definition import Stage
+from ftuner.core.access import POSITIONAL, Kernel
+from ftuner.core.cached_attribute import kept
+from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
-from ftuner.core.kept import kept
-from ftuner.core.scalar import neutral
-from ftuner.core.scaled import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
-from ftuner.core.schedule import checks, operand_numbers
+from ftuner.core.functions import neutral
+from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.index_expr import Stage
+from ftuner.core.scaled_product import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
 from ftuner.errors import UnsupportedKernelError
 
 VECTOR_BYTES = 16
@@ -296,7 +296,7 @@ class _Emission:
     def _scaled_product(
         self, number: int, stage: Stage, outer: Values, block: Values | None
     ) -> Term:
-        """A product of floats by mantissas and exponents: see `core.scaled`."""
+        """A product of floats by mantissas and exponents: see `core.scaled_product`."""
         frame, body = self.frame, self.frame.body
         wide = gathered(self.kernel.steps[stage.value].dtype)
         functions_ = frame.functions.scaled(wide)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import Functions
 from ftuner.codegen.triton.lines import Lines
-from ftuner.core.affine import Access, Kernel
-from ftuner.core.block_schedule import BlockSchedule
+from ftuner.core.access import Access, Kernel
+from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
+from ftuner.core.gpu.schedule import BlockSchedule
 from ftuner.core.guards import guards, inner_steps, needs
-from ftuner.core.schedule import checks, operand_numbers
 
 Dimensions = frozenset[int]
 """Of a block: those along which a value differs."""

@@ -12,7 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-from ftuner.core.block import BlockKernel
+from ftuner.core.gpu.tile import BlockKernel
 from ftuner.errors import ObjectFileError
 
 _ELF_MAGIC = b"\x7fELF\x02\x01"

@@ -17,7 +17,7 @@ import numpy as np
 
 from ftuner.errors import GraphError
 from ftuner.graph.ir import Array
-from ftuner.runtime.memory import allocated
+from ftuner.runtime.cpu.memory import allocated
 
 MAX_MODEL_BYTES = 1 << 31
 """Protocol buffers cannot be larger; weights beyond that are in files beside the model."""

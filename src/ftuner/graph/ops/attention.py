@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import BOOL
-from ftuner.core.weighting import Weighting
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Operator, Require

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Index, Nest, Writer
 from ftuner.core.dtype import INT32, INT64, DType
+from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

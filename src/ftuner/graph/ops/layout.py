@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.definition import Index, Nest, Writer
 from ftuner.core.dim import Dim, ceil_quotient, least_value, maximum, minimum, product
 from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

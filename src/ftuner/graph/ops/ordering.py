@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Nest, Stage, Store, Writer
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import INT64
+from ftuner.core.index_expr import Nest, Stage, Store, Writer
 from ftuner.errors import GraphError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Index, Nest, Writer
 from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum, shares_symbols
 from ftuner.core.dtype import BOOL, DType
-from ftuner.core.scalar import SCALAR_FUNCTIONS, neutral
+from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
+from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import TensorType

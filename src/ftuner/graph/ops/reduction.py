@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Index, Nest, Stage, Store, Writer
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import INT64
-from ftuner.core.scaled import product_of_floats
+from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
+from ftuner.core.scaled_product import product_of_floats
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
@@ -210,4 +210,4 @@ REDUCTIONS = (
 """As in NumPy, the `maximum` and `minimum` of elements among which one is NaN are NaN, and
 `arg_reduce` finds the first NaN (with `last`, the last one) whether it looks for the largest or the
 smallest. The `product` of floats overflows or underflows only where the exact product does: see
-`core.scaled`."""
+`core.scaled_product`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Index, Nest, Writer
+from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.definition import Nest, Store, Writer
+from ftuner.core.index_expr import Nest, Store, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from ftuner.core.dim import Dim, least_value
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.passes.groups import apart, reshaped, shared, taken
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
+from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
 from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
 
 NEVER_SEEN = -1e4

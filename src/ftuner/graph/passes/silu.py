@@ -9,7 +9,7 @@ from ftuner.graph.passes.gates import gated, polynomial
 from ftuner.graph.rewriting import Surroundings, constant, made, near, rewritten
 
 MIN_FACTOR, MAX_FACTOR = 2.0**-10, 2.0**10
-"""Of x in a sigmoid: those that `swish` is exact for (`core.scalar`)."""
+"""Of x in a sigmoid: those that `swish` is exact for (`core.functions`)."""
 
 
 def recognise_silu(graph: Graph) -> Graph:

@@ -1,377 +1,178 @@
-"""Attention on one GPU: from operands as they lie to launches."""
+"""`attention` of tensors on a GPU."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.attention import attention_source
-from ftuner.codegen.triton.source import Source
-from ftuner.core.block import ALIGNMENT_BYTES, MOST_COUNTED
-from ftuner.core.block_attention import (
-    MAX_EXTENT,
-    AttentionCall,
-    AttentionForm,
-    AttentionKernel,
-    Causal,
-)
-from ftuner.core.bounded import RecentlyUsed
-from ftuner.core.dtype import INT32
-from ftuner.core.weighting import Weighting
-from ftuner.cost.blocks import loads_of, multiplied_on
-from ftuner.errors import ShapeError, UnsupportedKernelError
-from ftuner.hardware.model import GpuHardware
-from ftuner.planner.block_attention import (
-    BlockAttentionPlan,
-    BlockAttentionProblem,
-    RequestLengths,
-)
-from ftuner.planner.block_attention_planner import AttentionPlanner, attention_planner
-from ftuner.runtime.attention_operands import Requests
-from ftuner.runtime.gpu.attention_layout import (
-    AttentionBatch,
-    all_aligned,
-    ascending,
-    attention_batch,
-    call_strides,
-    described_keys,
-    in_rows,
-    mask_form,
-    readable_mask,
-    whole_loads,
-)
-from ftuner.runtime.gpu.launching import Kernel, Kernels
-from ftuner.runtime.gpu.operands import moved
-from ftuner.runtime.gpu.recording import Work, is_capturing
-from ftuner.runtime.gpu.tensors import (
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import DTypeError, ShapeError
+from ftuner.runtime.cpu.arrays import on_gpu
+from ftuner.runtime.gpu.arrays import (
     Tensor,
     allows_tf32,
+    as_tensor,
     matrix_dtype,
-    multiply_of,
+    overlap,
+    same_dtype,
+    writable,
 )
-from ftuner.runtime.gpu.workspace import Counters
+from ftuner.runtime.gpu.attention_launches import MAX_CALLS, Attentions, Direct
+from ftuner.runtime.gpu.backend import session_of
+from ftuner.runtime.ops.attention_operands import (
+    Extents,
+    check_mask,
+    checked_scale,
+    extents_of,
+    requests_of,
+)
 
-MAX_CALLS = 4096
-"""Layouts of operands whose launches are kept."""
-MAX_UPLOADS = 64
-"""Offsets of requests that stay on the device: the layers of a model share them."""
-
-
-class _Seen(NamedTuple):
-    """Which keys rows see, and how they are multiplied."""
-
-    causal: Causal
-    past: int
-    requests: Requests | None
-    """Of unequal length."""
-    tf32: bool
+_SIMPLE = (type(None), bool, int, float)
+"""Types of options that are kept in recipes: they do not change."""
+_ATTENDING: dict[torch.device, GpuAttending] = {}
 
 
-class _Call(NamedTuple):
-    """What operands of one layout are attended by: launches with all arguments but tensors."""
+def attention(q: object, k: object, v: object, **options: Any) -> Tensor:
+    """As `ftuner.attention`, of tensors of which at least one is on a GPU.
 
-    kernel: Kernel
-    plan: BlockAttentionPlan
-    numbers: AttentionCall
-    described: Mapping[str, tuple[list[int], list[int], list[int]]]
-    """Extents, strides and block of each descriptor."""
-    offsets: tuple[tuple[int, ...], ...]
-
-
-class Direct(NamedTuple):
-    """What `Attentions` did, where it reads and writes tensors as they were given."""
-
-    call: _Call
-    requests: Requests | None
+    Raises:
+        HardwareError: a chip that kernels cannot run on.
+    """
+    given = next(x for x in (q, k, v) if on_gpu(x))
+    assert isinstance(given, torch.Tensor)
+    found = _ATTENDING.get(given.device)
+    if found is None:
+        found = _ATTENDING[given.device] = GpuAttending(session_of(given.device).attentions)
+    return found(q, k, v, **options)
 
 
-class _Prepared(NamedTuple):
-    """Of one form: who plans, and all kernels that a plan may choose."""
+class _Recipe(NamedTuple):
+    """What a call with tensors that lie alike does, so that the next one need not think again."""
 
-    planner: AttentionPlanner
-    kernels: Mapping[AttentionKernel, Kernel]
+    shape: tuple[int, ...]
+    direct: Direct
 
 
-class Attentions:
-    """Attention on one GPU; safe to use from several threads, each on its own stream."""
+class GpuAttending:
+    """Attention on one GPU, with recipes for arguments like some before. Safe to use from several
+    threads."""
 
-    def __init__(
-        self, device: torch.device, kernels: Kernels, counters: Counters, hardware: GpuHardware
-    ) -> None:
-        self.device = device
-        self._kernels = kernels
-        self._counters = counters
-        self._hardware = hardware
-        self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
-        self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
-        self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
-            MAX_UPLOADS
-        )
+    def __init__(self, attentions: Attentions) -> None:
+        self._attentions = attentions
+        self._recipes: RecentlyUsed[tuple[object, ...], _Recipe] = RecentlyUsed(MAX_CALLS)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None, tf32: bool | None = None,
-    ) -> Direct | None:  # fmt: skip
-        """`out = weighting(q @ k, mask) @ v`, on the current stream; the result is not empty.
+    def __call__(
+        self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
+        scale: float | None = None, q_offsets: object | None = None,
+        k_offsets: object | None = None, out: object | None = None,
+    ) -> Tensor:  # fmt: skip
+        """As `ftuner.attention`, of tensors on the device of the kernels."""
+        key = None
+        if out is None:
+            given = (q, k, v) if mask is None else (q, k, v, mask)
+            key = self._key(given, (causal, scale, q_offsets, k_offsets))
+            recipe = None if key is None else self._recipes.get(key)
+            if recipe is not None:
+                assert isinstance(q, torch.Tensor)
+                result = torch.empty(recipe.shape, dtype=q.dtype, device=q.device)
+                arrays: Any = (q, k, v, result) if mask is None else (q, k, v, result, mask)
+                self._attentions.again(recipe.direct, arrays)
+                return result
+        device = self._attentions.device
+        tensors = as_tensor(q, "q", device), as_tensor(k, "k", device), as_tensor(v, "v", device)
+        for x, name in zip(tensors, "qkv", strict=True):
+            matrix_dtype(x, name)
+            same_dtype(tensors[0], x, name)
+        extents = extents_of(*(x.shape for x in tensors))
+        number = checked_scale(scale, extents.depth, FLOAT32)
+        shown = None
+        if mask is not None:
+            shown = as_tensor(mask, "mask", device)
+            if shown.dtype != torch.bool:
+                same_dtype(tensors[0], shown, "mask")
+            check_mask(shown.shape, extents)
+        requests = None
+        if q_offsets is not None or k_offsets is not None:
+            requests = requests_of(q_offsets, k_offsets, shown is not None, extents)
+        result = _result(out, extents, tensors[0])
+        if 0 in extents.result:
+            return result
+        read = [*tensors, *([shown] if shown is not None else [])]
+        target = result
+        if out is not None and any(overlap(result, x) for x in read):
+            target = torch.empty(result.shape, dtype=result.dtype, device=device)
+        weighting = Weighting(number, safe=True)
+        operands = _grouped(tensors, target, extents)
+        if requests is not None:
+            direct = self._attentions.run_requests(*operands, requests, weighting, causal)
+        else:
+            past = extents.keys - extents.rows if causal else None
+            if shown is not None:
+                shown = _apart(shown.expand(extents.scores), extents)
+            direct = self._attentions.run(*operands, shown, weighting, past)
+        if target is not result:
+            result.copy_(target)
+        elif key is not None and direct is not None:
+            self._recipes.add(key, _Recipe(extents.result, direct))
+        return result
 
-        Args:
-            q, k, v, out: `(..., rows, depth)`, `(..., depth, keys)`, `(..., keys, columns)` and
-                `(..., rows, columns)`, with the same batch axes.
-            mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
-            past: the value of `weighting.causal`.
-            tf32: whether float32 may be multiplied as tf32; by default as torch says.
-
-        Returns:
-            What `again` takes for tensors that lie alike, unless some of these were copied.
-
-        Raises:
-            ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
-                tiles, or parts of these.
-        """
-        causal: Causal = "none" if past is None else "first"
-        tf32 = allows_tf32() if tf32 is None else tf32
-        return self._cut(q, k.mT, v, out, mask, weighting, _Seen(causal, past or 0, None, tf32))
-
-    def wanted(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None, tf32: bool,
-    ) -> list[Source]:  # fmt: skip
-        """What `run` may launch for operands that lie so; they may be tensors without data."""
-        causal: Causal = "none" if past is None else "first"
-        seen = _Seen(causal, past or 0, None, tf32)
-        if v.shape[-2] == 0:
-            return []
-        found: list[Source] = []
-        for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
-            batch = attention_batch(arrays[3].shape[:-2], arrays)
-            form = self._form(arrays, batch, weighting, seen)
-            found += self._sources(form, batch.members.extent > 1).values()
-        return found
-
-    def run_requests(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
-        weighting: Weighting, causal: bool,
-    ) -> Direct | None:  # fmt: skip
-        """The same where requests of unequal length lie one after the other along rows and keys,
-        in one launch.
-
-        Args:
-            q, k, v, out: `(heads, sharing, ...)`, and then as in `run`; k and v stay along the
-                second axis.
-            causal: whether the last row of a request sees all of its keys, the one before all but
-                the last, and so on.
-
-        Raises:
-            ShapeError: as in `run`.
-            UnsupportedKernelError: the stream is captured in a CUDA graph.
-        """
-        limit: Causal = "last" if causal else "none"
-        seen = _Seen(limit, 0, requests, allows_tf32())
-        return self._cut(q, k.mT, v, out, None, weighting, seen)
-
-    def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
-        """The same for other tensors of the same extents, strides and alignment: q, k, v, the
-        result and the mask if there is one, in the order of axes that a caller has them in."""
-        for offsets in direct.call.offsets:
-            values = self._values(direct.call, arrays, offsets)
-            self._launch(direct.call, values, direct.requests)
-
-    def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[Work]:
-        """What `again` launches for these very tensors, to be launched again and again."""
-        call = direct.call
-        return [
-            partial(self._launch, call, self._values(call, arrays, offsets), direct.requests)
-            for offsets in call.offsets
-        ]
-
-    def _cut(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, seen: _Seen,
-    ) -> Direct | None:  # fmt: skip
-        if v.shape[-2] == 0:
-            # Of no keys there is no weight.
-            out.zero_()
+    def _key(
+        self, given: tuple[object, ...], options: tuple[object, ...]
+    ) -> tuple[object, ...] | None:
+        """All that decides what a call does but what tensors hold; None where that takes longer to
+        say, or something may be wrong."""
+        device = self._attentions.device
+        found: list[object] = [allows_tf32(), *options]
+        if not all(map(_is_simple, options)):
             return None
-        given = _given(q, k, v, out, mask)
-        arrays = _readable(given)
-        calls = [self._run(piece, weighting, seen) for piece in _pieces(arrays)]
-        if arrays[3] is not out:
-            out.copy_(arrays[3])
-        direct = len(calls) == 1 and q is arrays[0]
-        direct = direct and all(x is y for x, y in zip(arrays, given, strict=True))
-        return Direct(calls[0], seen.requests) if direct else None
-
-    def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
-        layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = weighting.scale, weighting.hidden, weighting.safe
-        dtype = matrix_dtype(arrays[0], "q")
-        key = (*layout, arrays[-1].dtype, dtype, weights, seen)
-        call = self._calls.get(key)
-        if call is None:
-            call = self._make(arrays, weighting, seen)
-            self._calls.add(key, call)
-        for offsets in call.offsets:
-            self._launch(call, self._values(call, arrays, offsets), seen.requests)
-        return call
-
-    def _form(
-        self, arrays: list[Tensor], batch: AttentionBatch, weighting: Weighting, seen: _Seen
-    ) -> AttentionForm:
-        q, k, v, _, *masks = arrays
-        depth, columns = q.shape[-1], v.shape[-1]
-        dtype = matrix_dtype(q, "q")
-        multiply = multiplied_on(self._hardware, multiply_of(dtype, seen.tf32))
-        aligned = all_aligned(arrays[:4], batch)
-        aligned = aligned and whole_loads(q, depth) and whole_loads(v, columns)
-        return AttentionForm.over(
-            dtype, multiply, depth, columns,
-            causal=seen.causal,
-            mask=mask_form(masks[0], batch) if masks else None,
-            ragged=None if seen.requests is None else INT32,
-            aligned=aligned,
-            loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
-            negative=weighting.scale < 0,
-        )  # fmt: skip
-
-    def _make(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
-        past, requests = seen.past, seen.requests
-        q, k, v, out, *masks = arrays
-        batch = attention_batch(out.shape[:-2], arrays)
-        (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
-        # Rows see no more than all keys, and no less than none.
-        past = max(min(past, keys), -rows)
-        if max(rows, keys, rows + past) > MOST_COUNTED:
-            raise ShapeError(
-                f"attention of {rows} rows and {keys} keys, {past} of them before the rows: each "
-                f"ends at {MOST_COUNTED}, and so do rows behind others"
-            )
-        count = batch.requests.extent if requests is None else len(requests.rows) - 1
-        problem = BlockAttentionProblem(
-            count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
-        )
-        form = self._form(arrays, batch, weighting, seen)
-        lengths = None
-        if requests is not None:
-            lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
-        prepared = self._prepare(form, problem.sharing > 1)
-        plan = prepared.planner.plan(problem, lengths)
-        counted = max(plan.programs, plan.blocks * plan.parts, plan.packed_rows)
-        if counted > MOST_COUNTED:
-            raise ShapeError(
-                f"attention in {counted} parts of tiles, parts of blocks of keys, or rows of heads "
-                f"that share keys: at most {MOST_COUNTED} are possible"
-            )
-        described = described_keys(plan.kernel, k, v, batch)
-        strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
-        strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
-        numbers = AttentionCall(
-            count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
-            plan.group, plan.parts, weighting.scale, weighting.hidden,
-            0.0 if weighting.safe else math.nan, *strides,
-        )  # fmt: skip
-        return _Call(prepared.kernels[plan.kernel], plan, numbers, described, batch.offsets)
-
-    def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
-        """Of all kernels that a plan may choose."""
-        kernels = attention_planner(self._hardware, form, shared).kernels
-        return {kernel: attention_source(kernel) for kernel in kernels}
-
-    def _prepare(self, form: AttentionForm, shared: bool) -> _Prepared:
-        """All kernels that a plan may choose, compiled when the first of them is asked for."""
-        found = self._prepared.get((form, shared))
-        if found is None:
-            sources = self._sources(form, shared)
-            self._kernels.prepare(list(sources.values()))
-            kernels = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
-            planner = attention_planner(self._hardware, form, shared)
-            found = self._prepared[form, shared] = _Prepared(planner, kernels)
-        return found
-
-    def _values(
-        self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...]
-    ) -> dict[str, Any]:
-        """Arrays by name, but for those that are made for each launch."""
-        names = ("q", "k", "v", "out", "mask")
-        given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=False))
-        mask = given.get("mask")
-        if mask is not None and mask.dtype == torch.bool:
-            given["mask"] = mask.view(torch.uint8)
-        if call.described:
-            bases = {name: given[name] for name in ("k", "v")}
-            for name, geometry in call.described.items():
-                given[name] = TensorDescriptor(bases[name[0]], *geometry)
-        return given
-
-    def _launch(
-        self, call: _Call, values: Mapping[str, Any], requests: Requests | None = None
-    ) -> None:
-        plan, kernel = call.plan, call.plan.kernel
-        given = dict(values)
-        if requests is not None:
-            given["q_offsets"], given["k_offsets"] = self._upload(requests)
-        if kernel.split:
-            given["workspace"] = torch.empty(
-                plan.workspace_floats, dtype=torch.float32, device=self.device
-            )
-            given["arrivals"] = self._counters.zeros(plan.arrivals)
-        call.kernel(plan.programs, *[given[name] for name in kernel.pointers], *call.numbers)
-
-    def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
-        """Offsets on the device, kept by stream: there they are complete when a launch reads them.
-
-        Raises UnsupportedKernelError while the stream is captured.
-        """
-        stream = 0
-        if is_capturing(self.device):
-            raise UnsupportedKernelError(
-                "requests of unequal length cannot be captured in a CUDA graph: their offsets are "
-                "copied from the host; attend them one by one, or as a batch with a mask"
-            )
-        if self.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.device).cuda_stream
-        found = self._uploads.get((stream, requests))
-        if found is None:
-            rows, keys = (
-                torch.tensor(each, dtype=torch.int32).to(self.device) for each in requests
-            )
-            found = (rows, keys)
-            self._uploads.add((stream, requests), found)
-        return found
+        for x in given:
+            if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
+                return None
+            if x.requires_grad or x.is_neg():
+                return None
+            found += (x.shape, x.stride(), x.dtype, x.data_ptr() % ALIGNMENT_BYTES)
+        return tuple(found)
 
 
-def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> list[Tensor]:
-    if q.shape[-1] == 0:
-        # Scores of nothing are zeros, as those of zeros are.
-        q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
-    return [q, k, v, out, *([] if mask is None else [mask])]
+def _is_simple(option: object) -> bool:
+    """Whether all that is equal to an option is meant alike. Of offsets only integers are: floats
+    equal to them are refused, and lists among them have no hash."""
+    if type(option) is tuple:
+        return all(type(n) is int for n in option)
+    return type(option) in _SIMPLE
 
 
-def _readable(given: list[Tensor]) -> list[Tensor]:
-    """The same, or copies, and memory for a result, that kernels read and write."""
-    arrays = list(map(in_rows, given[:3]))
-    out = given[3]
-    if out.stride(-1) != 1:
-        out = torch.empty(out.shape, dtype=out.dtype, device=out.device)
-    return [*arrays, out, *map(readable_mask, given[4:])]
+def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
+    """What is written to: `out`, if it fits."""
+    if out is None:
+        return torch.empty(extents.result, dtype=q.dtype, device=q.device)
+    found = writable(out, "out", q.device)
+    if tuple(found.shape) != extents.result:
+        raise ShapeError(f"out is {tuple(found.shape)}; the result is {extents.result}")
+    if found.dtype != q.dtype:
+        raise DTypeError(f"out has dtype {found.dtype}, the operands {q.dtype}")
+    return found
 
 
-def _pieces(arrays: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Columns of values that a kernel takes, which are independent of each other."""
-    q, k, v, out, *masks = arrays
-    columns = v.shape[-1]
-    if columns <= MAX_EXTENT:
-        yield arrays
-        return
-    for first in range(0, columns, MAX_EXTENT):
-        part = slice(first, min(first + MAX_EXTENT, columns))
-        yield [q, k, v[..., part], out[..., part], *masks]
+def _apart(x: Tensor, extents: Extents) -> Tensor:
+    """Heads as groups of those that share keys and values."""
+    shape = (*x.shape[:-3], extents.kv_heads, extents.sharing, *x.shape[-2:])
+    step = x.stride(-3)
+    strides = (*x.stride()[:-3], extents.sharing * step, step, *x.stride()[-2:])
+    return x.as_strided(shape, strides)
 
 
-def _lengths(offsets: Sequence[int]) -> tuple[int, ...]:
-    return tuple(end - begin for begin, end in pairwise(offsets))
+def _grouped(
+    tensors: tuple[Tensor, ...], out: Tensor, extents: Extents
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k turned, v and the result, as `Attentions.run` takes them: with an axis of the heads that
+    share keys and values, along which these stay."""
+    q, k, v = tensors
+    spread = [-1] * (k.dim() + 1)
+    spread[-3] = extents.sharing
+    k, v = (x.unsqueeze(-3).expand(spread) for x in (k, v))
+    return _apart(q, extents), k.mT, v, _apart(out, extents)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 from ftuner.codegen.triton.attention_arguments import array_argument
-from ftuner.core.block import ALIGNMENT_BYTES
-from ftuner.core.block_attention import AttentionKernel, AttentionMask, MaskLayout
 from ftuner.core.dtype import BOOL
+from ftuner.core.gpu.attention import AttentionKernel, AttentionMask, MaskLayout
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.runtime.gpu.arrays import Tensor, matrix_dtype
 from ftuner.runtime.gpu.operands import Axis, batch_axes
-from ftuner.runtime.gpu.tensors import Tensor, matrix_dtype
 
 
 class AttentionBatch(NamedTuple):

@@ -6,12 +6,11 @@ import math
 
 import torch
 
-from ftuner.core.block import ALIGNMENT_BYTES
 from ftuner.core.expr import operands
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
-from ftuner.runtime.dense import BIAS, RESIDUAL, Activation, layer_epilogue
-from ftuner.runtime.gpu.session import GpuSession, session_of
-from ftuner.runtime.gpu.tensors import (
+from ftuner.runtime.cpu.dense import BIAS, RESIDUAL, Activation, layer_epilogue
+from ftuner.runtime.gpu.arrays import (
     Tensor,
     as_tensor,
     matrix_dtype,
@@ -19,6 +18,7 @@ from ftuner.runtime.gpu.tensors import (
     same_dtype,
     writable,
 )
+from ftuner.runtime.gpu.backend import GpuSession, session_of
 
 
 class GpuDense:

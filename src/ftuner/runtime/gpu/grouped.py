@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ftuner.errors import DTypeError
-from ftuner.runtime.arrays import on_gpu
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
-from ftuner.runtime.gpu.session import session_of
-from ftuner.runtime.gpu.tensors import (
+from ftuner.runtime.cpu.arrays import on_gpu
+from ftuner.runtime.gpu.arrays import (
     Tensor,
     address_range,
     as_tensor,
@@ -18,7 +16,9 @@ from ftuner.runtime.gpu.tensors import (
     same_dtype,
     writable,
 )
-from ftuner.runtime.groups import Groups, crossing, product_extents
+from ftuner.runtime.gpu.backend import session_of
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.ops.grouped_operands import Groups, crossing, product_extents
 
 
 def grouped_matmul(groups: Groups) -> list[Tensor]:

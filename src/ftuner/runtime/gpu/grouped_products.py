@@ -10,26 +10,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ftuner.codegen.triton.grouped import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
-from ftuner.core.block import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
+from ftuner.codegen.triton.grouped_product import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.core.dtype import DType
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
 from ftuner.errors import ShapeError, UnsupportedKernelError
-from ftuner.planner.block_grouped import (
+from ftuner.planner.gpu.grouped import (
     GroupedPlan,
     GroupedPlanner,
     GroupedProblem,
     grouped_planner_for,
 )
-from ftuner.runtime.gpu.launching import Kernel, Kernels
-from ftuner.runtime.gpu.operands import lying
-from ftuner.runtime.gpu.recording import is_capturing
-from ftuner.runtime.gpu.tensors import (
+from ftuner.runtime.gpu.arrays import (
     Tensor,
     allows_tf32,
     matrix_dtype,
     multiply_of,
 )
-from ftuner.ukernels.blocks import BlockLibrary
+from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.launches import Kernel, Kernels
+from ftuner.runtime.gpu.operands import lying
+from ftuner.ukernels.gpu.library import BlockLibrary
 
 
 class _Alike(NamedTuple):

@@ -6,11 +6,8 @@ import torch
 
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand
 from ftuner.errors import DTypeError, ShapeError
-from ftuner.runtime.arrays import on_gpu
-from ftuner.runtime.gpu.operands import product_shape
-from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.session import session_of
-from ftuner.runtime.gpu.tensors import (
+from ftuner.runtime.cpu.arrays import on_gpu
+from ftuner.runtime.gpu.arrays import (
     Tensor,
     as_tensor,
     matrix_dtype,
@@ -18,6 +15,9 @@ from ftuner.runtime.gpu.tensors import (
     same_dtype,
     writable,
 )
+from ftuner.runtime.gpu.backend import session_of
+from ftuner.runtime.gpu.operands import product_shape
+from ftuner.runtime.gpu.products import Products
 
 BEFORE = Operand("before", "matrix")
 """What a result held before, which is added to."""

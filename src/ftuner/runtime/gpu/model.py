@@ -13,13 +13,13 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Step
-from ftuner.runtime.arrays import as_array
 from ftuner.runtime.backend import Progress
-from ftuner.runtime.gpu.graph import GpuGraph
-from ftuner.runtime.gpu.recording import is_capturing
-from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.tensors import TORCH_DTYPES, Tensor, as_tensor
-from ftuner.runtime.model import Loaded, check_names
+from ftuner.runtime.cpu.arrays import as_array
+from ftuner.runtime.cpu.model import Loaded, check_names
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, as_tensor
+from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.executable import GpuGraph
 
 
 class GpuModel(Loaded):

@@ -9,8 +9,8 @@ import torch
 
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
 from ftuner.codegen.triton.source import Source
-from ftuner.core.affine import Kernel
-from ftuner.core.block_schedule import (
+from ftuner.core.access import Kernel
+from ftuner.core.gpu.schedule import (
     BlockSchedule,
     best_schedule,
     block_schedules,
@@ -18,10 +18,10 @@ from ftuner.core.block_schedule import (
 )
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
-from ftuner.runtime.extents import Dims
-from ftuner.runtime.gpu.launching import Kernels
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.launches import Kernels
 from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.tensors import Tensor
+from ftuner.runtime.shapes.evaluation import Dims
 
 MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ftuner.core.block import ALIGNMENT_BYTES, Order
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Order
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.tensors import Tensor
+from ftuner.runtime.gpu.arrays import Tensor
 
 
 @dataclass(frozen=True)

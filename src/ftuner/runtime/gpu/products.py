@@ -11,35 +11,35 @@ from typing import Any, NamedTuple, get_args
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.gemm import gemm_source
-from ftuner.codegen.triton.gemm_arguments import (
+from ftuner.codegen.triton.product import gemm_source
+from ftuner.codegen.triton.product_arguments import (
     gemm_arguments,
     operand_argument,
     stored_block,
     workspace_elements,
 )
 from ftuner.codegen.triton.source import Source
-from ftuner.core.block import (
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import operands as operands_of
+from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
     MOST_COUNTED,
     BlockKernel,
     Multiply,
     Order,
 )
-from ftuner.core.bounded import RecentlyUsed
-from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.expr import operands as operands_of
+from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ShapeError
-from ftuner.planner.block_plan import BlockPlan, BlockProblem
-from ftuner.planner.block_planner import BlockPlanner, block_planner_for
+from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
+from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
 from ftuner.runtime.backend import Progress, Tuned
-from ftuner.runtime.gpu.launching import Kernel, Kernels
+from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.launches import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
-from ftuner.runtime.gpu.recording import Work
-from ftuner.runtime.gpu.tensors import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
-from ftuner.runtime.gpu.workspace import Counters
-from ftuner.ukernels.blocks import BlockLibrary
+from ftuner.runtime.gpu.scratch import Counters
+from ftuner.ukernels.gpu.library import BlockLibrary
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ftuner.core.block import ALIGNMENT_BYTES
-from ftuner.runtime.gpu.recording import Recorder, Work
-from ftuner.runtime.gpu.tensors import Tensor, allocated
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.runtime.gpu.arrays import Tensor, allocated
+from ftuner.runtime.gpu.cuda_graphs import Recorder, Work
 
 RECORDED_RUN = 3
 """The run of a shape that is recorded: by then it has come again, and all of it has run before."""

@@ -1,0 +1,53 @@
+"""What `ftuner explain gemm` shows of a plan for a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftuner.cli.output import console
+from ftuner.cli.roofline import roofline_table
+from ftuner.cli.terms import estimate_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.report.gpu.explain import BlockExplanation
+
+
+def show_block(found: BlockExplanation) -> None:
+    """Print the plan, its picture, its estimate and its place on the roofline."""
+    from ftuner.report.gpu.picture import wave_picture
+    from ftuner.report.units import count
+
+    out = console()
+    out.print(_plan_table(found))
+    plan = found.plan
+    parts = f", {plan.parts} parts of k" if plan.parts > 1 else ""
+    out.print(
+        f"{plan.kernel.loads}; {count(plan.group, 'row tile')} walked together{parts}; "
+        f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
+        soft_wrap=True,
+    )
+    out.print(wave_picture(found))
+    out.print(estimate_table(found.estimate))
+    out.print(roofline_table(found.roofline))
+    out.print(f"computed and thrown away: {found.wasted_fraction:.1%}")
+
+
+def _plan_table(found: BlockExplanation) -> Table:
+    from rich.table import Table
+
+    c = found.contraction
+    batch = f"{c.batch} x " if c.batch > 1 else ""
+    table = Table(
+        title=f"{batch}{c.m} x {c.n} x {c.k} {c.dtype} on {found.hardware.name}, "
+        f"multiplied as {found.multiply}",
+        title_justify="left",
+    )
+    for column in ("band", "tile", "rows", "tiles", "rows thrown away"):
+        table.add_column(column, justify="left" if column == "tile" else "right")
+    for number, band in enumerate(found.bands()):
+        first, last = band.rows
+        table.add_row(str(number), str(band.tile), f"{first}..{last}", str(band.tiles),
+                      str(band.wasted_rows))  # fmt: skip
+    return table

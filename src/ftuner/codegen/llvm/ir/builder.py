@@ -1,0 +1,192 @@
+"""Small words for writing LLVM IR: types, byte addressing, slots of records, vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.core.dtype import FLOAT32, DType
+
+VOID = ir.VoidType()
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+PTR = ir.PointerType()
+
+QUARTER_BYTES = 16
+"""What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
+
+
+def scalar_type(dtype: DType) -> ir.Type:
+    return ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
+
+
+@lru_cache(maxsize=4096)
+def const(value: int) -> ir.Constant:
+    """An i64. Constants write their text once: one object for all of a value."""
+    return ir.Constant(I64, value)
+
+
+def at(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value | int) -> ir.Value:
+    """The address `offset` bytes from `pointer`."""
+    index = const(offset) if isinstance(offset, int) else offset
+    if isinstance(index, ir.Constant) and index.constant == 0:
+        return pointer
+    return builder.gep(pointer, [index], source_etype=I8)
+
+
+def slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
+    """The integer in a slot of a record."""
+    return builder.load(at(builder, record, index * SLOT_BYTES), typ=I64)
+
+
+def pointer_slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
+    """The pointer in a slot of a record."""
+    return builder.load(at(builder, record, index * SLOT_BYTES), typ=PTR)
+
+
+def set_slot(builder: ir.IRBuilder, record: ir.Value, index: int, value: ir.Value) -> None:
+    builder.store(value, at(builder, record, index * SLOT_BYTES))
+
+
+def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:
+    """Stack memory for one value of `kind`, reserved once per call of the function."""
+    with builder.goto_entry_block():
+        memory = builder.alloca(kind)
+    memory.align = align
+    # llvmlite still gives stack memory a typed pointer, which does not mix with opaque ones.
+    memory.type = PTR
+    return memory
+
+
+def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
+    undefined, zeros = _splat_operands(scalar.type, lanes)
+    first = builder.insert_element(undefined, scalar, const(0))
+    return builder.shuffle_vector(first, undefined, zeros)
+
+
+@cache
+def _splat_operands(element: ir.Type, lanes: int) -> tuple[ir.Constant, ir.Constant]:
+    """A vector of nothing, and the number of its first lane for all lanes."""
+    undefined = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    return undefined, ir.Constant(ir.VectorType(I32, lanes), None)
+
+
+def shuffle(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """Lanes of the concatenation of `x` and `y`."""
+    mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+    return builder.shuffle_vector(x, y, mask)
+
+
+def quarter_lanes(dtype: DType) -> int:
+    return QUARTER_BYTES // dtype.itemsize
+
+
+def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Value]:
+    """`n` vectors, transposed in each group of `n` lanes: lane `i` of group `g` of the result `j`
+    is lane `j` of group `g` of vector `i`. `n` is a power of two."""
+    lanes, half = rows[0].type.count, n // 2
+    pairs = [[(g + i, lanes + g + i) for i in range(n)] for g in range(0, lanes, n)]
+    low = [lane for group in pairs for pair in group[:half] for lane in pair]
+    high = [lane for group in pairs for pair in group[half:] for lane in pair]
+    # Each round interleaves a vector with the one half of all further on.
+    for _ in range(n.bit_length() - 1):
+        rows = [
+            shuffle(builder, x, y, lanes_taken)
+            for x, y in zip(rows[:half], rows[half:], strict=True)
+            for lanes_taken in (low, high)
+        ]
+    return rows
+
+
+def intrinsic(
+    module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]
+) -> ir.Function:
+    """The declaration of an LLVM intrinsic or an external function, once per module."""
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    return ir.Function(module, ir.FunctionType(result, arguments), name)
+
+
+def type_suffix(type_: ir.Type) -> str:
+    """LLVM's name of a type, as intrinsics carry it: `v8f32`, `f64`, `v16i8`."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{type_suffix(type_.element)}"
+    if isinstance(type_, ir.IntType):
+        return f"i{type_.width}"
+    assert isinstance(type_, (ir.FloatType, ir.DoubleType)), type_
+    return "f32" if isinstance(type_, ir.FloatType) else "f64"
+
+
+def multiply_add(
+    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value, fused: bool
+) -> ir.Value:
+    """`x * y + z`, as one instruction where the ISA has it."""
+    if not fused:
+        return builder.fadd(builder.fmul(x, y), z)
+    fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(x.type)}", x.type, [x.type] * 3)
+    return builder.call(fma, [x, y, z])
+
+
+def opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The same integer, of which the compiler knows nothing: it stays in a register as it is."""
+    same = ir.FunctionType(value.type, [value.type])
+    return builder.asm(same, "", "=r,0", [value], False)
+
+
+def in_order(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> None:
+    """Have vectors in registers of x86 here: what they follow from comes before, and loads and
+    stores stay on their side. No instruction."""
+    kinds = [vector.type for vector in vectors]
+    constraints = ",".join([*["v"] * len(kinds), "~{memory}"])
+    builder.asm(ir.FunctionType(VOID, kinds), "", constraints, vectors, True)
+
+
+def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> list[ir.Value]:
+    """The sums of all chains together; `sums` holds `tile` values for each chain."""
+    total = list(sums[:tile])
+    for chain in range(tile, len(sums), tile):
+        added = sums[chain : chain + tile]
+        total = [builder.fadd(x, y) for x, y in zip(total, added, strict=True)]
+    return total
+
+
+def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
+    """A mask of the first `count` lanes; all of them from `lanes` on."""
+    wanted = splat(builder, builder.trunc(count, I32), lanes)
+    numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    return builder.icmp_signed("<", numbers, wanted)
+
+
+def masked_load(
+    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, mask: ir.Value
+) -> ir.Value:
+    """Lanes of `mask` from memory, zero in the others, whose memory is not touched."""
+    name = f"llvm.masked.load.{type_suffix(vector)}.p0"
+    function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
+    zero = ir.Constant(vector, None)
+    return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
+
+
+def masked_store(
+    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value
+) -> None:
+    """Store the lanes of `mask`; memory of the others is not touched."""
+    name = f"llvm.masked.store.{type_suffix(value.type)}.p0"
+    function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])
+    builder.call(function, [value, address, ir.Constant(I32, align), mask])
+
+
+def call_address(
+    builder: ir.IRBuilder, kind: ir.FunctionType, address: ir.Value, arguments: Sequence[ir.Value]
+) -> ir.Value:
+    """Call the function of type `kind` at an address."""
+    # llvmlite finds a callee's type in the type of its pointer, which a cast to itself would not
+    # change: go through an integer, which LLVM folds away.
+    callee = builder.inttoptr(builder.ptrtoint(address, I64), kind.as_pointer())
+    return builder.call(callee, arguments)

@@ -1,0 +1,273 @@
+"""Scalar functions of tensors as LLVM IR, on scalars and vectors of every element type.
+
+Values of bool are `i1` in registers and a byte in memory. Integers wrap around; division by zero
+gives zero, conversions of floats that no integer can hold give the nearest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import I32, splat, type_suffix
+from ftuner.codegen.llvm.ir.expressions import ELEMENTARY, emit, extremum
+from ftuner.core import functions as scalar
+from ftuner.core.dtype import BOOL, DType
+from ftuner.core.expr import Operand
+from ftuner.core.functions import COMPOSED
+
+
+def register_type(dtype: DType) -> ir.Type:
+    """The type of one element in a register."""
+    if dtype.kind == "float":
+        return ir.FloatType() if dtype.itemsize == 4 else ir.DoubleType()
+    return ir.IntType(1 if dtype == BOOL else dtype.bits)
+
+
+def memory_type(dtype: DType) -> ir.Type:
+    return ir.IntType(8) if dtype == BOOL else register_type(dtype)
+
+
+def from_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+    if dtype != BOOL:
+        return value
+    return builder.icmp_unsigned("!=", value, zero(value.type))
+
+
+def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+    return builder.zext(value, like(value.type, ir.IntType(8))) if dtype == BOOL else value
+
+
+def like(shape: ir.Type, element: ir.Type) -> ir.Type:
+    """A vector of `element` as long as `shape`, or `element` if that is a scalar."""
+    return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
+
+
+def zero(type_: ir.Type) -> ir.Constant:
+    return number(type_, 0)
+
+
+def number(type_: ir.Type, value: float) -> ir.Constant:
+    """`value` in every lane."""
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
+    return ir.Constant(type_, value)
+
+
+def lanes_of(value: ir.Value) -> int:
+    return value.type.count if isinstance(value.type, ir.VectorType) else 0
+
+
+def widened(builder: ir.IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
+    """Values as long as the longest of them: scalars are repeated."""
+    lanes = max((lanes_of(v) for v in values), default=0)
+    if not lanes:
+        return list(values)
+    return [v if lanes_of(v) else splat(builder, v, lanes) for v in values]
+
+
+def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
+    type_ = like(x.type, register_type(target))
+    if target == BOOL:
+        if source.kind == "float":
+            return builder.fcmp_unordered("!=", x, zero(x.type))
+        return builder.icmp_unsigned("!=", x, zero(x.type))
+    if source.kind == "float":
+        if target.kind == "float":
+            if target.itemsize == source.itemsize:
+                return x
+            wider = target.itemsize > source.itemsize
+            return builder.fpext(x, type_) if wider else builder.fptrunc(x, type_)
+        name = "fptosi" if target.kind == "int" else "fptoui"
+        return _call(builder, f"llvm.{name}.sat", [x], type_, overloads=[type_, x.type])
+    unsigned = source.kind in ("uint", "bool")
+    if target.kind == "float":
+        return builder.uitofp(x, type_) if unsigned else builder.sitofp(x, type_)
+    source_bits = 1 if source == BOOL else source.bits
+    if target.bits == source_bits:
+        return x
+    if target.bits < source_bits:
+        return builder.trunc(x, type_)
+    return builder.zext(x, type_) if unsigned else builder.sext(x, type_)
+
+
+def apply(
+    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType, fused: bool
+) -> ir.Value:
+    """The scalar function `name` of `core.functions` on arguments of `dtype`, of one length."""
+    if dtype.kind == "float":
+        return _float(builder, name, arguments, fused)
+    return _integer(builder, name, arguments, dtype)
+
+
+_INTRINSICS = {"absolute": "fabs", "floor": "floor", "ceil": "ceil", "rint": "rint", "sqrt": "sqrt",
+               "sin": "sin", "cos": "cos", "power": "pow"}  # fmt: skip
+_FLOAT_INSTRUCTIONS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv",
+                       "fmod": "frem", "negative": "fneg"}  # fmt: skip
+_COMPARISONS = {"equal": "==", "less": "<", "less_equal": "<="}
+
+
+def _float(
+    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], fused: bool
+) -> ir.Value:
+    x = arguments[0]
+    if name in ELEMENTARY:
+        return ELEMENTARY[name](builder, *arguments, fused=fused)
+    if name in _INTRINSICS:
+        return _call(builder, f"llvm.{_INTRINSICS[name]}", arguments, x.type)
+    if name in _FLOAT_INSTRUCTIONS:
+        instruction: Callable[..., ir.Value] = getattr(builder, _FLOAT_INSTRUCTIONS[name])
+        return instruction(*arguments)
+    if name in _COMPARISONS:
+        return builder.fcmp_ordered(_COMPARISONS[name], *arguments)
+    if name == "remainder":
+        # With the sign of the divisor: C's has that of the dividend.
+        y = arguments[1]
+        rest = builder.frem(x, y)
+        apart = builder.xor(*(builder.fcmp_ordered("<", v, zero(x.type)) for v in (rest, y)))
+        wrong = builder.and_(apart, builder.fcmp_ordered("!=", rest, zero(x.type)))
+        return builder.select(wrong, builder.fadd(rest, y), rest)
+    if name in COMPOSED:
+        return emit(builder, COMPOSED[name](Operand("x", "matrix")), {"x": x}, fused)
+    if name == "isnan":
+        return builder.fcmp_unordered("uno", x, x)
+    if name == "isinf":
+        magnitude = _call(builder, "llvm.fabs", [x], x.type)
+        return builder.fcmp_ordered("==", magnitude, number(x.type, float("inf")))
+    if name == "sign":
+        one = _call(builder, "llvm.copysign", [number(x.type, 1.0), x], x.type)
+        return builder.select(builder.fcmp_unordered("ueq", x, zero(x.type)), x, one)
+    assert name in ("maximum", "minimum"), name
+    return extremum(builder, "<" if name == "maximum" else ">", *arguments)
+
+
+def _integer(
+    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType
+) -> ir.Value:
+    x, y = arguments[0], arguments[-1]
+    signed = dtype.kind == "int"
+    compare = builder.icmp_signed if signed else builder.icmp_unsigned
+    simple = {
+        "add": builder.add, "subtract": builder.sub, "multiply": builder.mul,
+        "logical_and": builder.and_, "logical_or": builder.or_, "logical_xor": builder.xor,
+    }  # fmt: skip
+    if name in simple:
+        return simple[name](x, y)
+    if name in _COMPARISONS:
+        return compare(_COMPARISONS[name], x, y)
+    if name in ("maximum", "minimum"):
+        return builder.select(compare(">" if name == "maximum" else "<", x, y), x, y)
+    if name == "logical_not":
+        return builder.not_(x)
+    if name == "negative":
+        return builder.neg(x)
+    if name == "absolute":
+        negative = compare("<", x, zero(x.type))
+        return builder.select(negative, builder.neg(x), x)
+    if name == "sign":
+        positive = builder.zext(compare(">", x, zero(x.type)), x.type)
+        if not signed:
+            return positive
+        return builder.sub(positive, builder.zext(compare("<", x, zero(x.type)), x.type))
+    if name == "power":
+        return _integer_power(builder, x, y, signed)
+    assert name in ("divide", "remainder", "fmod"), name
+    return _integer_quotient(builder, name, x, y, signed)
+
+
+def _integer_quotient(
+    builder: ir.IRBuilder, name: str, x: ir.Value, y: ir.Value, signed: bool
+) -> ir.Value:
+    none = zero(x.type)
+    nothing = builder.icmp_unsigned("==", y, none)
+    if not signed:
+        safe = builder.select(nothing, number(x.type, 1), y)
+        result = builder.udiv(x, safe) if name == "divide" else builder.urem(x, safe)
+        return builder.select(nothing, none, result)
+    # The hardware traps on the one quotient that does not fit: divide by one and negate instead.
+    minus = builder.icmp_signed("==", y, number(x.type, -1))
+    safe = builder.select(builder.or_(nothing, minus), number(x.type, 1), y)
+    if name == "divide":
+        result = builder.select(minus, builder.neg(x), builder.sdiv(x, safe))
+    else:
+        result = builder.srem(x, safe)
+        if name == "remainder":
+            inexact = builder.icmp_signed("!=", result, none)
+            apart = builder.icmp_signed("<", builder.xor(result, y), none)
+            wrong = builder.and_(inexact, apart)
+            result = builder.select(wrong, builder.add(result, y), result)
+    return builder.select(nothing, none, result)
+
+
+def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool) -> ir.Value:
+    """Powers by squaring, bit by bit of the exponent. Of negative exponents they are fractions,
+    rounded towards zero, but for the powers of one and minus one."""
+    bits = (x.type.element if isinstance(x.type, ir.VectorType) else x.type).width
+    result, square = number(x.type, 1), x
+    exponent = y
+    if signed:
+        negative = builder.icmp_signed("<", y, zero(y.type))
+        exponent = builder.select(negative, builder.and_(y, number(y.type, 1)), y)
+    for bit in range(bits - signed):
+        wanted = builder.and_(exponent, number(y.type, 1 << bit))
+        used = builder.icmp_unsigned("!=", wanted, zero(y.type))
+        result = builder.select(used, builder.mul(result, square), result)
+        square = builder.mul(square, square)
+    if signed:
+        # Between minus one and one, both included.
+        apart = builder.icmp_unsigned("<", builder.add(x, number(x.type, 1)), number(x.type, 3))
+        unit = builder.and_(apart, builder.icmp_signed("!=", x, zero(x.type)))
+        fraction = builder.and_(negative, builder.not_(unit))
+        result = builder.select(fraction, zero(x.type), result)
+    return result
+
+
+def _call(
+    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
+    overloads: Sequence[ir.Type] = (),
+) -> ir.Value:  # fmt: skip
+    symbol = ".".join([name, *map(type_suffix, overloads or [arguments[0].type])])
+    function = builder.module.globals.get(symbol)
+    if function is None:
+        kind = ir.FunctionType(result, [a.type for a in arguments])
+        function = ir.Function(builder.module, kind, symbol)
+    return builder.call(function, arguments)
+
+
+def combine(builder: ir.IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: DType) -> ir.Value:
+    """One step of a reduction."""
+    name = {"sum": "add", "product": "multiply"}.get(kind, kind)
+    return apply(builder, name, [x, y], dtype, fused=False)
+
+
+def precedes(
+    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool,
+    nan_first: bool,
+) -> ir.Value:  # fmt: skip
+    """Whether x comes before y, the largest (or smallest) first; all NaN are equal, and before or
+    behind every number."""
+    if dtype.kind != "float":
+        return apply(builder, "less", (y, x) if largest else (x, y), dtype, fused=False)
+    # True where either is NaN: then the one that must not be decides.
+    either = builder.fcmp_unordered(">" if largest else "<", x, y)
+    number_ = y if nan_first else x
+    return builder.and_(either, builder.fcmp_ordered("ord", number_, number_))
+
+
+def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
+    """What a reduction of nothing gives."""
+    return number(type_, scalar.neutral(kind, dtype))
+
+
+def halves(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The first and the second half of the lanes of a vector."""
+    half = lanes_of(x) // 2
+    undefined = ir.Constant(x.type, ir.Undefined)
+    first, second = (
+        builder.shuffle_vector(
+            x, undefined, ir.Constant(ir.VectorType(I32, half), list(range(b, b + half)))
+        )
+        for b in (0, half)
+    )
+    return first, second

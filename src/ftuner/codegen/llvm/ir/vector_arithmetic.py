@@ -1,0 +1,196 @@
+"""What bodies of elementary functions are written with: the arithmetic of a floating type, the
+reduction of exponents and scaling by powers of two.
+
+`shared` makes an elementary function of what writes its body: a call to an internal, never inlined
+function, which is added to the builder's module on first use. `fused` says whether the target has a
+fused multiply-add; without it, a product and a sum are rounded apart.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llvmlite import ir
+
+from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
+from ftuner.codegen.llvm.ir.builder import type_suffix
+
+
+def splat(type_: ir.Type, value: float) -> ir.Constant:
+    """`value` in every lane of a scalar or vector type."""
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
+    return ir.Constant(type_, value)
+
+
+def intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
+    """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
+    type_ = arguments[0].type
+    symbol = f"llvm.{name}.{type_suffix(type_)}"
+    module = builder.module
+    function = module.globals.get(symbol)
+    if function is None:
+        signature = ir.FunctionType(type_, [type_] * len(arguments))
+        function = ir.Function(module, signature, symbol)
+    return builder.call(function, arguments)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The builder of one function's body, with the arithmetic of its floating type."""
+
+    builder: ir.IRBuilder
+    type: ir.Type
+    format: Format
+    fused: bool
+
+    @property
+    def integers(self) -> ir.Type:
+        scalar, vector = ir.IntType(self.format.bits), isinstance(self.type, ir.VectorType)
+        return ir.VectorType(scalar, self.type.count) if vector else scalar
+
+    @property
+    def lift(self) -> int:
+        """The exponent by which small powers are lifted to normal numbers while they are factors:
+        half the largest one."""
+        return (self.format.bias + 1) // 2
+
+    def number(self, value: float) -> ir.Constant:
+        return splat(self.type, value)
+
+    def integer(self, value: int) -> ir.Constant:
+        return splat(self.integers, value % 2**self.format.bits)
+
+    def pattern(self, value: float) -> int:
+        """The bits of `value` in the format, as an integer."""
+        float_code, integer_code = ("<f", "<I") if self.format.bits == 32 else ("<d", "<Q")
+        return int(struct.unpack(integer_code, struct.pack(float_code, value))[0])
+
+    def to_bits(self, x: ir.Value) -> ir.Value:
+        return self.builder.bitcast(x, self.integers)
+
+    def from_bits(self, bits: ir.Value) -> ir.Value:
+        return self.builder.bitcast(bits, self.type)
+
+    def madd(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        """x * y + z."""
+        if self.fused:
+            return intrinsic(self.builder, "fma", x, y, z)
+        return self.builder.fadd(self.builder.fmul(x, y), z)
+
+    def product(self, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """x * y, rounded, and what rounding took away."""
+        builder = self.builder
+        high = builder.fmul(x, y)
+        if self.fused:
+            return high, intrinsic(builder, "fma", x, y, builder.fneg(high))
+        # Dekker's product of halves: all of theirs are exact, but for a last bit in float64.
+        (x_head, x_rest), (y_head, y_rest) = self.halves(x), self.halves(y)
+        low = builder.fsub(builder.fmul(x_head, y_head), high)
+        for factors in ((x_head, y_rest), (x_rest, y_head), (x_rest, y_rest)):
+            low = builder.fadd(low, builder.fmul(*factors))
+        return high, low
+
+    def halves(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The leading half of the significand of x, whose square is exact, and the rest."""
+        cleared = (self.format.fraction_bits + 2) // 2
+        head = self.from_bits(self.builder.and_(self.to_bits(x), self.integer(-(2**cleared))))
+        return head, self.builder.fsub(x, head)
+
+    def polynomial(self, x: ir.Value, table: Sequence[float]) -> ir.Value:
+        total: ir.Value = self.number(table[-1])
+        for coefficient in reversed(table[:-1]):
+            total = self.madd(total, x, self.number(coefficient))
+        return total
+
+    def where(self, test: str, x: ir.Value, limit: float, a: ir.Value, b: ir.Value) -> ir.Value:
+        """`a` where x compares (ordered) with `limit`, otherwise `b`."""
+        condition = self.builder.fcmp_ordered(test, x, self.number(limit))
+        return self.builder.select(condition, a, b)
+
+    def at_most(self, x: ir.Value, limit: float) -> ir.Value:
+        """The smaller of x and `limit`; NaN stays NaN."""
+        return self.where(">", x, limit, self.number(limit), x)
+
+    def at_least(self, x: ir.Value, limit: float) -> ir.Value:
+        return self.where("<", x, limit, self.number(limit), x)
+
+
+class VectorFunction(Protocol):
+    """An elementary function: writes a call on SSA values of one supported type."""
+
+    def __call__(self, builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value: ...
+
+
+def shared(emit_body: Callable[..., ir.Value]) -> VectorFunction:
+    """From what writes a body, make what calls the module's one function with that body."""
+    name = emit_body.__name__
+
+    def call(builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
+        type_ = arguments[0].type
+        symbol = f"ftuner_{name}_{type_suffix(type_)}" + ("" if fused else "_unfused")
+        function = builder.module.globals.get(symbol)
+        if function is None:
+            signature = ir.FunctionType(type_, [type_] * len(arguments))
+            function = ir.Function(builder.module, signature, symbol)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            inner = ir.IRBuilder(function.append_basic_block("entry"))
+            constants = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
+            inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))
+        return builder.call(function, arguments)
+
+    call.__name__, call.__doc__ = name, emit_body.__doc__
+    return call
+
+
+def reduce(
+    body: Body, x: ir.Value, plus: Callable[[ir.Value], ir.Value] | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """Write x as n ln 2 + r with |r| <= 0.35: returns (n, expm1(r)), n an integer. `plus(y)` is
+    x + y, where x itself is rounded and its error counts.
+
+    Cody and Waite's reduction. n is rounded by adding 1.5 * 2**fraction_bits, whose last bit is
+    worth one: portable, and the integer lies ready in the low bits of the sum.
+    """
+    builder, constants = body.builder, body.format
+    magic = 1.5 * 2.0**constants.fraction_bits
+    shifted = body.madd(x, body.number(1.0 / math.log(2.0)), body.number(magic))
+    n = builder.fsub(shifted, body.number(magic))
+    ln2_high = body.number(-constants.ln2_high)
+    r = body.madd(n, ln2_high, x) if plus is None else plus(builder.fmul(n, ln2_high))
+    r = body.madd(n, body.number(-constants.ln2_low), r)
+    squared = builder.fmul(r, r)
+    expm1 = body.madd(squared, body.polynomial(r, constants.exp_table), r)
+    return builder.sub(body.to_bits(shifted), body.integer(body.pattern(magic))), expm1
+
+
+def power_of_two(body: Body, biased: ir.Value) -> ir.Value:
+    return body.from_bits(body.builder.shl(biased, body.integer(body.format.fraction_bits)))
+
+
+def scale(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
+    """x * 2**n. In two steps, as 2**n may be subnormal or infinite; the first is exact, so that a
+    subnormal result is rounded once. Before AVX-512, x86 shifts 64-bit lanes logically only."""
+    builder = body.builder
+    biased_twice = builder.add(n, body.integer(2 * body.format.bias))
+    first = builder.lshr(biased_twice, body.integer(1))
+    second = builder.sub(biased_twice, first)
+    once = builder.fmul(x, power_of_two(body, first))
+    return builder.fmul(once, power_of_two(body, second))
+
+
+def scale_down(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
+    """x * 2**n for n <= 0: first by a power that is surely normal, which is exact, so that a
+    subnormal result is rounded once."""
+    once = body.builder.fmul(x, lifted_power(body, n))
+    return body.builder.fmul(once, body.number(2.0**-body.lift))
+
+
+def lifted_power(body: Body, n: ir.Value) -> ir.Value:
+    """2**(n + lift), a normal number even where 2**n is subnormal or less."""
+    return power_of_two(body, body.builder.add(n, body.integer(body.format.bias + body.lift)))

@@ -1,0 +1,197 @@
+"""The body of a dot uKernel: a tile of dot products, with vectors along k, in LLVM IR.
+
+For operands that are both contiguous along k, a matrix by a vector or the scores of one query, the
+outer product would first have to transpose B, which costs more than it multiplies. Here each
+accumulator is a vector of partial sums of one element of C, added up at the end. Same signature as
+`gemm`; `Context.B_K_STRIDE` holds the stride between columns of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    add_chains,
+    at,
+    const,
+    lanes_below,
+    masked_load,
+    multiply_add,
+    quarter_lanes,
+    scalar_type,
+    shuffle,
+    slot,
+    transpose,
+)
+from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
+from ftuner.codegen.llvm.native.records import Context
+from ftuner.core.cpu.tile import UKernel
+
+Sums = list[ir.Value]
+"""Vectors for the elements of a tile, row after row."""
+
+
+def emit_dot(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
+    """Add the function of a dot uKernel to a module; `fused` and `masked` as in `emit_ukernel`."""
+    function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
+    context, a, b, c, _, _, k, tiles = function.args
+    for pointer in (context, a, b, c):
+        pointer.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    size = kernel.dtype.itemsize
+    a_stride = slot(builder, context, Context.A_STRIDE)
+    tile_step = slot(builder, context, Context.A_TILE_STRIDE)
+    b_stride = slot(builder, context, Context.B_K_STRIDE)
+    c_stride = slot(builder, context, Context.C_ROW_STRIDE)
+    accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
+    columns = [at(builder, b, builder.mul(b_stride, const(j))) for j in range(kernel.nr)]
+    with counted_loop(builder, const(0), tiles) as tile:
+        first = at(builder, a, builder.mul(tile, tile_step))
+        rows = [at(builder, first, builder.mul(a_stride, const(i))) for i in range(kernel.mr)]
+        totals = _dot_products(builder, kernel, fused, masked, rows, columns, k)
+        corner = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
+        places = [
+            at(builder, at(builder, corner, builder.mul(c_stride, const(i))), j * size)
+            for i in range(kernel.mr)
+            for j in range(kernel.nr)
+        ]
+        with builder.if_else(accumulate) as (add, replace):
+            with add:
+                _store(builder, kernel, totals, places, accumulates=True)
+            with replace:
+                _store(builder, kernel, totals, places, accumulates=False)
+    builder.ret_void()
+    return function
+
+
+def _store(
+    builder: ir.IRBuilder, kernel: UKernel, totals: Sums, places: Sequence[ir.Value],
+    accumulates: bool,
+) -> None:  # fmt: skip
+    """Store the elements of a tile. A vector that is one piece of a row is stored as one."""
+    size = kernel.dtype.itemsize
+    number = 0
+    for vector in totals:
+        count = min(vector.type.count, len(places) - number)
+        in_row = count == vector.type.count and number % kernel.nr + count <= kernel.nr
+        values = [vector] if in_row else [
+            builder.extract_element(vector, ir.Constant(I32, lane)) for lane in range(count)
+        ]  # fmt: skip
+        for value, place in zip(values, places[number:], strict=False):
+            added = value
+            if accumulates:
+                before = builder.load(place, typ=value.type, align=size)
+                added = builder.fadd(before, value)
+            builder.store(added, place, align=size)
+        number += count
+
+
+def _dot_products(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    masked: bool,
+    rows: Sequence[ir.Value],
+    columns: Sequence[ir.Value],
+    k: ir.Value,
+) -> Sums:
+    """Whole vectors of k, `chains` at once, then one at once, then what is left of a vector."""
+    size, lanes, chains = kernel.dtype.itemsize, kernel.lanes, kernel.tile.chains
+    element = scalar_type(kernel.dtype)
+    vector = ir.VectorType(element, lanes)
+    tile = len(rows) * len(columns)
+    zero = ir.Constant(vector, None)
+
+    def step(offset: ir.Value, sums: Sums) -> Sums:
+        a_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in rows]
+        b_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in columns]
+        return _multiply(builder, a_k, b_k, sums, fused)
+
+    def rounds(offset: ir.Value, count: ir.Value, sums: Sums, steps: int) -> tuple[ir.Value, Sums]:
+        """`count` rounds of `steps` vectors, each with sums of its own."""
+
+        def body(values: list[ir.Value]) -> list[ir.Value]:
+            here, *carried = values
+            done: Sums = []
+            for chain in range(steps):
+                done += step(here, carried[chain * tile : (chain + 1) * tile])
+                here = builder.add(here, const(lanes * size))
+            return [here, *done]
+
+        end, *result = carried_loop(builder, count, [offset, *sums], body)
+        return end, result
+
+    vectors = builder.udiv(k, const(lanes))
+    sums = [zero] * (tile * chains)
+    offset, sums = rounds(const(0), builder.udiv(vectors, const(chains)), sums, chains)
+    if chains > 1:
+        left = builder.urem(vectors, const(chains))
+        offset, first = rounds(offset, left, sums[:tile], 1)
+        sums = first + sums[tile:]
+    sums = add_chains(builder, sums, tile)
+
+    left = builder.urem(k, const(lanes))
+    quarter = quarter_lanes(kernel.dtype)
+    if masked:
+        mask = lanes_below(builder, left, lanes)
+
+        def masked_step(sums: Sums) -> Sums:
+            a_k = [masked_load(builder, at(builder, p, offset), vector, size, mask) for p in rows]
+            b_k = [
+                masked_load(builder, at(builder, p, offset), vector, size, mask) for p in columns
+            ]
+            return _multiply(builder, a_k, b_k, sums, fused)
+
+        some = builder.zext(builder.icmp_signed("!=", left, const(0)), I64)
+        return _totals(builder, carried_loop(builder, some, sums, masked_step), quarter)
+
+    def scalar_step(values: list[ir.Value]) -> list[ir.Value]:
+        here, *carried = values
+        a_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in rows]
+        b_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in columns]
+        done = _multiply(builder, a_k, b_k, carried, fused)
+        return [builder.add(here, const(size)), *done]
+
+    none = ir.Constant(element, 0.0)
+    rest = carried_loop(builder, left, [offset, *([none] * tile)], scalar_step)[1:]
+    # The rest of a sum is one more of its lanes.
+    lane = ir.Constant(I32, 0)
+    first = [builder.extract_element(x, lane) for x in sums]
+    both = [builder.fadd(x, y) for x, y in zip(first, rest, strict=True)]
+    sums = [builder.insert_element(x, y, lane) for x, y in zip(sums, both, strict=True)]
+    return _totals(builder, sums, quarter)
+
+
+def _multiply(
+    builder: ir.IRBuilder,
+    a_k: Sequence[ir.Value],
+    b_k: Sequence[ir.Value],
+    sums: Sums,
+    fused: bool,
+) -> Sums:
+    pairs = [(x, y) for x in a_k for y in b_k]
+    return [multiply_add(builder, x, y, z, fused) for (x, y), z in zip(pairs, sums, strict=True)]
+
+
+def _totals(builder: ir.IRBuilder, sums: Sums, count: int) -> Sums:
+    """The sums of all lanes of each vector: `count` of them in each vector of the result, of which
+    the last may have lanes that mean nothing."""
+    found = []
+    for first in range(0, len(sums), count):
+        some = sums[first : first + count]
+        turned = transpose(builder, some + some[-1:] * (count - len(some)), count)
+        while len(turned) > 1:
+            pairs = zip(turned[::2], turned[1::2], strict=True)
+            turned = [builder.fadd(x, y) for x, y in pairs]
+        (value,) = turned
+        while value.type.count > count:
+            half = value.type.count // 2
+            low, high = (shuffle(builder, value, value, range(i, i + half)) for i in (0, half))
+            value = builder.fadd(low, high)
+        found.append(value)
+    return found

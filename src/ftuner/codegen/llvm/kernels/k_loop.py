@@ -1,0 +1,369 @@
+"""The k loop of a uKernel, in LLVM IR: a tile's sums over run-time k.
+
+All that it executes besides multiply-adds and loads costs time, most where a neighbour on the
+core's other hyperthread takes half of the instruction slots. So it takes several steps of k a
+round; finds rows of A at few multiples of their distance, by what addressing adds up for nothing;
+and asks for what comes later between chunks of steps, a cache line at a time. Where B has yet to
+come from behind L2, it matters more how many lines are under way: see `PLACES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from math import ceil
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    PTR,
+    VOID,
+    add_chains,
+    at,
+    const,
+    in_order,
+    intrinsic,
+    multiply_add,
+    opaque,
+    pointer_slot,
+    scalar_type,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.kernels.widen import widened
+from ftuner.codegen.llvm.native.records import Context
+from ftuner.core.cpu.tile import COLUMN, PACKED_INT8, STRIDED, UKernel
+
+STEPS_OF_ROUND = 4
+"""Steps of k a round, at least. Measured on Intel Emerald Rapids beside a busy hyperthread, tiles
+of 6x64, 8x48 and 14x32: 4 steps take 3 to 8% less time than 2, and 10 to 20% less than one that
+looks at what to fetch at each step; 8 steps take no less than 4."""
+STEPS_OF_SHORT_ROUND = 2
+"""Of smaller tiles, which do less of the work and wait for B: compiling is most of tuning, and with
+four steps for all tiles it takes half as long again."""
+LARGE_TILES: Mapping[str, int] = {"avx2": 12, "avx512": 24}
+"""Vectors of C that make a tile large, three quarters of the registers. On ISAs without an entry a
+round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance their addresses
+anyway."""
+STEPS_OF_CHUNK = 16
+"""Between two looks at what to fetch for later: a line of each row of A, in float32."""
+PREFETCH_BYTES = 2048
+"""How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
+times bandwidth). Fitted on AMD Zen 3, where 1024 to 2048 bytes take 15 to 40% off products of up to
+24 rows, and less hides less. `PLACES` share it."""
+LOW_TILE_ROWS = 3
+"""Tiles this low use up B faster than it comes, and want twice the distance. Fitted likewise. Tiles
+in parts read half of the bytes that they pass, and want it too: fitted on Intel Emerald Rapids."""
+PLACES = 8
+"""Places in k, evenly apart, at which a tile that waits for B goes on in turns: a core has more
+lines under way where it reads at several places. Fitted on Intel Ice Lake beside busy neighbours:
+with 8 places, products of 1 to 6 rows are up to 1.4 times as fast as with one, of 8 to 13 rows up
+to 1.2 times, and those of more rows as fast; with 4 places, 1 to 3 rows gain half of that."""
+PREFETCH_STEPS = 16
+"""The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
+LINE_BYTES = 64
+L1, L2 = 3, 2
+"""Where a prefetch puts its line, as LLVM's locality."""
+
+
+def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
+    """Ask for the cache line at an address, which need not exist."""
+    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
+    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
+
+
+def steps_of_round(kernel: UKernel) -> int:
+    """Steps of k that the k loop takes at once: as many for each of the chains."""
+    tile, steps = kernel.tile, 1
+    if kernel.isa in LARGE_TILES:
+        large = tile.mr * tile.vectors >= LARGE_TILES[kernel.isa]
+        steps = STEPS_OF_ROUND if large else STEPS_OF_SHORT_ROUND
+    return tile.chains * ceil(steps / tile.chains)
+
+
+def emit_k_loop(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    context: ir.Value,
+    tile: ir.Value,
+    a: ir.Value,
+    b: ir.Value,
+    k: ir.Value,
+) -> list[list[ir.Value]]:
+    """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
+    `b` where its columns begin in the panel."""
+    return _Loop(builder, kernel, fused, context).sums(tile, a, b, k)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What a tile fetches for later: `step` bytes from `first` on for each k step."""
+
+    first: ir.Value
+    step: ir.Value
+
+
+class _Multiples:
+    """Multiples of a run-time distance. The odd ones are computed once; an address adds one of
+    them, times a power of two."""
+
+    def __init__(self, builder: ir.IRBuilder, distance: ir.Value, count: int) -> None:
+        self._builder = builder
+        self._fixed = distance.constant if isinstance(distance, ir.Constant) else None
+        self._odd = {1: distance}
+        if self._fixed is None:
+            for number in range(1, count):
+                self._of_odd(number // _power_of_two(number))
+
+    def _of_odd(self, odd: int) -> ir.Value:
+        if odd not in self._odd:
+            # LLVM would rather add the distance again for each multiple, in every round.
+            product = self._builder.mul(self._odd[1], const(odd))
+            self._odd[odd] = opaque(self._builder, product)
+        return self._odd[odd]
+
+    def __getitem__(self, number: int) -> ir.Value:
+        if number == 0 or self._fixed is not None:
+            return const(number * (self._fixed or 0))
+        power = _power_of_two(number)
+        odd = self._of_odd(number // power)
+        return odd if power == 1 else self._builder.mul(odd, const(power))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest of those that addresses scale by which divides a number."""
+    return next(p for p in (8, 4, 2, 1) if number % p == 0)
+
+
+class _Loop:
+    def __init__(
+        self, builder: ir.IRBuilder, kernel: UKernel, fused: bool, context: ir.Value
+    ) -> None:
+        self._builder, self._kernel, self._fused = builder, kernel, fused
+        self._context = context
+        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+        self._size = size = kernel.dtype.itemsize
+        self._steps = steps_of_round(kernel)
+        self._size_of_set = kernel.mr * kernel.tile.vectors
+        a_stride = slot(builder, context, Context.A_STRIDE)
+        in_columns = kernel.a_layout == COLUMN
+        a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
+        self._a_rows = _Multiples(builder, a_row, kernel.mr)
+        self._a_steps = _Multiples(builder, a_k, self._steps + 1)
+        self._row_of_b_bytes = kernel.nr * kernel.b_itemsize
+        self._read_bytes = kernel.tile.vectors * kernel.lanes * kernel.b_itemsize
+        in_place = kernel.b_layout == STRIDED
+        b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
+        self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
+        sooner = kernel.mr <= LOW_TILE_ROWS or kernel.tile.parts > 1
+        if b_k is not None:
+            self._ahead = builder.mul(b_k, const(PREFETCH_STEPS))
+        else:
+            self._ahead = const(PREFETCH_BYTES * (2 if sooner else 1))
+
+    def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
+        """B and A that the tile fetches for later."""
+        builder, kernel, context = self._builder, self._kernel, self._context
+        step = slot(builder, context, Context.NEXT_B_STEP)
+        step = builder.udiv(step, const(kernel.tile.parts))
+        first = pointer_slot(builder, context, Context.NEXT_B)
+        found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
+        if kernel.a_layout != COLUMN:
+            distance = slot(builder, context, Context.NEXT_A_DISTANCE)
+            wanted = builder.icmp_signed("!=", distance, const(0))
+            step = builder.select(wanted, const(kernel.mr * self._size), const(0))
+            found.append(_Stream(at(builder, a, distance), step))
+        return found
+
+    def _asks(self, tile: ir.Value) -> ir.Value | None:
+        """Whether the tile asks for its own B ahead; None if it does in any case."""
+        if self._kernel.tail or self._kernel.b_layout == STRIDED:
+            return None
+        asking = slot(self._builder, self._context, Context.ASKS_FOR_B)
+        asking = self._builder.mul(asking, const(self._kernel.tile.parts))
+        return self._builder.icmp_signed("<", tile, asking)
+
+    def sums(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
+        """All steps of k. A tile that waits for its B goes on at several places in turns. `chains`
+        sets of sums take the steps in turns, and are added at the end; steps that are left over go
+        to the first."""
+        builder, shape = self._builder, self._kernel.tile
+        streams, asks = self._later(tile, a, k), self._asks(tile)
+        values = [a, b, *([ir.Constant(self._vector, None)] * (self._size_of_set * shape.chains))]
+        if asks is None:
+            left, values = self._in_turn(values, k, streams, asked=True)
+        else:
+            ends = []
+            with builder.if_else(asks, likely=False) as (waits, has):
+                with waits:
+                    ends.append((*self._at_places(values, k, streams), builder.block))
+                with has:
+                    ends.append((*self._in_turn(values, k, streams, asked=False), builder.block))
+            (left, *values) = (
+                self._either(both, [block for *_, block in ends])
+                for both in zip(*([first, *rest] for first, rest, _ in ends), strict=True)
+            )
+        end = 2 + self._size_of_set
+        values[:end] = self._rounds(left, values[:end], 1, asked=False)
+        total = add_chains(builder, values[2:], self._size_of_set)
+        return [total[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
+
+    def _either(self, values: Sequence[ir.Value], blocks: Sequence[ir.Block]) -> ir.Value:
+        """The value of the block that control came from."""
+        phi = self._builder.phi(values[0].type)
+        for value, block in zip(values, blocks, strict=True):
+            phi.add_incoming(value, block)
+        return phi
+
+    def _in_turn(
+        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[_Stream], asked: bool
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        """Steps one after the other: how many are left over, and places in A and in B and sums."""
+        builder, steps = self._builder, const(self._steps)
+        values = self._in_chunks(builder.sdiv(k, steps), values, streams, asked)
+        return builder.srem(k, steps), values
+
+    def _at_places(
+        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[_Stream]
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        """As `_in_turn`, a step at each place in turn. Chains take places in turns."""
+        builder, chains = self._builder, self._kernel.tile.chains
+        turns = ceil(PLACES / chains)
+        places = turns * chains
+        apart = builder.sdiv(k, const(places))
+        a_apart = builder.mul(apart, self._a_steps[1])
+        b_apart = builder.mul(apart, self._b_steps[1])
+        ahead = const(max(self._ahead.constant // places, self._row_of_b_bytes))
+
+        def turn(given: list[ir.Value]) -> list[ir.Value]:
+            a, b, *sums = given
+            for chain in range(chains):
+                own = slice(chain * self._size_of_set, (chain + 1) * self._size_of_set)
+                self._ask(b, ahead)
+                sums[own] = self._step(a, b, 0, sums[own])
+                a, b = at(builder, a, a_apart), at(builder, b, b_apart)
+            return [a, b, *sums]
+
+        def step(given: list[ir.Value]) -> list[ir.Value]:
+            ends = self._fetched(streams, given[: len(streams)], const(places))
+            a, b, *_ = given = given[len(streams) :]
+            _, _, *sums = carried_loop(builder, const(turns), given, turn, some=True)
+            return [
+                *ends,
+                at(builder, a, self._a_steps[1]),
+                at(builder, b, self._b_steps[1]),
+                *sums,
+            ]
+
+        firsts = [stream.first for stream in streams]
+        _, _, *sums = carried_loop(builder, apart, [*firsts, *values], step)[len(streams) :]
+        whole = builder.mul(apart, const(places))
+        a = at(builder, values[0], builder.mul(whole, self._a_steps[1]))
+        b = at(builder, values[1], builder.mul(whole, self._b_steps[1]))
+        return builder.sub(k, whole), [a, b, *sums]
+
+    def _in_chunks(
+        self, rounds: ir.Value, values: Sequence[ir.Value], streams: Sequence[_Stream], asked: bool
+    ) -> list[ir.Value]:
+        """All rounds, and between chunks of them what the streams ask for, and the lines that rows
+        of A go on in: more rows than a busy core's prefetcher follows. Measured on Intel Emerald
+        Rapids beside a busy hyperthread, 6x64: 1 to 3% less time."""
+        builder = self._builder
+        rounds_of_chunk = const(ceil(STEPS_OF_CHUNK / self._steps))
+        chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
+        chunks = builder.sdiv(chunks, rounds_of_chunk)
+
+        def chunk(given: list[ir.Value]) -> list[ir.Value]:
+            left, places, values = given[0], given[1 : 1 + len(streams)], given[1 + len(streams) :]
+            whole = builder.icmp_signed(">", left, rounds_of_chunk)
+            now = builder.select(whole, rounds_of_chunk, left)
+            ends = self._fetched(streams, places, builder.mul(now, const(self._steps)))
+            if self._kernel.a_layout != COLUMN:
+                lines = range(LINE_BYTES, LINE_BYTES + STEPS_OF_CHUNK * self._size, LINE_BYTES)
+                for i, offset in product(range(self._kernel.mr), lines):
+                    row = at(builder, values[0], self._a_rows[i])
+                    prefetch(builder, at(builder, row, offset), L1)
+            done = self._rounds(now, values, self._steps, asked, some=True)
+            return [builder.sub(left, now), *ends, *done]
+
+        first = [rounds, *(stream.first for stream in streams), *values]
+        return carried_loop(builder, chunks, first, chunk)[1 + len(streams) :]
+
+    def _fetched(
+        self, streams: Sequence[_Stream], places: Sequence[ir.Value], steps: ir.Value
+    ) -> list[ir.Value]:
+        """Ask for what so many steps fetch for later; the places in the streams behind it."""
+        builder, ends = self._builder, []
+        for place, stream in zip(places, streams, strict=True):
+            size = builder.mul(steps, stream.step)
+            with counted_loop(builder, 0, size, LINE_BYTES) as offset:
+                prefetch(builder, at(builder, place, offset), L2)
+            ends.append(at(builder, place, size))
+        return ends
+
+    def _rounds(
+        self,
+        count: ir.Value,
+        values: Sequence[ir.Value],
+        steps: int,
+        asked: bool,
+        some: bool = False,
+    ) -> list[ir.Value]:
+        """`count` rounds of so many steps, from places in A and in B and sums to the next ones."""
+        builder, tile = self._builder, self._kernel.tile
+        size = tile.mr * tile.vectors
+
+        def body(given: list[ir.Value]) -> list[ir.Value]:
+            a, b, *sums = given
+            for number in range(steps if asked else 0):
+                self._ask(at(builder, b, self._b_steps[number]), self._ahead)
+            for number in range(steps):
+                first = number * size % len(sums)
+                sums[first : first + size] = self._step(a, b, number, sums[first : first + size])
+            ends = at(builder, a, self._a_steps[steps]), at(builder, b, self._b_steps[steps])
+            return [*ends, *sums]
+
+        return carried_loop(builder, count, values, body, some)
+
+    def _ask(self, row: ir.Value, ahead: ir.Value) -> None:
+        """Ask for the row of B that lies so many bytes behind another."""
+        row = at(self._builder, row, ahead)
+        for line in range(0, self._read_bytes, LINE_BYTES):
+            prefetch(self._builder, at(self._builder, row, line), L1)
+
+    def _step(
+        self, a: ir.Value, b: ir.Value, number: int, sums: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """One step of k, `number` steps behind `a` and `b`."""
+        builder, kernel = self._builder, self._kernel
+        row = at(builder, b, self._b_steps[number])
+        row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]
+        column = at(builder, a, self._a_steps[number])
+        done: list[ir.Value] = []
+        for i, places in groupby(kernel.tile.registers().tasks(0), key=lambda place: place[0]):
+            address = at(builder, column, self._a_rows[i])
+            element = builder.load(address, typ=self._vector.element, align=self._size)
+            value = splat(builder, element, kernel.lanes)
+            added = [
+                multiply_add(
+                    builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v], self._fused
+                )
+                for _, v in places
+            ]
+            if kernel.isa in LARGE_TILES:
+                in_order(builder, added)
+            done += added
+        return done
+
+    def _vector_of_b(self, row: ir.Value, v: int) -> ir.Value:
+        """The `v`-th vector of a row of B, as the tile multiplies it."""
+        kernel = self._kernel
+        place = at(self._builder, row, v * kernel.lanes * kernel.b_itemsize)
+        if kernel.b_layout == PACKED_INT8:
+            return widened(self._builder, place, self._vector)
+        return self._builder.load(place, typ=self._vector, align=self._size)

@@ -1,0 +1,163 @@
+"""Native micro-benchmarks that tell what one core does in a cycle.
+
+All have one signature, `void(data, bytes, repeats, sink)`: the address of the operands or of the
+memory to read, its size, how often to go round, and where to store the accumulators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.hardware.isa import VectorIsa
+
+SYMBOLS = ("clock", "issue", "latency", "read")
+CHAIN_STEPS = 32
+"""Dependent operations that a repeat of `clock` or `latency` does; enough to hide the loop."""
+ISSUE_STEPS = 4
+"""Multiply-adds of each chain that a repeat of `issue` does."""
+SINK_BYTES = 4096
+"""Room that the largest set of accumulators fits in (24 vectors of 64 bytes)."""
+FILL = 0x3F
+"""Byte for memory that is worked on. As float32 it is 0.747: sums neither overflow nor become
+subnormal."""
+
+_READ_VECTORS = 8
+READ_BYTES = 512
+"""What `read` reads a multiple of: its vectors, at the widest."""
+_I64 = ir.IntType(64)
+_PTR = ir.PointerType()
+
+
+class Microbenchmarks:
+    """The micro-benchmarks compiled for one ISA, in this process.
+
+    `clock`: `CHAIN_STEPS` dependent integer operations of one cycle each. `issue`: `ISSUE_STEPS`
+    multiply-adds of float32 vectors in each of `chains` independent chains. `latency`:
+    `CHAIN_STEPS` of them in one chain. `read`: all of the data, a multiple of `READ_BYTES`, aligned
+    to 64, once."""
+
+    def __init__(self, name: str, isa: VectorIsa) -> None:
+        self.name, self.isa = name, isa
+        self.chains = _chains(isa)
+        self._object = LoadedObject([compile_object(emit(isa), host_target(name))], SYMBOLS)
+        self.addresses = self._object.addresses
+        """Of each function, for native callers."""
+        i64, address = ctypes.c_int64, ctypes.c_void_p
+        # Called this way a function runs without Python's global lock.
+        prototype = ctypes.CFUNCTYPE(None, address, i64, i64, address)
+        self._functions: dict[str, Any] = {s: prototype(self.addresses[s]) for s in SYMBOLS}
+
+    def bind(
+        self, symbol: str, data: int, size: int, repeats: int, sink: int
+    ) -> Callable[[], object]:
+        """A call of a micro-benchmark; safe on several threads, each with its own sink."""
+        return partial(self._functions[symbol], data, size, repeats, sink)
+
+
+def emit(isa: VectorIsa) -> ir.Module:
+    """A module of the functions called `SYMBOLS`, for `isa`."""
+    module = ir.Module("microbenchmarks")
+    _emit_clock(module)
+    _emit_multiply_add(module, isa, "issue", _chains(isa), ISSUE_STEPS)
+    _emit_multiply_add(module, isa, "latency", 1, CHAIN_STEPS)
+    _emit_read(module, isa)
+    return module
+
+
+def _chains(isa: VectorIsa) -> int:
+    # Three quarters of the registers: 12 chains hide a latency of 6 cycles of two units, which is
+    # also that of a multiply and an add apart on Zen 3. 13 would be slower there, unevenly.
+    return isa.vector_registers * 3 // 4
+
+
+def _begin(module: ir.Module, name: str) -> tuple[ir.IRBuilder, Sequence[ir.Value]]:
+    signature = ir.FunctionType(ir.VoidType(), [_PTR, _I64, _I64, _PTR])
+    function = ir.Function(module, signature, name)
+    return ir.IRBuilder(function.append_basic_block("entry")), function.args
+
+
+def _element(builder: ir.IRBuilder, base: ir.Value, kind: ir.Type, index: int) -> ir.Value:
+    return builder.gep(base, [ir.Constant(_I64, index)], source_etype=kind)
+
+
+def _variables(builder: ir.IRBuilder, kind: ir.Type, count: int) -> list[ir.Value]:
+    """Zeros in memory, which the optimiser turns into registers."""
+    variables = [builder.alloca(kind) for _ in range(count)]
+    for variable in variables:
+        builder.store(ir.Constant(kind, None), variable)
+    return variables
+
+
+def _finish(
+    builder: ir.IRBuilder, sink: ir.Value, kind: ir.Type, variables: list[ir.Value]
+) -> None:
+    """Store the variables, so that none is optimised away."""
+    for i, variable in enumerate(variables):
+        builder.store(builder.load(variable, typ=kind), _element(builder, sink, kind, i))
+    builder.ret_void()
+
+
+def _emit_clock(module: ir.Module) -> None:
+    """A chain of adds and xors, their operands from memory so that it cannot be shortened."""
+    builder, (data, _, repeats, sink) = _begin(module, "clock")
+    x, y = (builder.load(_element(builder, data, _I64, i), typ=_I64) for i in range(2))
+    variables = _variables(builder, _I64, 1)
+    with counted_loop(builder, 0, repeats):
+        value = builder.load(variables[0], typ=_I64)
+        for _ in range(CHAIN_STEPS // 2):
+            value = builder.xor(builder.add(value, x), y)
+        builder.store(value, variables[0])
+    _finish(builder, sink, _I64, variables)
+
+
+def _emit_multiply_add(
+    module: ir.Module, isa: VectorIsa, name: str, chains: int, steps: int
+) -> None:
+    """`chains` independent chains of `steps` multiply-adds of float32 vectors a repeat."""
+    builder, (data, _, repeats, sink) = _begin(module, name)
+    kind = ir.VectorType(ir.FloatType(), isa.vector_bytes // 4)
+    x, y = (builder.load(_element(builder, data, kind, i), typ=kind) for i in range(2))
+    name_fma = f"llvm.fma.v{kind.count}f32"
+    fma = module.globals.get(name_fma) or ir.Function(
+        module, ir.FunctionType(kind, [kind] * 3), name_fma
+    )
+    variables = _variables(builder, kind, chains)
+    with counted_loop(builder, 0, repeats):
+        values = [builder.load(v, typ=kind) for v in variables]
+        for _ in range(steps):
+            if isa.fused:
+                values = [builder.call(fma, [x, y, v]) for v in values]
+            elif chains == 1:
+                # A product waits for no accumulator: the chain of a dot product is its adds.
+                values = [builder.fadd(v, y) for v in values]
+            else:
+                # The product must depend on the chain, or it would be computed only once.
+                values = [builder.fadd(builder.fmul(v, x), y) for v in values]
+        for variable, value in zip(variables, values, strict=True):
+            builder.store(value, variable)
+    _finish(builder, sink, kind, variables)
+
+
+def _emit_read(module: ir.Module, isa: VectorIsa) -> None:
+    """Read the data `repeats` times, whole vectors, xor-ing them into accumulators."""
+    builder, (data, size, repeats, sink) = _begin(module, "read")
+    kind = ir.VectorType(_I64, isa.vector_bytes // 8)
+    variables = _variables(builder, kind, _READ_VECTORS)
+    with (
+        counted_loop(builder, 0, repeats),
+        counted_loop(builder, 0, size, _READ_VECTORS * isa.vector_bytes) as offset,
+    ):
+        base = builder.gep(data, [offset], source_etype=ir.IntType(8))
+        for i, variable in enumerate(variables):
+            address = _element(builder, base, kind, i)
+            value = builder.load(address, align=isa.vector_bytes, typ=kind)
+            builder.store(builder.xor(builder.load(variable, typ=kind), value), variable)
+    _finish(builder, sink, kind, variables)

@@ -1,0 +1,228 @@
+"""The general schedule of a definition: loops over its axes, in LLVM IR.
+
+The function made is `void kernel(buffers, dims, status, worker, begin, end)`: tasks `begin` to
+`end` of `task_count`. `buffers` holds an address for each operand, then for each result; `dims` the
+values of `Kernel.parameters()`; `status` is a word that a failed check writes its number to.
+
+One axis is walked by vectors, the last ones under a mask: a kept axis, and then reductions
+gather in lanes, or a reduced one, and then lanes are added up at the end. All other kept axes are
+tasks; where there are none, blocks of the vector axis are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    PTR,
+    VOID,
+    const,
+    lanes_below,
+    reserve,
+    splat,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
+from ftuner.core.access import Kernel
+from ftuner.core.cpu.schedule import BLOCK, schedule_of
+from ftuner.core.index_expr import Stage
+
+KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])
+
+
+def emit_nest(
+    module: ir.Module, symbol: str, kernel: Kernel, vector_bytes: int, fused: bool
+) -> ir.Function:
+    """Add the function of a kernel to a module."""
+    function = ir.Function(module, KERNEL_TYPE, symbol)
+    _Emission(function, kernel, schedule_of(kernel, vector_bytes), fused).emit()
+    return function
+
+
+class _Emission(Frame):
+    """The writing of one function."""
+
+    def emit(self) -> None:
+        kernel, schedule, builder = self.kernel, self.schedule, self.builder
+        vector = schedule.vector
+        blocks = vector is not None and not schedule.tasks and vector < len(kernel.kept)
+        with counted_loop(builder, self.begin, self.end) as task:
+            if blocks:
+                assert vector is not None
+                first = builder.mul(task, const(BLOCK))
+                extent = self.dim(kernel.axes[vector])
+                last = builder.add(first, const(BLOCK))
+                last = builder.select(builder.icmp_signed("<", last, extent), last, extent)
+                self._kept_vectors({}, first, last)
+            else:
+                index = self._digits(task, schedule.tasks)
+                if vector is not None and vector < len(kernel.kept):
+                    self._kept_vectors(index, const(0), self.dim(kernel.axes[vector]))
+                else:
+                    self._task(Place(index, None, ()))
+        builder.ret_void()
+
+    def _digits(self, number: ir.Value, axes: Sequence[int]) -> dict[int, ir.Value]:
+        """The index along each axis of the task with a number."""
+        builder = self.builder
+        index: dict[int, ir.Value] = {}
+        for position in reversed(range(len(axes))):
+            if position == 0:
+                index[axes[0]] = number
+                break
+            extent = self.dim(self.kernel.axes[axes[position]])
+            index[axes[position]] = builder.urem(number, extent)
+            number = builder.udiv(number, extent)
+        return index
+
+    def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
+        self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
+
+    def _by_vectors(self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None]) -> None:
+        """`body` for whole vectors from `first` on, and for what is left under a mask."""
+        builder, lanes = self.builder, self.schedule.lanes
+        whole = builder.and_(builder.sub(last, first), const(-lanes))
+        behind = builder.add(first, whole)
+        with counted_loop(builder, first, behind, lanes) as base:
+            body(Lanes(base, None, None))
+        left = builder.sub(last, behind)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            body(Lanes(behind, lanes_below(builder, left, lanes), left))
+
+    def _task(self, place: Place) -> None:
+        """All stages, then the results, of one kept index or of a vector of them."""
+        kernel = self.kernel
+        if any(stage.kind == "scan" for stage in kernel.stages):
+            self._scan(place)
+            return
+        for stage in kernel.stages:
+            total = self._stage(place, stage)
+            place = Place(place.index, place.lanes, (*place.stages, total))
+        narrow = [i for i, wide in enumerate(kernel.wide) if not wide]
+        if narrow:
+            values = Values(self, place)
+            for i in narrow:
+                values.store(i)
+        if len(narrow) < len(kernel.values):
+
+            def store(inner: Place) -> None:
+                values = Values(self, inner)
+                for i, wide in enumerate(kernel.wide):
+                    if wide:
+                        values.store(i)
+
+            self._over_reduced(place, store)
+
+    def _over_reduced(self, place: Place, body: Callable[[Place], None]) -> None:
+        """`body` for each index along the reduced axes, by vectors along the vector axis."""
+        kernel, vector = self.kernel, self.schedule.vector
+        inner = range(len(kernel.kept), len(kernel.axes))
+        with ExitStack() as loops:
+            index = dict(place.index)
+            for axis in inner:
+                if axis != vector:
+                    extent = self.dim(kernel.axes[axis])
+                    index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
+            if vector is not None and vector in inner:
+                extent = self.dim(kernel.axes[vector])
+                self._by_vectors(
+                    const(0), extent, lambda lanes: body(Place(index, lanes, place.stages))
+                )
+            else:
+                body(Place(index, place.lanes, place.stages))
+
+    def _stage(self, place: Place, stage: Stage) -> ir.Value:
+        if stage.kind in ("argmax", "argmin"):
+            return self._position(place, stage)
+        builder = self.builder
+        dtype = self.kernel.steps[stage.value].dtype
+        across = self.schedule.vector is not None and self.schedule.vector >= len(self.kernel.kept)
+        lanes = self.schedule.lanes if across or place.lanes is not None else 0
+        accumulator = accumulator_of(stage.kind, dtype, lanes)
+        nothing = accumulator.neutral_element()
+        totals = [reserve(builder, constant.type) for constant in accumulator.start()]
+        for constant, total in zip(accumulator.start(), totals, strict=True):
+            builder.store(constant, total)
+
+        def loaded() -> list[ir.Value]:
+            return [
+                builder.load(total, typ=constant.type)
+                for constant, total in zip(accumulator.start(), totals, strict=True)
+            ]
+
+        def gather(inner: Place) -> None:
+            value = Values(self, inner).value(stage.value)
+            if lanes and not elements.lanes_of(value):
+                value = splat(builder, value, lanes)
+            if across and inner.lanes is not None and inner.lanes.mask is not None:
+                value = builder.select(inner.lanes.mask, value, nothing)
+            after = accumulator.gathered(builder, loaded(), value)
+            for part, total in zip(after, totals, strict=True):
+                builder.store(part, total)
+
+        self._over_reduced(place, gather)
+        parts = reduced_lanes(builder, accumulator, loaded()) if across else loaded()
+        return accumulator.result(builder, parts)
+
+    def _scan(self, place: Place) -> None:
+        """Store the sum so far at each index along the one reduced axis."""
+        builder, kernel = self.builder, self.kernel
+        (stage,) = kernel.stages
+        dtype = kernel.steps[stage.value].dtype
+        type_ = elements.register_type(dtype)
+        if place.lanes is not None:
+            type_ = ir.VectorType(type_, self.schedule.lanes)
+        total = reserve(builder, type_)
+        builder.store(elements.zero(type_), total)
+
+        def advance(inner: Place) -> None:
+            before = builder.load(total, typ=type_)
+            value = Values(self, inner).value(stage.value)
+            if place.lanes is not None and not elements.lanes_of(value):
+                value = splat(builder, value, self.schedule.lanes)
+            after = elements.combine(builder, "sum", before, value, dtype)
+            builder.store(after, total)
+            seen = after if stage.last else before
+            values = Values(self, Place(inner.index, inner.lanes, (seen,)))
+            for result in range(len(kernel.values)):
+                values.store(result)
+
+        self._over_reduced(place, advance)
+
+    def _position(self, place: Place, stage: Stage) -> ir.Value:
+        """The index of the largest or smallest element, along the one reduced axis."""
+        builder = self.builder
+        dtype = self.kernel.steps[stage.value].dtype
+        lanes = self.schedule.lanes if place.lanes is not None else 0
+        kind = "maximum" if stage.kind == "argmax" else "minimum"
+        type_, where = elements.register_type(dtype), I64
+        if lanes:
+            type_, where = ir.VectorType(type_, lanes), ir.VectorType(I64, lanes)
+        best, position = reserve(builder, type_), reserve(builder, where)
+        builder.store(elements.neutral(kind, type_, dtype), best)
+        builder.store(elements.zero(where), position)
+        (axis,) = range(len(self.kernel.kept), len(self.kernel.axes))
+
+        def compare(inner: Place) -> None:
+            value = Values(self, inner).value(stage.value)
+            at = inner.index[axis]
+            if lanes:
+                value = value if elements.lanes_of(value) else splat(builder, value, lanes)
+                at = splat(builder, at, lanes)
+            before = builder.load(best, typ=type_)
+            # The first NaN is the largest and the smallest, as NumPy has it.
+            sides = (before, value) if stage.last else (value, before)
+            better = elements.precedes(builder, *sides, dtype, kind == "maximum", nan_first=True)
+            better = builder.not_(better) if stage.last else better
+            builder.store(builder.select(better, value, before), best)
+            old = builder.load(position, typ=where)
+            builder.store(builder.select(better, at, old), position)
+
+        self._over_reduced(place, compare)
+        return builder.load(position, typ=where)

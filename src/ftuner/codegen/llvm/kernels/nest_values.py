@@ -1,0 +1,321 @@
+"""The values of a nest's steps at one place, in LLVM IR: loads, arithmetic, checks, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I32,
+    I64,
+    const,
+    intrinsic,
+    masked_load,
+    masked_store,
+    pointer_slot,
+    reserve,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.core.access import Access, Kernel
+from ftuner.core.cpu.schedule import Schedule, checks, operand_numbers
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import DType
+from ftuner.core.guards import guards
+
+
+class Frame:
+    """What all places of one function share: its arguments, by name."""
+
+    def __init__(
+        self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool
+    ) -> None:
+        self.kernel = kernel
+        self.schedule = schedule
+        self.fused = fused
+        self.module = function.module
+        buffers, dims, self.status, _, self.begin, self.end = function.args
+        self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self.parameters = {dim: slot(builder, dims, i) for i, dim in enumerate(kernel.parameters())}
+        # Operands are numbered as the nest numbers them, results come behind.
+        numbers = operand_numbers(kernel)
+        self.operands = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(numbers)}
+        self.results = [
+            pointer_slot(builder, buffers, len(numbers) + i) for i in range(len(kernel.values))
+        ]
+        self.guards = guards(kernel, necessary=True)
+        self._nothing: ir.Value | None = None
+
+    @property
+    def nothing(self) -> ir.Value:
+        """The address of a vector of zeros, for loads outside their guards."""
+        if self._nothing is None:
+            type_ = ir.VectorType(I64, max(self.schedule.lanes, 1))
+            self._nothing = reserve(self.builder, type_)
+            with self.builder.goto_entry_block():
+                self.builder.store(elements.zero(type_), self._nothing)
+        return self._nothing
+
+    def dim(self, dim: Dim) -> ir.Value:
+        return const(dim) if isinstance(dim, int) else self.parameters[dim]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A part of the vector axis: from `base` on, `count` elements of a vector, all if None."""
+
+    base: ir.Value
+    mask: ir.Value | None
+    count: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where values are computed: the index along each axis but the vector one, the lanes (None for
+    scalars), and the reductions known so far."""
+
+    index: Mapping[int, ir.Value]
+    lanes: Lanes | None
+    stages: tuple[ir.Value, ...]
+
+
+class Values:
+    """The values of steps at one place, each computed once."""
+
+    def __init__(self, frame: Frame, place: Place) -> None:
+        self._frame = frame
+        self._builder = frame.builder
+        self._kernel = frame.kernel
+        self._place = place
+        self._known: dict[int, ir.Value] = {}
+
+    def value(self, number: int) -> ir.Value:
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = self._compute(number)
+        return found
+
+    def _compute(self, number: int) -> ir.Value:
+        step = self._kernel.steps[number]
+        builder, place = self._builder, self._place
+        if step.op == "constant":
+            assert isinstance(step.payload, (int, float))
+            return ir.Constant(elements.register_type(step.dtype), step.payload)
+        if step.op == "dim":
+            return self._frame.dim(step.payload)  # type: ignore[arg-type]
+        if step.op == "index":
+            assert isinstance(step.payload, int)
+            return self._index(step.payload)
+        if step.op == "stage":
+            assert isinstance(step.payload, int)
+            return place.stages[step.payload]
+        access = self._kernel.accesses[number]
+        if access is not None:
+            assert isinstance(step.payload, int)
+            return self._load(number, self._frame.operands[step.payload], access, step.dtype)
+        arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
+        source = self._kernel.steps[step.arguments[0]].dtype
+        if step.op == "cast":
+            return elements.cast(builder, arguments[0], source, step.dtype)
+        if step.op == "where":
+            return builder.select(*arguments)
+        if step.op == "checked":
+            return self._checked(number, arguments[0], arguments[1], str(step.payload))
+        return elements.apply(builder, step.op, arguments, source, self._frame.fused)
+
+    def _index(self, axis: int) -> ir.Value:
+        """Along the vector axis, lanes beyond the last element repeat it."""
+        lanes = self._place.lanes
+        if axis != self._frame.schedule.vector or lanes is None:
+            return self._place.index[axis]
+        builder, count = self._builder, self._frame.schedule.lanes
+        numbers = ir.Constant(ir.VectorType(I64, count), list(range(count)))
+        if lanes.count is not None:
+            last = splat(builder, builder.sub(lanes.count, const(1)), count)
+            inside = builder.icmp_signed("<", numbers, last)
+            numbers = builder.select(inside, numbers, last)
+        return builder.add(splat(builder, lanes.base, count), numbers)
+
+    def _guard(self, number: int) -> ir.Value | None:
+        """Where a step is needed; None if that is everywhere."""
+        builder = self._builder
+        found: ir.Value | None = None
+        for condition, wanted in sorted(self._frame.guards[number]):
+            term = self.value(condition)
+            term = term if wanted else builder.not_(term)
+            found = (
+                term if found is None else builder.and_(*elements.widened(builder, [found, term]))
+            )
+        return found
+
+    def _any(self, condition: ir.Value) -> ir.Value:
+        """Whether a condition holds in any lane."""
+        count = elements.lanes_of(condition)
+        if not count:
+            return condition
+        name = f"llvm.vector.reduce.or.v{count}i1"
+        function = intrinsic(self._builder.module, name, I1, [condition.type])
+        return self._builder.call(function, [condition])
+
+    def _checked(self, number: int, index: ir.Value, extent: ir.Value, text: str) -> ir.Value:
+        builder = self._builder
+        none = elements.zero(index.type)
+        wrapped = builder.add(index, extent)
+        index = builder.select(builder.icmp_signed("<", index, none), wrapped, index)
+        inside = builder.icmp_unsigned("<", index, extent)
+        wrong = builder.not_(inside)
+        guard = self._guard(number)
+        if guard is not None:
+            wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
+        with builder.if_then(self._any(wrong), likely=False):
+            status = checks(self._kernel).index(text) + 1
+            builder.store(const(status), self._frame.status)
+        return builder.select(inside, index, none)
+
+    def _offset(self, access: Access, base: bool) -> tuple[ir.Value, ir.Value | None]:
+        """The offset of the first lane, and what each lane adds to it beside its number, if
+        anything; with `base`, the position along the vector axis is in the former."""
+        builder, frame = self._builder, self._frame
+        offset = frame.dim(access.constant)
+        apart: ir.Value | None = None
+        vector = frame.schedule.vector if self._place.lanes is not None else None
+        terms: list[tuple[ir.Value, Dim]] = [
+            (self._place.index[axis], c)
+            for axis, c in enumerate(access.coefficients)
+            if c != 0 and axis != vector
+        ]
+        if vector is not None and base and access.coefficients[vector] != 0:
+            assert self._place.lanes is not None
+            terms.append((self._place.lanes.base, access.coefficients[vector]))
+        terms += [(self.value(step), c) for step, c in access.rest]
+        for value, coefficient in terms:
+            count = elements.lanes_of(value)
+            factor = frame.dim(coefficient)
+            if count:
+                factor = splat(builder, factor, count)
+            term = value if coefficient == 1 else builder.mul(value, factor)
+            if not count:
+                offset = builder.add(offset, term)
+            else:
+                apart = term if apart is None else builder.add(apart, term)
+        return offset, apart
+
+    def _address(self, buffer: ir.Value, offset: ir.Value, dtype: DType) -> ir.Value:
+        element = elements.memory_type(dtype)
+        return self._builder.gep(buffer, [offset], source_etype=element)
+
+    def _load(self, number: int, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
+        builder, lanes = self._builder, self._place.lanes
+        guard = self._guard(number)
+        # One lane that is needed shows that the operand has elements, and then all lanes read some.
+        needed = None if guard is None else self._any(guard)
+        vector = self._frame.schedule.vector
+        coefficient: Dim = 0
+        if lanes is not None:
+            assert vector is not None
+            coefficient = access.coefficients[vector]
+        straight = coefficient in (0, 1)
+        offset, apart = self._offset(access, base=straight)
+        element = elements.memory_type(dtype)
+        if apart is None and coefficient == 0:
+            address = self._chosen(needed, self._address(buffer, offset, dtype))
+            value = builder.load(address, typ=element, align=dtype.itemsize)
+            return elements.from_memory(builder, value, dtype)
+        count = self._frame.schedule.lanes
+        type_ = ir.VectorType(element, count)
+        if apart is None and coefficient == 1:
+            assert lanes is not None
+            address = self._chosen(needed, self._address(buffer, offset, dtype))
+            value = _vector_load(builder, address, type_, dtype.itemsize, lanes.mask)
+            return elements.from_memory(builder, value, dtype)
+        if coefficient != 0:
+            # Far apart, or beside what data tells: from the positions, which never go too far.
+            assert vector is not None
+            if straight:
+                offset, apart = self._offset(access, base=False)
+            factor = splat(builder, self._frame.dim(coefficient), count)
+            along = builder.mul(self._index(vector), factor)
+            apart = along if apart is None else builder.add(apart, along)
+        assert apart is not None
+        offsets = builder.add(apart, splat(builder, offset, count))
+        if needed is not None:
+            buffer = self._chosen(needed, buffer)
+            offsets = builder.select(needed, offsets, elements.zero(offsets.type))
+        return self._gather(buffer, offsets, dtype)
+
+    def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
+        """An address, or that of zeros where nothing may be read."""
+        if needed is None:
+            return address
+        return self._builder.select(needed, address, self._frame.nothing)
+
+    def _gather(self, buffer: ir.Value, offsets: ir.Value, dtype: DType) -> ir.Value:
+        builder, count = self._builder, self._frame.schedule.lanes
+        element = elements.memory_type(dtype)
+        value: ir.Value = ir.Constant(ir.VectorType(element, count), ir.Undefined)
+        for lane in range(count):
+            offset = builder.extract_element(offsets, ir.Constant(I32, lane))
+            address = self._address(buffer, offset, dtype)
+            one = builder.load(address, typ=element, align=dtype.itemsize)
+            value = builder.insert_element(value, one, ir.Constant(I32, lane))
+        return elements.from_memory(builder, value, dtype)
+
+    def store(self, result: int) -> None:
+        """Store one result at this place."""
+        builder, kernel = self._builder, self._kernel
+        number, access = kernel.values[result], kernel.targets[result]
+        dtype = kernel.steps[number].dtype
+        buffer = self._frame.results[result]
+        value = elements.to_memory(builder, self.value(number), dtype)
+        lanes = self._place.lanes
+        vector = self._frame.schedule.vector
+        offset, apart = self._offset(access, base=True)
+        assert apart is None, "vectors of results lie at affine offsets"
+        if lanes is None:
+            address = self._address(buffer, offset, dtype)
+            if kernel.combine:
+                before = builder.load(address, typ=value.type, align=dtype.itemsize)
+                value = elements.combine(builder, kernel.combine, before, value, dtype)
+            builder.store(value, address, align=dtype.itemsize)
+            return
+        assert vector is not None
+        count = self._frame.schedule.lanes
+        if not elements.lanes_of(value):
+            value = splat(builder, value, count)
+        coefficient = access.coefficients[vector]
+        if coefficient == 1:
+            address = self._address(buffer, offset, dtype)
+            _vector_store(builder, value, address, dtype.itemsize, lanes.mask)
+            return
+        scratch = reserve(builder, value.type)
+        builder.store(value, scratch)
+        element = elements.memory_type(dtype)
+        last = const(count) if lanes.count is None else lanes.count
+        with counted_loop(builder, 0, last) as lane:
+            place = builder.gep(scratch, [lane], source_etype=element)
+            moved = builder.add(offset, builder.mul(lane, self._frame.dim(coefficient)))
+            one = builder.load(place, typ=element)
+            builder.store(one, self._address(buffer, moved, dtype), align=dtype.itemsize)
+
+
+def _vector_load(
+    builder: ir.IRBuilder, address: ir.Value, type_: ir.VectorType, align: int,
+    mask: ir.Value | None,
+) -> ir.Value:  # fmt: skip
+    if mask is None:
+        return builder.load(address, typ=type_, align=align)
+    return masked_load(builder, address, type_, align, mask)
+
+
+def _vector_store(
+    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value | None
+) -> None:
+    if mask is None:
+        builder.store(value, address, align=align)
+    else:
+        masked_store(builder, value, address, align, mask)

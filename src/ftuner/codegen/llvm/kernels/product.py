@@ -1,0 +1,283 @@
+"""The body of a uKernel: a register-tile outer product over run-time k, in LLVM IR.
+
+Signature of the compiled function::
+
+    void kernel(context, a, b, c, row, column, k, tiles)
+
+computes `tiles` row tiles, one below the other, of one panel of B. `context` is an `abi.Context`;
+`row` and `column` place the first tile in C, for the epilogue's operands. Accumulators are SSA
+values from the first multiply-add to the last store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    PTR,
+    VOID,
+    at,
+    const,
+    lanes_below,
+    masked_load,
+    masked_store,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.expressions import emit
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.kernels.k_loop import L1, LINE_BYTES, emit_k_loop, prefetch
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.core.cpu.tile import UKernel
+from ftuner.core.expr import ACCUMULATOR, operands
+
+KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
+
+
+def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
+    """Add the function of a uKernel to a module.
+
+    `fused`: whether the ISA fuses multiply-add; `masked`: whether it loads and stores the first
+    lanes of a vector, so that tails need no scratch tile.
+    """
+    function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
+    context, a, b, c, row, column, k, tiles = function.args
+    for argument, name in zip(
+        function.args, ("context", "a", "b", "c", "row", "column", "k", "tiles"), strict=True
+    ):
+        argument.name = name
+    for pointer in (context, a, b, c):
+        pointer.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    size = kernel.dtype.itemsize
+    c_stride = slot(builder, context, Context.C_ROW_STRIDE)
+    scratch = None
+    if kernel.tail and not masked:
+        scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
+    tile_step = slot(builder, context, Context.A_TILE_STRIDE)
+    parts = const(kernel.tile.parts)
+    with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
+        tile, part = builder.udiv(number, parts), builder.urem(number, parts)
+        first_row = builder.mul(tile, const(kernel.mr))
+        first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
+        a_tile = at(builder, a, builder.mul(tile, tile_step))
+        b_part = at(builder, b, builder.mul(first_column, const(kernel.b_itemsize)))
+        c_tile = at(builder, c, builder.mul(first_row, c_stride))
+        c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
+        first_row = builder.add(row, first_row)
+        first_column = builder.add(column, first_column)
+        _prefetch_rows(builder, kernel, c_tile, c_stride)
+        accumulators = emit_k_loop(builder, kernel, fused, context, number, a_tile, b_part, k)
+        if scratch is None:
+            valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
+            finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
+                        first_row, first_column, valid, masked)  # fmt: skip
+        else:
+            valid = slot(builder, context, Context.VALID_COLUMNS)
+            ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+            scratch_stride = const(kernel.nr * size)
+            accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE),
+                                             const(0))  # fmt: skip
+            with builder.if_then(builder.and_(ragged, accumulate)):
+                copy_rows(builder, kernel.dtype, kernel.lanes, c_tile, c_stride, scratch,
+                          scratch_stride, const(kernel.mr), valid)  # fmt: skip
+            place = builder.select(ragged, scratch, c_tile)
+            stride = builder.select(ragged, scratch_stride, c_stride)
+            finish_tile(builder, kernel, fused, context, accumulators, place, stride, first_row,
+                        first_column, valid)  # fmt: skip
+            with builder.if_then(ragged):
+                copy_rows(builder, kernel.dtype, kernel.lanes, scratch, scratch_stride, c_tile,
+                          c_stride, const(kernel.mr), valid)  # fmt: skip
+    builder.ret_void()
+    return function
+
+
+def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value) -> None:
+    """Ask for the tile's lines of C now: they are written a whole reduction later."""
+    last = kernel.tile.vectors * kernel.lanes * kernel.dtype.itemsize - 1
+    for i in range(kernel.mr):
+        row = at(builder, c, builder.mul(c_stride, const(i)))
+        for offset in range(0, last, LINE_BYTES):
+            prefetch(builder, at(builder, row, offset), L1, write=True)
+        prefetch(builder, at(builder, row, last), L1, write=True)
+
+
+def finish_tile(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    context: ir.Value,
+    sums: list[list[ir.Value]],
+    c: ir.Value,
+    c_stride: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
+    valid: ir.Value | None = None,
+    masked: bool = False,
+) -> None:
+    """Add what C holds if asked to, apply the epilogue on the last block of k, store.
+
+    `valid` is given for tails, because nothing behind the last column may be touched: the last
+    vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
+    less than the width, C is a scratch tile and operands are read through scratch too.
+    """
+    size = kernel.dtype.itemsize
+    access = _Access(builder, kernel, valid if masked else None)
+    addresses = [
+        [
+            at(builder, at(builder, c, builder.mul(c_stride, const(i))), v * kernel.lanes * size)
+            for v in range(kernel.tile.vectors)
+        ]
+        for i in range(kernel.mr)
+    ]
+
+    accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
+    sums = _if(
+        builder,
+        accumulate,
+        sums,
+        lambda: [
+            [builder.fadd(s, access.load(p, v)) for v, (s, p) in enumerate(zip(r, q, strict=True))]
+            for r, q in zip(sums, addresses, strict=True)
+        ],
+    )
+    if kernel.epilogue != ACCUMULATOR:
+        last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
+        given = sums
+        operand_slots = at(builder, context, Context.OPERANDS * SLOT_BYTES)
+        sums = _if(
+            builder,
+            last,
+            given,
+            lambda: _apply_epilogue(
+                builder, kernel, fused, operand_slots, given, row, column, access,
+                None if masked else valid
+            ),
+        )  # fmt: skip
+    for values, pointers in zip(sums, addresses, strict=True):
+        for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
+            access.store(value, pointer, v)
+
+
+class _Access:
+    """Loads and stores of a tile's vectors; of the last one only lanes that exist, if `valid`
+    columns are given. Masks follow from `valid` when the code runs."""
+
+    def __init__(self, builder: ir.IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
+        self._builder = builder
+        self._size = kernel.dtype.itemsize
+        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+        self._last = kernel.tile.vectors - 1
+        self._mask: ir.Value | None = None
+        if valid is not None:
+            left = builder.sub(valid, const(self._last * kernel.lanes))
+            self._mask = lanes_below(builder, left, kernel.lanes)
+
+    def load(self, address: ir.Value, v: int) -> ir.Value:
+        """The `v`-th vector of a row, zero in lanes that do not exist."""
+        if self._mask is None or v != self._last:
+            return _load(self._builder, address, self._vector, self._size)
+        return masked_load(self._builder, address, self._vector, self._size, self._mask)
+
+    def store(self, value: ir.Value, address: ir.Value, v: int) -> None:
+        """Store the `v`-th vector of a row."""
+        if self._mask is None or v != self._last:
+            self._builder.store(value, address, align=self._size)
+        else:
+            masked_store(self._builder, value, address, self._size, self._mask)
+
+
+def _apply_epilogue(
+    builder: ir.IRBuilder,
+    kernel: UKernel,
+    fused: bool,
+    operand_slots: ir.Value,
+    sums: list[list[ir.Value]],
+    row: ir.Value,
+    column: ir.Value,
+    access: _Access,
+    valid: ir.Value | None,
+) -> list[list[ir.Value]]:
+    """The epilogue of every vector of a tile. `operand_slots`: address and stride of each; `valid`:
+    columns that exist, for tails that read operands through scratch."""
+    size, lanes = kernel.dtype.itemsize, kernel.lanes
+    element = scalar_type(kernel.dtype)
+    column_bytes = builder.mul(column, const(size))
+    sources = {}
+    for index, operand in enumerate(operands(kernel.epilogue)):
+        base = pointer_slot(builder, operand_slots, 2 * index)
+        stride = slot(builder, operand_slots, 2 * index + 1)
+        if operand.kind in ("row", "matrix"):
+            base = at(builder, base, builder.mul(row, stride))
+        if operand.kind in ("column", "matrix"):
+            base = at(builder, base, column_bytes)
+            if valid is not None:
+                rows = kernel.mr if operand.kind == "matrix" else 1
+                scratch = reserve(builder, ir.ArrayType(element, rows * kernel.nr))
+                scratch_stride = const(kernel.nr * size)
+                ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+                with builder.if_then(ragged):
+                    copy_rows(builder, kernel.dtype, lanes, base, stride, scratch, scratch_stride,
+                              const(rows), valid)  # fmt: skip
+                base = builder.select(ragged, scratch, base)
+                stride = builder.select(ragged, scratch_stride, stride)
+        sources[operand.name] = (operand.kind, base, stride)
+    columns = {
+        name: [
+            access.load(at(builder, base, v * lanes * size), v) for v in range(kernel.tile.vectors)
+        ]
+        for name, (kind, base, _) in sources.items()
+        if kind == "column"
+    }
+    done = []
+    for i, values in enumerate(sums):
+        results = []
+        for v, value in enumerate(values):
+            env = {ACCUMULATOR.name: value}
+            for name, (kind, base, stride) in sources.items():
+                if kind == "column":
+                    env[name] = columns[name][v]
+                    continue
+                at_row = at(builder, base, builder.mul(stride, const(i)))
+                if kind == "row":
+                    env[name] = splat(builder, _load(builder, at_row, element, size), lanes)
+                else:
+                    place = at(builder, at_row, v * lanes * size)
+                    env[name] = access.load(place, v)
+            results.append(emit(builder, kernel.epilogue, env, fused))
+        done.append(results)
+    return done
+
+
+def _if(
+    builder: ir.IRBuilder,
+    condition: ir.Value,
+    otherwise: list[list[ir.Value]],
+    then: Callable[[], list[list[ir.Value]]],
+) -> list[list[ir.Value]]:
+    """`then()` where the condition holds, else `otherwise`; both nested lists of vectors."""
+    before = builder.block
+    with builder.if_then(condition):
+        changed = then()
+        inside = builder.block
+    merged = []
+    for row_before, row_changed in zip(otherwise, changed, strict=True):
+        row = []
+        for old, new in zip(row_before, row_changed, strict=True):
+            phi = builder.phi(old.type)
+            phi.add_incoming(old, before)
+            phi.add_incoming(new, inside)
+            row.append(phi)
+        merged.append(row)
+    return merged
+
+
+def _load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
+    return builder.load(address, typ=kind, align=align)

@@ -1,0 +1,86 @@
+"""Adding up partial products, where a plan has cut the reduction axis.
+
+Signature of the compiled function::
+
+    void reduce(call, first_row, last_row)
+
+For the rows given: the sum of all partial products in ascending order, plus C if the plan
+accumulates, through the epilogue, to C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    at,
+    const,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.kernels.product import finish_tile
+from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
+from ftuner.codegen.llvm.native.records import Call, Context, Plan, reduce_symbol
+from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
+
+
+def emit_reduce(module: ir.Module, like: UKernel, fused: bool) -> ir.Function:
+    """Add the reduction of the dtype, ISA and epilogue of `like` to a module."""
+    kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True)
+    function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
+    call, first_row, last_row = function.args
+    size = kernel.dtype.itemsize
+    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
+    scratch, total = reserve(builder, vector), reserve(builder, vector)
+    set_slot(builder, context, Context.ACCUMULATE, slot(builder, plan, Plan.ACCUMULATE))
+    set_slot(builder, context, Context.FINISH, const(1))
+    for i in range(MAX_OPERANDS):
+        address = slot(builder, call, Call.OPERANDS + i)
+        set_slot(builder, context, Context.OPERANDS + 2 * i, address)
+        stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)
+        set_slot(builder, context, Context.OPERANDS + 2 * i + 1, stride)
+    parts, n = slot(builder, plan, Plan.PARTS), slot(builder, plan, Plan.N)
+    part_bytes = slot(builder, plan, Plan.PARTIAL_BYTES)
+    workspace = pointer_slot(builder, call, Call.WORKSPACE)
+    first_part = at(builder, workspace, slot(builder, plan, Plan.PARTIAL_OFFSET))
+    c = pointer_slot(builder, call, Call.C)
+    c_stride = slot(builder, plan, Plan.C_ROW_STRIDE)
+    row_bytes = builder.mul(n, const(size))
+
+    with (
+        counted_loop(builder, first_row, last_row) as row,
+        counted_loop(builder, const(0), n, const(kernel.lanes)) as column,
+    ):
+        left = builder.sub(n, column)
+        whole = builder.icmp_signed("<", const(kernel.lanes), left)
+        valid = builder.select(whole, const(kernel.lanes), left)
+        offset = builder.add(builder.mul(row, row_bytes), builder.mul(column, const(size)))
+        here = at(builder, first_part, offset)
+        builder.store(ir.Constant(vector, [0.0] * kernel.lanes), total)
+        with counted_loop(builder, const(0), parts) as part:
+            # The last row of the last part may read behind it: the workspace has room for that.
+            place = at(builder, here, builder.mul(part, part_bytes))
+            value = builder.load(place, typ=vector, align=size)
+            builder.store(builder.fadd(builder.load(total, typ=vector), value), total)
+        target = at(builder, c, builder.mul(row, c_stride))
+        target = at(builder, target, builder.mul(column, const(size)))
+        width = const(kernel.lanes * size)
+        copy_rows(builder, kernel.dtype, kernel.lanes, target, width, scratch, width, const(1),
+                  valid)  # fmt: skip
+        sums = [[builder.load(total, typ=vector)]]
+        finish_tile(builder, kernel, fused, context, sums, scratch, width, row, column, valid)
+        copy_rows(builder, kernel.dtype, kernel.lanes, scratch, width, target, width, const(1),
+                  valid)  # fmt: skip
+    builder.ret_void()
+    return function

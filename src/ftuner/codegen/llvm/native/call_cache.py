@@ -1,0 +1,405 @@
+"""A function for Python to call: products of arrays that lie like some before, in LLVM IR.
+
+`PyObject *known_call(self, arguments, count)` takes the arrays to read and the one to write to, or
+None for one to be made, and returns the latter. `self` is an array that holds an `abi.Site`. It
+returns None, and nothing has happened, where this is no call like some before; and False where that
+should be remembered, because it is at least the second one. It is called with the interpreter's
+lock held, and gives it up while it computes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    intrinsic,
+    pointer_slot,
+    reserve,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
+from ftuner.codegen.llvm.native.records import (
+    GIVE_WORKSPACE_SYMBOL,
+    SLOT_BYTES,
+    TAKE_WORKSPACE_SYMBOL,
+    ArrayField,
+    Known,
+    PoolSlot,
+    Site,
+    known_call_symbol,
+)
+
+NULL = ir.Constant(PTR, None)
+ANY_PROBE_SHIFT = 64 - (Site.PROBES - 1).bit_length()
+"""The high bits of a product of 64 bits are the number of a probe."""
+CLOCK_MONOTONIC = 1
+"""Of Linux."""
+CALLS_ALONE = 16
+"""Calls of short plans that do without workers after one of these was held up. Two CPUs of a
+virtual machine may share one for tens of milliseconds, and hand it over by sleeping: calls of 50 us
+then take 1.1 ms, and 0.1 ms alone. Derived: trying again costs as much as the calls between."""
+
+
+def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Function:
+    """Add the function for `inputs` arrays to read: A, and B if no record brings one.
+
+    `header_bytes`: of a Python object, before its own fields.
+    """
+    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
+    function = ir.Function(module, kind, known_call_symbol(inputs))
+    itself, arguments, count = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    unknown = function.append_basic_block("unknown")
+    seen = function.append_basic_block("seen")
+    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
+    none, false = (pointer_slot(builder, site, i) for i in (Site.NONE, Site.FALSE))
+    _go_on_if(builder, builder.icmp_signed("==", count, const(inputs + 1)), unknown)
+    objects = [pointer_slot(builder, arguments, i) for i in range(inputs + 1)]
+    words = [at(builder, value, header_bytes) for value in objects]
+    is_made = builder.icmp_unsigned("==", objects[-1], none)
+
+    most = (inputs + 1) * (2 + 2 * Known.MAX_AXES)
+    signature = reserve(builder, ir.ArrayType(I64, most))
+    length = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), length)
+    array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
+    for word in words[:-1]:
+        _sign(builder, word, array_type, ArrayField.ALIGNED, signature, length, unknown)
+    with builder.if_else(is_made) as (made, given):
+        with made:
+            _append(builder, signature, length, const(0))
+        with given:
+            flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
+            _sign(builder, words[-1], array_type, flags, signature, length, unknown)
+    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
+    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
+    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+    _go_on_if(builder, as_before, seen)
+    with builder.if_then(builder.not_(is_made)):
+        for i in range(inputs):
+            apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
+            _go_on_if(builder, apart, unknown)
+    _run(builder, site, record, words, objects[-1], is_made, header_bytes, unknown, seen)
+
+    for block, answer in ((unknown, none), (seen, false)):
+        builder.position_at_end(block)
+        _hold(builder, answer)
+        builder.ret(answer)
+    return function
+
+
+def _go_on_if(builder: ir.IRBuilder, condition: ir.Value, otherwise: ir.Block) -> None:
+    following = builder.append_basic_block("following")
+    builder.cbranch(condition, following, otherwise)
+    builder.position_at_end(following)
+
+
+def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
+    """A field of the array whose elements' address is in a word."""
+    return builder.load(at(builder, word, field), typ=kind)
+
+
+def _append(builder: ir.IRBuilder, signature: ir.Value, length: ir.Value, value: ir.Value) -> None:
+    end = builder.load(length, typ=I64)
+    builder.store(value, at(builder, signature, builder.mul(end, const(SLOT_BYTES))))
+    builder.store(builder.add(end, const(1)), length)
+
+
+def _sign(
+    builder: ir.IRBuilder, word: ir.Value, array_type: ir.Value, flags: int, signature: ir.Value,
+    length: ir.Value, unknown: ir.Block,
+) -> None:  # fmt: skip
+    """Append what is to be known of an array; see `Known.LENGTH`."""
+    type_ = _field(builder, word, ArrayField.TYPE, PTR)
+    _go_on_if(builder, builder.icmp_unsigned("==", type_, array_type), unknown)
+    axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
+    few = builder.icmp_unsigned("<=", axes, const(Known.MAX_AXES))
+    _go_on_if(builder, few, unknown)
+    held = builder.zext(_field(builder, word, ArrayField.FLAGS, I32), I64)
+    held = builder.shl(builder.and_(held, const(flags)), const(32))
+    _append(builder, signature, length, _field(builder, word, ArrayField.DTYPE, I64))
+    _append(builder, signature, length, builder.or_(axes, held))
+    for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
+        numbers = _field(builder, word, field, PTR)
+        with counted_loop(builder, 0, axes) as axis:
+            number = at(builder, numbers, builder.mul(axis, const(SLOT_BYTES)))
+            _append(builder, signature, length, builder.load(number, typ=I64))
+
+
+def _find(
+    builder: ir.IRBuilder, site: ir.Value, signature: ir.Value, length: ir.Value,
+    unknown: ir.Block, seen: ir.Block,
+) -> ir.Value:  # fmt: skip
+    """The record of a signature; without one, goes where that is told."""
+
+    def word(of: ir.Value, i: ir.Value) -> ir.Value:
+        return builder.load(at(builder, of, builder.mul(i, const(SLOT_BYTES))), typ=I64)
+
+    def hashed(values: list[ir.Value]) -> list[ir.Value]:
+        i, before = values
+        mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
+        return [
+            builder.add(i, const(1)),
+            builder.xor(mixed, builder.lshr(mixed, const(32))),
+        ]
+
+    _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
+    table = at(builder, site, Site.TABLE * SLOT_BYTES)
+    found = builder.append_basic_block("found")
+    missed = builder.append_basic_block("missed")
+    head = builder.append_basic_block("probe")
+    before = builder.block
+    builder.branch(head)
+    builder.position_at_end(head)
+    probe = builder.phi(I64)
+    probe.add_incoming(const(0), before)
+    _go_on_if(builder, builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
+    place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
+    record = builder.load(at(builder, table, builder.mul(place, const(SLOT_BYTES))), typ=PTR)
+    _go_on_if(builder, builder.icmp_unsigned("!=", record, NULL), missed)
+    same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
+    same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
+    compare = builder.append_basic_block("compare")
+    following = builder.append_basic_block("next")
+    builder.cbranch(builder.and_(same_hash, same_length), compare, following)
+    builder.position_at_end(compare)
+    expected = at(builder, record, Known.SIGNATURE * SLOT_BYTES)
+
+    def compared(values: list[ir.Value]) -> list[ir.Value]:
+        i, difference = values
+        here = builder.xor(word(signature, i), word(expected, i))
+        return [builder.add(i, const(1)), builder.or_(difference, here)]
+
+    _, difference = carried_loop(builder, length, [const(0), const(0)], compared)
+    builder.cbranch(builder.icmp_signed("==", difference, const(0)), found, following)
+    builder.position_at_end(following)
+    probe.add_incoming(builder.add(probe, const(1)), following)
+    builder.branch(head)
+
+    builder.position_at_end(missed)
+    misses = builder.add(slot(builder, site, Site.MISSES), const(1))
+    set_slot(builder, site, Site.MISSES, misses)
+    hashes = at(builder, site, Site.SEEN * SLOT_BYTES)
+
+    def place_of(i: ir.Value) -> ir.Value:
+        return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))
+
+    def looked(values: list[ir.Value]) -> list[ir.Value]:
+        i, times, free = values
+        here = word(hashes, place_of(i))
+        again = builder.icmp_signed("==", here, hash_)
+        return [
+            builder.add(i, const(1)),
+            builder.add(times, builder.zext(again, I64)),
+            builder.select(builder.icmp_signed("==", here, const(0)), i, free),
+        ]
+
+    # Any slot, if none is free: calls that come in turn would else put out the same one for ever.
+    any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
+    first = [const(0), const(0), any_]
+    _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
+    first_time = builder.icmp_signed("==", times, const(0))
+    with builder.if_then(first_time):
+        place = builder.mul(place_of(chosen), const(SLOT_BYTES))
+        builder.store(hash_, at(builder, hashes, place))
+    builder.cbranch(first_time, unknown, seen)
+    builder.position_at_end(found)
+    return record
+
+
+def _overlap(
+    builder: ir.IRBuilder, record: ir.Value, i: int, word: ir.Value, out: int, out_word: ir.Value
+) -> ir.Value:
+    """Whether the memory of the `i`-th array and of the one to write to may be shared."""
+
+    def span(number: int, word: ir.Value) -> tuple[ir.Value, ir.Value]:
+        first = _field(builder, word, ArrayField.DATA, I64)
+        low, high = (slot(builder, record, Known.SPANS + 2 * number + side) for side in (0, 1))
+        return builder.add(first, low), builder.add(first, high)
+
+    low, high = span(i, word)
+    out_low, out_high = span(out, out_word)
+    return builder.and_(
+        builder.icmp_unsigned("<", out_low, high), builder.icmp_unsigned("<", low, out_high)
+    )
+
+
+def _python(
+    builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Sequence[ir.Value]
+) -> ir.Value:
+    """Call a function of Python's stable binary interface."""
+    function = intrinsic(builder.module, name, result, [x.type for x in arguments])
+    return builder.call(function, arguments)
+
+
+def _hold(builder: ir.IRBuilder, value: ir.Value) -> None:
+    _python(builder, "Py_IncRef", VOID, [value])
+
+
+def _let_go(builder: ir.IRBuilder, value: ir.Value) -> None:
+    """Give a reference back; nothing for null."""
+    _python(builder, "Py_DecRef", VOID, [value])
+
+
+def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value) -> ir.Value:
+    return _python(builder, "PyObject_CallObject", PTR, [function, arguments])
+
+
+def _run(
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, words: list[ir.Value], out: ir.Value,
+    is_made: ir.Value, header_bytes: int, unknown: ir.Block, seen: ir.Block,
+) -> None:  # fmt: skip
+    """Run the record's plan and return the result."""
+    # Before anything else: what Python runs from here on may forget the record.
+    owner = pointer_slot(builder, record, Known.OWNER)
+    _hold(builder, owner)
+    set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
+    variable = reserve(builder, PTR, SLOT_BYTES)
+    with builder.if_else(is_made) as (made, given):
+        with made:
+            empty = pointer_slot(builder, record, Known.EMPTY)
+            shape = pointer_slot(builder, record, Known.EMPTY_ARGUMENTS)
+            builder.store(_call_object(builder, empty, shape), variable)
+        with given:
+            _hold(builder, out)
+            builder.store(out, variable)
+    result = builder.load(variable, typ=PTR)
+    failed = builder.append_basic_block("failed")
+    _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
+
+    # The pool, if that is for us; without it, the plan is done alone.
+    pool = reserve(builder, PTR, SLOT_BYTES)
+    builder.store(NULL, pool)
+    workers = slot(builder, record, Known.WORKERS)
+    without_workers = builder.append_basic_block("without_workers")
+    with builder.if_then(builder.icmp_signed(">", workers, const(1))):
+        _take_pool(builder, site, record, workers, pool, failed, without_workers)
+    taken = builder.load(pool, typ=PTR)
+    has_pool = builder.icmp_unsigned("!=", taken, NULL)
+    workspace = _take_workspace(builder, site, record)
+    needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
+    lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
+    without_workspace = builder.append_basic_block("without_workspace")
+    _go_on_if(builder, builder.not_(lacking), without_workspace)
+
+    patience = slot(builder, record, Known.PATIENCE_NS)
+    short = builder.icmp_signed("!=", patience, const(0))
+    began = _nanoseconds(builder, builder.and_(has_pool, short))
+    state = _python(builder, "PyEval_SaveThread", PTR, [])
+    own_b = words[1] if len(words) > 2 else NULL
+    known_b = pointer_slot(builder, record, Known.B)
+    b = builder.select(builder.icmp_unsigned("!=", known_b, NULL), known_b, own_b)
+    c = at(builder, result, header_bytes)
+    operands = pointer_slot(builder, record, Known.OPERANDS)
+    entry = pointer_slot(builder, record, Known.ENTRY)
+    plan = pointer_slot(builder, record, Known.PLAN)
+    arguments = [plan, taken, builder.inttoptr(workspace, PTR), words[0], b, c, operands]
+    call_address(builder, ENTRY_TYPE, entry, arguments)
+    took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
+    _python(builder, "PyEval_RestoreThread", VOID, [state])
+    _give_back_workspace(builder, site, workspace)
+    with builder.if_then(has_pool):
+        held_up = builder.icmp_signed(">", took, patience)
+        with builder.if_then(builder.and_(held_up, short), likely=False):
+            set_slot(builder, taken, PoolSlot.ALONE_FOR, const(CALLS_ALONE))
+        _release(builder, record)
+    _let_go(builder, owner)
+    builder.ret(result)
+
+    builder.position_at_end(without_workspace)
+    with builder.if_then(has_pool):
+        _release(builder, record)
+    _let_go(builder, result)
+    _let_go(builder, owner)
+    builder.branch(unknown)
+    builder.position_at_end(without_workers)
+    _let_go(builder, result)
+    _let_go(builder, owner)
+    builder.branch(seen)
+    builder.position_at_end(failed)
+    _let_go(builder, result)
+    _let_go(builder, owner)
+    builder.ret(NULL)
+
+
+def _take_workspace(builder: ir.IRBuilder, site: ir.Value, record: ir.Value) -> ir.Value:
+    """The address of a workspace, 0 if the plan needs none or none is free."""
+    workspace = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), workspace)
+    size = slot(builder, record, Known.WORKSPACE_BYTES)
+    with builder.if_then(builder.icmp_signed("!=", size, const(0))):
+        table = pointer_slot(builder, site, Site.WORKSPACES)
+        take = builder.module.globals[TAKE_WORKSPACE_SYMBOL]
+        most = slot(builder, site, Site.MOST_WORKSPACE_BYTES)
+        builder.store(builder.call(take, [table, size, most]), workspace)
+    return builder.load(workspace, typ=I64)
+
+
+def _give_back_workspace(builder: ir.IRBuilder, site: ir.Value, workspace: ir.Value) -> None:
+    with builder.if_then(builder.icmp_signed("!=", workspace, const(0))):
+        table = pointer_slot(builder, site, Site.WORKSPACES)
+        builder.call(builder.module.globals[GIVE_WORKSPACE_SYMBOL], [table, workspace])
+
+
+def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
+    """What the clock says, if that is wanted; always nothing where it is not Linux's."""
+    time = reserve(builder, ir.ArrayType(I64, 2))
+    for i in range(2):
+        set_slot(builder, time, i, const(0))
+    if sys.platform == "linux":
+        function = intrinsic(builder.module, "clock_gettime", I32, [I32, PTR])
+        with builder.if_then(wanted):
+            builder.call(function, [ir.Constant(I32, CLOCK_MONOTONIC), time])
+    seconds, rest = (slot(builder, time, i) for i in range(2))
+    return builder.add(builder.mul(seconds, const(10**9)), rest)
+
+
+def _take_pool(
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, pool: ir.Value,
+    failed: ir.Block, without_workers: ir.Block,
+) -> None:  # fmt: skip
+    """Take the pool if it is free, unless its workers would only be waited for. Where it lacks the
+    workers, goes to `without_workers`: Python starts them."""
+    acquire = pointer_slot(builder, record, Known.ACQUIRE)
+    arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
+    answer = _call_object(builder, acquire, arguments)
+    _go_on_if(builder, builder.icmp_unsigned("!=", answer, NULL), failed)
+    _let_go(builder, answer)
+    is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, site, Site.TRUE))
+    with builder.if_then(is_ours):
+        memory = pointer_slot(builder, record, Known.POOL)
+        left = slot(builder, memory, PoolSlot.ALONE_FOR)
+        short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
+        avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
+        with builder.if_else(avoided, likely=False) as (avoid, ask):
+            with avoid:
+                set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
+                _release(builder, record)
+            with ask:
+                started = slot(builder, memory, PoolSlot.STARTED)
+                enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
+                too_few = builder.append_basic_block("too_few")
+                _go_on_if(builder, enough, too_few)
+                builder.store(memory, pool)
+                following = builder.block
+                builder.position_at_end(too_few)
+                _release(builder, record)
+                builder.branch(without_workers)
+                builder.position_at_end(following)
+
+
+def _release(builder: ir.IRBuilder, record: ir.Value) -> None:
+    """Let others have the pool."""
+    _let_go(builder, _call_object(builder, pointer_slot(builder, record, Known.RELEASE), NULL))

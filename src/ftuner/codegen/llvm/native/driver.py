@@ -1,0 +1,391 @@
+"""The native driver: walks a worker's share of a plan, in LLVM IR.
+
+`ftuner_gemm_<dtype>(call, worker)` is the job that every worker of the pool runs. For each of its
+batch elements it packs what is to be packed and walks its bands (`band`). Without the pool, one
+thread does the same chunks or shares one after the other (`ftuner_alone_<dtype>(call)`): every
+element of C is then summed in the same order, so that results do not depend on which thread
+computed them. `abi` names the records that are read.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    pointer_slot,
+    reserve,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.kernels.pack import emit_pack
+from ftuner.codegen.llvm.kernels.widen import emit_widen
+from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band, maximum, minimum
+from ftuner.codegen.llvm.native.float_mode import default_float_mode
+from ftuner.codegen.llvm.native.records import (
+    POOL_RUN_SYMBOL,
+    SLOT_BYTES,
+    Band,
+    Call,
+    Context,
+    Pack,
+    Plan,
+    PoolSlot,
+    Worker,
+    alone_symbol,
+    call_symbol,
+    chunk_symbol,
+    job_symbol,
+)
+from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
+from ftuner.codegen.llvm.native.work_stealing import taken_chunks
+from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dtype import DType
+
+REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
+"""`void reduce(call, first_row, last_row)`."""
+
+
+ALONE_TYPE = ir.FunctionType(VOID, [PTR])
+ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
+"""`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
+
+
+def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
+    """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
+    helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
+    walk = _emit_walk(module, dtype, helpers)
+    chunk = _emit_chunk(module, dtype, walk)
+    job = _emit_job(module, dtype, chunk)
+    alone = _emit_alone(module, dtype, chunk, walk)
+    _emit_entry(module, dtype, job, alone)
+
+
+def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Function) -> None:
+    """Add the entry, an `ENTRY_TYPE`. Without a pool, which may be null, the caller works alone.
+
+    Arrays are passed as addresses of the words that hold the addresses of their elements;
+    `operands`, which may be null, is an array of `MAX_OPERANDS` such addresses, null from the first
+    that is not used.
+    """
+    function = ir.Function(module, ENTRY_TYPE, call_symbol(dtype))
+    plan, pool, workspace, a, b, c, operands = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    call = reserve(builder, ir.ArrayType(I64, int(Call.SIZE)))
+    set_slot(builder, call, Call.PLAN, plan)
+    set_slot(builder, call, Call.POOL, pool)
+    set_slot(builder, call, Call.WORKSPACE, workspace)
+    for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
+        set_slot(builder, call, index, builder.load(word, typ=PTR))
+    null = ir.Constant(PTR, None)
+    with builder.if_then(builder.icmp_unsigned("!=", operands, null)):
+        for i in range(MAX_OPERANDS):
+            word = pointer_slot(builder, operands, i)
+            with builder.if_then(builder.icmp_unsigned("!=", word, null)):
+                set_slot(builder, call, Call.OPERANDS + i, builder.load(word, typ=PTR))
+    has_pool = builder.icmp_unsigned("!=", pool, null)
+    with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
+        with many:
+            workers = slot(builder, plan, Plan.WORKERS)
+            chunks = slot(builder, plan, Plan.CHUNKS)
+            everyone = builder.zext(builder.icmp_signed("==", chunks, const(0)), I64)
+            run = module.globals[POOL_RUN_SYMBOL]
+            builder.call(run, [pool, job, call, workers, const(1), everyone])
+        with one:
+            builder.call(alone, [call])
+    builder.ret_void()
+
+
+CHUNK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
+WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64, I64])
+ALL_PANELS = 1 << 62
+"""Behind the last panel of any share."""
+PACKS, BANDS = 1, 2
+"""What a walk does: it packs, it multiplies, or both."""
+
+
+def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
+    """`void gemm(call, worker)`: the worker's own share, or chunk after chunk of everybody's."""
+    function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
+    function.linkage = "internal"
+    call, worker = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
+    chunks = slot(builder, plan, Plan.CHUNKS)
+    with builder.if_else(builder.icmp_signed(">", chunks, const(0))) as (dealt, own):
+        with dealt:
+            tag = builder.add(slot(builder, pool, PoolSlot.TAG), const(1))
+            with taken_chunks(builder, pool, worker, workers, tag, chunks) as number:
+                builder.call(chunk, [call, worker, number])
+        with own:
+            builder.call(chunk, [call, worker, worker])
+    with builder.if_then(_is_split(builder, plan)):
+        wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+        _reduce(builder, call, plan, worker)
+    builder.ret_void()
+    return function
+
+
+def _emit_alone(
+    module: ir.Module, dtype: DType, chunk: ir.Function, walk: ir.Function
+) -> ir.Function:
+    """`void alone(call)`: all chunks of a plan, or the shares of all workers, by one thread."""
+    function = ir.Function(module, ALONE_TYPE, alone_symbol(dtype))
+    function.linkage = "internal"
+    (call,) = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    workers, chunks = slot(builder, plan, Plan.WORKERS), slot(builder, plan, Plan.CHUNKS)
+    together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
+    with builder.if_else(together, likely=False) as (shared, own):
+        with shared:
+            # What workers pack for each other is packed before it is read.
+            for does in (PACKS, BANDS):
+                with counted_loop(builder, 0, workers) as worker:
+                    _share(builder, walk, call, _worker_record(builder, plan, worker), worker, does)
+        with own:
+            dealt = builder.icmp_signed(">", chunks, const(0))
+            with counted_loop(builder, 0, builder.select(dealt, chunks, workers)) as number:
+                # A chunk has the workspace of the worker that does it, a share one of its own.
+                builder.call(chunk, [call, const(0), number])
+    with builder.if_then(_is_split(builder, plan)), counted_loop(builder, 0, workers) as worker:
+        _reduce(builder, call, plan, worker)
+    builder.ret_void()
+    return function
+
+
+def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
+    """Whether k is cut."""
+    return builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
+
+
+def _reduce(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, worker: ir.Value) -> None:
+    """Add up the partial products of a worker's rows."""
+    record = _worker_record(builder, plan, worker)
+    first = slot(builder, record, Worker.REDUCE_BEGIN)
+    last = slot(builder, record, Worker.REDUCE_END)
+    reduce = pointer_slot(builder, plan, Plan.REDUCE)
+    call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
+
+
+def _share(
+    builder: ir.IRBuilder, walk: ir.Function, call: ir.Value, record: ir.Value, worker: ir.Value,
+    does: int,
+) -> None:  # fmt: skip
+    """Walk all of a record."""
+    batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
+    panels = (const(0), const(ALL_PANELS))
+    builder.call(walk, [call, record, worker, *batch, *panels, const(does)])
+
+
+def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
+    records = at(builder, plan, Plan.WORKER_RECORDS * SLOT_BYTES)
+    return at(builder, records, builder.mul(worker, const(Worker.SIZE * SLOT_BYTES)))
+
+
+def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
+    """`void chunk(call, worker, number)`: a chunk of a plan, done by a worker; of a plan that is
+    not cut into chunks, the share of a worker of that number."""
+    function = ir.Function(module, CHUNK_TYPE, chunk_symbol(dtype))
+    function.linkage = "internal"
+    call, worker, number = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    chunks = slot(builder, plan, Plan.CHUNKS)
+    dealt = builder.icmp_signed(">", chunks, const(0))
+    record = _worker_record(builder, plan, builder.select(dealt, const(0), number))
+    batch_begin = slot(builder, record, Worker.BATCH_BEGIN)
+    batch_end = slot(builder, record, Worker.BATCH_END)
+    with builder.if_else(dealt) as (piece, share):
+        with piece:
+            extent = slot(builder, plan, Plan.CHUNK_EXTENT)
+            panels = slot(builder, plan, Plan.CHUNK_BY_PANELS)
+            by_panels = builder.icmp_signed("!=", panels, const(0))
+            begin, end = partition_bounds(builder, extent, chunks, number)
+            ranges = [
+                builder.select(by_panels, batch_begin, begin),
+                builder.select(by_panels, batch_end, end),
+                builder.select(by_panels, begin, const(0)),
+                builder.select(by_panels, end, const(ALL_PANELS)),
+            ]
+            builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
+        with share:
+            _share(builder, walk, call, record, worker, PACKS | BANDS)
+    builder.ret_void()
+    return function
+
+
+def _clip(
+    builder: ir.IRBuilder, first: ir.Value, panels: ir.Value, begin: ir.Value, end: ir.Value
+) -> Panels:
+    """Panels `begin` to `end` of all, counted from `first`, within `panels`."""
+    low = maximum(builder, builder.sub(begin, first), const(0))
+    high = minimum(builder, builder.sub(end, first), panels)
+    return Panels(low, high)
+
+
+def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
+    """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end, does)`:
+    `does` is `PACKS`, `BANDS` or both."""
+    function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    call, share, worker, batch_begin, batch_end, panel_begin, panel_end, does = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
+    _fill_context(builder, call, plan, context)
+    workspace = pointer_slot(builder, call, Call.WORKSPACE)
+    private = at(builder, workspace, slot(builder, share, Worker.PRIVATE_OFFSET))
+    stride = slot(builder, plan, Plan.PRIVATE_STRIDE)
+    private = at(builder, private, builder.mul(worker, stride))
+    shared = at(builder, workspace, slot(builder, plan, Plan.SHARED_PACK_OFFSET))
+    together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
+    packed = builder.select(together, shared, private)
+    both = builder.icmp_signed("==", does, const(PACKS | BANDS))
+    waits = builder.and_(together, both)
+    a_block = at(builder, workspace, slot(builder, share, Worker.A_BLOCK_OFFSET))
+    pool = pointer_slot(builder, call, Call.POOL)
+    workers = slot(builder, plan, Plan.WORKERS)
+
+    def counted(count: int, part: int) -> ir.Value:
+        """How many records there are, none if their part is not to be done."""
+        wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
+        return builder.select(wanted, slot(builder, share, count), const(0))
+
+    element = _Element(builder, call, plan, batch_begin)
+    with counted_loop(builder, batch_begin, batch_end) as batch:
+        a, b, c = element.addresses()
+        next_a, next_b = element.go_on(share, batch)
+        operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
+        packs = pointer_slot(builder, share, Worker.PACKS)
+        with counted_loop(builder, const(0), counted(Worker.PACK_COUNT, PACKS)) as i:
+            record = at(builder, packs, builder.mul(i, const(Pack.SIZE * SLOT_BYTES)))
+            first, count = (
+                slot(builder, record, Pack.FIRST_PANEL),
+                slot(builder, record, Pack.PANELS),
+            )
+            panels = _clip(builder, first, count, panel_begin, panel_end)
+            _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
+        with builder.if_then(waits):
+            wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+        bands = pointer_slot(builder, share, Worker.BANDS)
+        with counted_loop(builder, const(0), counted(Worker.BAND_COUNT, BANDS)) as i:
+            record = at(builder, bands, builder.mul(i, const(Band.SIZE * SLOT_BYTES)))
+            first, count = (
+                slot(builder, record, Band.FIRST_PANEL),
+                slot(builder, record, Band.PANELS),
+            )
+            panels = _clip(builder, first, count, panel_begin, panel_end)
+            with builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)):
+                emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
+    builder.ret_void()
+    return function
+
+
+def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
+    for i in range(MAX_OPERANDS):
+        address = slot(builder, call, Call.OPERANDS + i)
+        stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)
+        set_slot(builder, context, Context.OPERANDS + 2 * i, address)
+        set_slot(builder, context, Context.OPERANDS + 2 * i + 1, stride)
+
+
+class _Element:
+    """Where A, B and C of a batch element are. Its number is one of mixed radix, the last axis
+    fastest."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value
+    ) -> None:
+        self._builder, self._plan = builder, plan
+        self._arrays = [pointer_slot(builder, call, i) for i in (Call.A, Call.B, Call.C)]
+        self._offsets = [reserve(builder, I64, SLOT_BYTES) for _ in self._arrays]
+        self._left = reserve(builder, I64, SLOT_BYTES)
+        self._find(first)
+
+    def _find(self, number: ir.Value) -> None:
+        """Be at the element of a number."""
+        builder, plan = self._builder, self._plan
+        rank = slot(builder, plan, Plan.BATCH_RANK)
+        axes = pointer_slot(builder, plan, Plan.BATCH_AXES)
+        builder.store(number, self._left)
+        for offset in self._offsets:
+            builder.store(const(0), offset)
+        with counted_loop(builder, const(0), rank) as axis:
+            record = at(builder, axes, builder.mul(axis, const(4 * SLOT_BYTES)))
+            index = builder.load(self._left, typ=I64)
+            # What is left for the first axis is its index: a division less, all of them in most
+            # batches.
+            before = builder.block
+            divides = builder.icmp_signed("<", axis, builder.sub(rank, const(1)))
+            with builder.if_then(divides):
+                extent = slot(builder, record, 0)
+                builder.store(builder.udiv(index, extent), self._left)
+                rest = builder.urem(index, extent)
+                inside = builder.block
+            here = builder.phi(I64)
+            here.add_incoming(index, before)
+            here.add_incoming(rest, inside)
+            for i, offset in enumerate(self._offsets):
+                moved = builder.mul(here, slot(builder, record, 1 + i))
+                builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)
+
+    def addresses(self) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """A, B and C."""
+        builder = self._builder
+        a, b, c = (
+            at(builder, array, builder.load(offset, typ=I64))
+            for array, offset in zip(self._arrays, self._offsets, strict=True)
+        )
+        return a, b, c
+
+    def go_on(self, share: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Be at the element behind that of a number. Returns how many bytes its A and B are from
+        those of the one before, 0 if they are not to be fetched."""
+        builder = self._builder
+        before = [builder.load(offset, typ=I64) for offset in self._offsets]
+        following = builder.add(number, const(1))
+        with builder.if_then(
+            builder.icmp_signed("<", following, slot(builder, share, Worker.BATCH_END))
+        ):
+            self._find(following)
+        wanted = builder.icmp_signed("!=", slot(builder, self._plan, Plan.NEXT_ELEMENT), const(0))
+        next_a, next_b = (
+            builder.select(wanted, builder.sub(builder.load(offset, typ=I64), old), const(0))
+            for offset, old in zip(self._offsets[:2], before, strict=False)
+        )
+        return next_a, next_b
+
+
+def _pack_b(
+    builder: ir.IRBuilder,
+    dtype: DType,
+    plan: ir.Value,
+    pack: ir.Function,
+    record: ir.Value,
+    operands: Operands,
+    panels: Panels,
+) -> None:
+    """Pack panels of one record, all of k, one behind the other."""
+    k = slot(builder, plan, Plan.K)
+    k_stride = slot(builder, plan, Plan.B_K_STRIDE)
+    column_stride = slot(builder, plan, Plan.B_COLUMN_STRIDE)
+    column = slot(builder, record, Pack.COLUMN)
+    width = slot(builder, record, Pack.WIDTH)
+    padded = slot(builder, record, Pack.PADDED)
+    target = at(builder, operands.packed, slot(builder, record, Pack.OFFSET))
+    panel_bytes = builder.mul(builder.mul(padded, k), const(dtype.itemsize))
+    with counted_loop(builder, panels.begin, panels.end) as panel:
+        first = builder.add(column, builder.mul(panel, padded))
+        source = at(builder, operands.b, builder.mul(first, column_stride))
+        behind = builder.sub(panel, panels.begin)
+        place = at(builder, target, builder.mul(behind, panel_bytes))
+        builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])

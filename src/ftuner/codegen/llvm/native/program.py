@@ -1,0 +1,192 @@
+"""Running a program: workers walk one table of steps, in LLVM IR.
+
+`void run(program, io, alone)` first writes the addresses that depend on the caller's arrays (`io`
+holds, for each of them, the address of the word that holds the address of its elements), then has
+every worker walk the steps. Steps are cut into chunks, and a step begins when the chunks of the
+steps that it depends on are done: no thread waits for a worker that has none of them, be it that it
+has not woken yet. If `alone` is not zero, the caller does the same chunks without the pool, one
+after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    pointer_slot,
+    reserve,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.kernels.nest import KERNEL_TYPE
+from ftuner.codegen.llvm.native.float_mode import default_float_mode
+from ftuner.codegen.llvm.native.records import (
+    POOL_RUN_SYMBOL,
+    PRODUCT_KINDS,
+    PROGRAM_SYMBOL,
+    SLOT_BYTES,
+    Patch,
+    PoolSlot,
+    Program,
+    Step,
+    alone_symbol,
+    chunk_symbol,
+    job_symbol,
+)
+from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
+from ftuner.codegen.llvm.native.work_stealing import taken_chunks
+from ftuner.core.dtype import DType
+
+
+def emit_program(module: ir.Module) -> None:
+    """Add the runner to a module that has the pool and the drivers."""
+    job, walk = _emit_job(module), _emit_alone(module)
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
+    program, io, alone = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    patches = pointer_slot(builder, program, Program.PATCHES)
+    with counted_loop(builder, 0, slot(builder, program, Program.PATCH_COUNT)) as i:
+        record = at(builder, patches, builder.mul(i, const(Patch.SIZE * SLOT_BYTES)))
+        number = slot(builder, record, Patch.ARRAY)
+        word = pointer_slot(builder, at(builder, io, builder.mul(number, const(SLOT_BYTES))), 0)
+        array = builder.load(word, typ=PTR)
+        address = at(builder, array, slot(builder, record, Patch.OFFSET))
+        builder.store(address, pointer_slot(builder, record, Patch.SLOT))
+    has_pool = builder.icmp_signed("==", alone, const(0))
+    with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
+        with many:
+            workers = slot(builder, program, Program.WORKERS)
+            pool = pointer_slot(builder, program, Program.POOL)
+            # A part of a program begins where the steps before it are done.
+            steps = pointer_slot(builder, program, Program.STEPS)
+            set_slot(builder, pool, PoolSlot.COMPLETED, slot(builder, steps, Step.BEFORE))
+            count = slot(builder, program, Program.STEP_COUNT)
+            run = module.globals[POOL_RUN_SYMBOL]
+            builder.call(run, [pool, job, program, workers, count, const(0)])
+        with one:
+            builder.call(walk, [program])
+    builder.ret_void()
+
+
+def _emit_job(module: ir.Module) -> ir.Function:
+    """`void job(program, worker)`: one worker's way through the steps."""
+    function = ir.Function(module, JOB_TYPE, "ftuner_walk_program")
+    function.linkage = "internal"
+    program, worker = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    pool = pointer_slot(builder, program, Program.POOL)
+    steps = pointer_slot(builder, program, Program.STEPS)
+    tag = reserve(builder, I64, SLOT_BYTES)
+    builder.store(slot(builder, pool, PoolSlot.TAG), tag)
+    with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
+        record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
+        wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE))
+        number = builder.add(builder.load(tag, typ=I64), const(1))
+        builder.store(number, tag)
+        workers = slot(builder, record, Step.WORKERS)
+        with builder.if_then(builder.icmp_signed("<", worker, workers)):
+            done = _shared(builder, pool, record, worker, workers, number)
+            with builder.if_then(builder.icmp_signed(">", done, const(0))):
+                add_completed(builder, pool, done)
+    builder.ret_void()
+    return function
+
+
+def _emit_alone(module: ir.Module) -> ir.Function:
+    """`void alone(program)`: all steps, by one thread."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR]), "ftuner_walk_program_alone")
+    function.linkage = "internal"
+    (program,) = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    steps = pointer_slot(builder, program, Program.STEPS)
+    with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
+        record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
+        some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
+        with builder.if_then(some), builder.if_else(_is_nest(builder, record)) as (nest, product):
+            with nest:
+                # Tasks do not depend on how they are cut into chunks.
+                tasks = slot(builder, record, Step.TASKS)
+                _tasks(builder, record, const(0), (const(0), tasks))
+            with product:
+                call = pointer_slot(builder, record, Step.ARGUMENT)
+                _of_kind(builder, record, alone_symbol, [call])
+    builder.ret_void()
+    return function
+
+
+def _shared(
+    builder: ir.IRBuilder,
+    pool: ir.Value,
+    record: ir.Value,
+    worker: ir.Value,
+    workers: ir.Value,
+    tag: ir.Value,
+) -> ir.Value:
+    """What a worker does of a step; returns how many chunks."""
+    done = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), done)
+    chunks, tasks = slot(builder, record, Step.CHUNKS), slot(builder, record, Step.TASKS)
+    together = builder.icmp_signed("!=", slot(builder, record, Step.TOGETHER), const(0))
+    with builder.if_else(together) as (own, dealt):
+        with own:
+            call = pointer_slot(builder, record, Step.ARGUMENT)
+            _of_kind(builder, record, job_symbol, [call, worker])
+            builder.store(const(1), done)
+        with dealt, taken_chunks(builder, pool, worker, workers, tag, chunks) as chunk:
+            bounds = partition_bounds(builder, tasks, chunks, chunk)
+            _piece(builder, record, worker, chunk, bounds)
+            builder.store(builder.add(builder.load(done, typ=I64), const(1)), done)
+    return builder.load(done, typ=I64)
+
+
+def _piece(
+    builder: ir.IRBuilder,
+    record: ir.Value,
+    worker: ir.Value,
+    chunk: ir.Value,
+    tasks: tuple[ir.Value, ir.Value],
+) -> None:
+    """A chunk of a product, or a range of the tasks of a nest."""
+    with builder.if_else(_is_nest(builder, record)) as (nest, product):
+        with nest:
+            _tasks(builder, record, worker, tasks)
+        with product:
+            call = pointer_slot(builder, record, Step.ARGUMENT)
+            _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+
+
+def _is_nest(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
+    return builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
+
+
+def _tasks(
+    builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
+) -> None:
+    """A range of the tasks of a nest."""
+    argument = pointer_slot(builder, record, Step.ARGUMENT)
+    dims = pointer_slot(builder, record, Step.DIMS)
+    status = at(builder, record, Step.STATUS * SLOT_BYTES)
+    function = pointer_slot(builder, record, Step.FUNCTION)
+    call_address(builder, KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
+
+
+def _of_kind(
+    builder: ir.IRBuilder,
+    record: ir.Value,
+    symbol: Callable[[DType], str],
+    arguments: Sequence[ir.Value],
+) -> None:
+    """Call a function of the driver of a product's dtype."""
+    kind = slot(builder, record, Step.KIND)
+    for dtype, number in PRODUCT_KINDS.items():
+        with builder.if_then(builder.icmp_signed("==", kind, const(number))):
+            builder.call(builder.module.globals[symbol(dtype)], arguments)

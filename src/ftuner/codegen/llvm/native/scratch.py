@@ -1,0 +1,61 @@
+"""Taking and giving back workspaces natively, in LLVM IR: a table of the free ones.
+
+`i64 take(table, least, most)` gives the address of a workspace of `least` to `most` bytes, or 0 if
+none is free; `void give(table, workspace)` puts one back, in the first slot that is free. Several
+threads may do so at once. The word before a workspace holds its bytes.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.native.records import (
+    GIVE_WORKSPACE_SYMBOL,
+    SLOT_BYTES,
+    TAKE_WORKSPACE_SYMBOL,
+    FreeWorkspaces,
+)
+
+_NONE = const(0)
+
+
+def emit_workspaces(module: ir.Module) -> None:
+    """Add both functions to a module."""
+    _emit_take(module, _emit_give(module))
+
+
+def _emit_give(module: ir.Module) -> ir.Function:
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), GIVE_WORKSPACE_SYMBOL)
+    table, workspace = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
+        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        swapped = builder.cmpxchg(place, _NONE, workspace, "release", "monotonic")
+        with builder.if_then(builder.extract_value(swapped, 1)):
+            builder.ret_void()
+    # There are no more workspaces than slots.
+    builder.ret_void()
+    return function
+
+
+def _emit_take(module: ir.Module, give: ir.Function) -> None:
+    kind = ir.FunctionType(I64, [PTR, I64, I64])
+    function = ir.Function(module, kind, TAKE_WORKSPACE_SYMBOL)
+    table, least, most = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
+        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        # Looked at first, so that a slot is written to only if there is something in it.
+        seen = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
+        with builder.if_then(builder.icmp_signed("!=", seen, _NONE)):
+            found = builder.atomic_rmw("xchg", place, _NONE, "acquire")
+            with builder.if_then(builder.icmp_signed("!=", found, _NONE)):
+                size = builder.load(at(builder, builder.inttoptr(found, PTR), -SLOT_BYTES), typ=I64)
+                enough = builder.icmp_signed(">=", size, least)
+                fits = builder.and_(enough, builder.icmp_signed("<=", size, most))
+                with builder.if_then(fits):
+                    builder.ret(found)
+                builder.call(give, [table, found])
+    builder.ret(_NONE)

@@ -1,0 +1,446 @@
+"""The native half of the thread pool: worker loop, launch, barrier, in LLVM IR.
+
+Workers enter `ftuner_pool_worker` once, from a Python thread that has released the interpreter
+lock, and stay there. A launch writes the job, posts it to each worker it needs and takes part as
+worker 0. Waiting spins with the CPU's pause hint, then sleeps in the kernel (a futex on Linux,
+short naps elsewhere); it never yields, which leaves a thread runnable and at the end of the queue.
+
+The pool is a record of 8-byte slots, a cache line or more for each thing that is written alone:
+`abi.PoolSlot` names them.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    call_address,
+    const,
+    intrinsic,
+    reserve,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.native.float_mode import restore_float_mode, set_default_float_mode
+from ftuner.codegen.llvm.native.records import (
+    POOL_BARRIER_SYMBOL,
+    POOL_RUN_SYMBOL,
+    POOL_WORKER_SYMBOL,
+    SLOT_BYTES,
+    Barrier,
+    PoolSlot,
+)
+
+JOB_TYPE = ir.FunctionType(VOID, [PTR, I64])
+"""A job: `void job(argument, worker)`."""
+
+_PAUSES_PER_US = {"x86_64": 25, "AMD64": 25}
+_OTHER_PAUSES_PER_US = 500
+"""Polls in a microsecond. Derived: a pause is 64 cycles on AMD Zen 3 and 140 on Intel Skylake and
+after; the hint of AArch64 is a no-operation on most cores, and the load beside it is all there
+is."""
+SPIN_FOR_JOB_US = 300
+"""How long a worker polls for a job before it sleeps: longer than the gap between two products of
+one model, shorter than a scheduler's slice, because who sleeps is run at once when woken, and who
+spins beside another spinning thread waits for a whole slice."""
+SPIN_FOR_OTHERS_US = 150
+"""How long workers poll for each other before they sleep: longer than it takes to wake a worker, on
+a virtual machine too. Longer waits mean that somebody has lost its CPU, and may need this one."""
+_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}
+_GETTID_NUMBER = {"x86_64": 186, "aarch64": 178}
+_GATE_NUMBER_BITS = 32
+_CLOSED = 1 << 31
+_ENTERED = 1 << 16
+"""Fields of `PoolSlot.GATE`."""
+_FUTEX_WAIT_PRIVATE = 128
+_FUTEX_WAKE_PRIVATE = 129
+_NAP_US = 100
+
+
+def emit_pool(module: ir.Module) -> None:
+    """Add the pool's functions to a module."""
+    _emit_barrier(module)
+    _emit_worker(module)
+    _emit_run(module)
+
+
+def wait_for_all(builder: ir.IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
+    """Wait at a barrier of the pool until `workers` threads have come."""
+    function = builder.module.globals[POOL_BARRIER_SYMBOL]
+    builder.call(function, [_slot_address(builder, pool, barrier), workers])
+
+
+def _slot_address(builder: ir.IRBuilder, pool: ir.Value, index: int) -> ir.Value:
+    return at(builder, pool, index * SLOT_BYTES)
+
+
+def mailbox_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+    """The address of a worker's mailbox."""
+    offset = builder.mul(worker, const(PoolSlot.MAILBOX_SIZE * SLOT_BYTES))
+    return at(builder, at(builder, pool, PoolSlot.MAILBOXES * SLOT_BYTES), offset)
+
+
+def _pause(builder: ir.IRBuilder) -> None:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
+    else:
+        hint = intrinsic(builder.module, "llvm.aarch64.hint", VOID, [I32])
+        builder.call(hint, [ir.Constant(I32, 1)])
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def _can_futex() -> bool:
+    return _is_linux() and platform.machine() in _FUTEX_NUMBER
+
+
+def _current_cpu(builder: ir.IRBuilder) -> ir.Value:
+    function = intrinsic(builder.module, "sched_getcpu", I32, [])
+    return builder.sext(builder.call(function, []), I64)
+
+
+def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> ir.Value:
+    """Get or set where a thread may run; returns 0 unless the system refuses."""
+    function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
+    size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
+    return builder.call(function, [builder.trunc(thread, I32), size, mask])
+
+
+def _introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Write down the number of this thread, for `_place`."""
+    if _can_futex():
+        thread = _system_call(builder, _GETTID_NUMBER[platform.machine()])
+        set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
+
+
+def _place(
+    builder: ir.IRBuilder, pool: ir.Value, mailbox: ir.Value, worker: ir.Value, caller: ir.Value
+) -> None:
+    """Tell a sleeping worker to wake on a CPU of its own.
+
+    A scheduler likes to wake a thread where its waker runs (on a virtual machine it takes a halted
+    CPU for a stolen one), and leaves the two there for milliseconds, one waiting for the other.
+    The worker is barred from the CPUs of the caller and of the workers before it until it has
+    woken. Where it may run at all is for the user to say, and is asked each time.
+    """
+    thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
+    allowed, barred = (_mask(builder, mailbox, i) for i in (PoolSlot.MAIL_ALLOWED,
+                                                            PoolSlot.MAIL_BARRED))  # fmt: skip
+    now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+    answer = _affinity(builder, "sched_getaffinity", thread, now)
+    with builder.if_then(builder.icmp_signed(">=", answer, ir.Constant(I32, 0))):
+        # A worker that came late to the job before may still be barred.
+        moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
+        same = builder.and_(
+            builder.icmp_signed("!=", moved, const(0)), _equal(builder, now, barred)
+        )
+        with builder.if_then(builder.not_(same)):
+            _copy(builder, now, allowed)
+        free = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        _copy(builder, allowed, free)
+        _remove_cpu(builder, free, caller)
+        with counted_loop(builder, const(1), worker) as other:
+            cpu = slot(builder, mailbox_of(builder, pool, other), PoolSlot.MAIL_CPU)
+            _remove_cpu(builder, free, cpu)
+        some = builder.not_(_equal(builder, free, None))
+        fewer = builder.not_(_equal(builder, free, now))
+        with builder.if_then(builder.and_(some, fewer)):
+            _copy(builder, free, barred)
+            _affinity(builder, "sched_setaffinity", thread, free)
+            # After the system call: a worker that wakes before it must not clear the flag early.
+            place = _slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+            builder.atomic_rmw("xchg", place, const(1), "release")
+
+
+def _settle(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Write down where this worker runs, and lift the bar if it was placed here: it may run again
+    where it might before, unless its affinity was changed from outside meanwhile."""
+    if not _can_futex():
+        return
+    set_slot(builder, mailbox, PoolSlot.MAIL_CPU, _current_cpu(builder))
+    place = _slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+    moved = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
+    with builder.if_then(builder.icmp_signed("!=", moved, const(0)), likely=False):
+        builder.atomic_rmw("xchg", place, const(0), "acq_rel")
+        now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        answer = _affinity(builder, "sched_getaffinity", const(0), now)
+        known = builder.icmp_signed(">=", answer, ir.Constant(I32, 0))
+        unchanged = _equal(builder, now, _mask(builder, mailbox, PoolSlot.MAIL_BARRED))
+        with builder.if_then(builder.and_(known, unchanged)):
+            allowed = _mask(builder, mailbox, PoolSlot.MAIL_ALLOWED)
+            _affinity(builder, "sched_setaffinity", const(0), allowed)
+
+
+def _mask(builder: ir.IRBuilder, mailbox: ir.Value, first: int) -> ir.Value:
+    """The address of a set of CPUs in a mailbox."""
+    return at(builder, mailbox, first * SLOT_BYTES)
+
+
+def _copy(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        set_slot(builder, target, word, slot(builder, source, word))
+
+
+def _equal(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None) -> ir.Value:
+    """Whether two sets of CPUs are equal; without another, whether the set is empty."""
+    difference: ir.Value = const(0)
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        here = slot(builder, one, word)
+        if other is not None:
+            here = builder.xor(here, slot(builder, other, word))
+        difference = builder.or_(difference, here)
+    return builder.icmp_signed("==", difference, const(0))
+
+
+def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
+    """Take a CPU out of a set; numbers outside it are ignored."""
+    inside = builder.icmp_unsigned("<", cpu, const(64 * PoolSlot.CPU_MASK_WORDS))
+    with builder.if_then(inside):
+        place = at(builder, mask, builder.mul(builder.lshr(cpu, const(6)), const(SLOT_BYTES)))
+        bit = builder.shl(const(1), builder.and_(cpu, const(63)))
+        word = builder.load(place, typ=I64)
+        builder.store(builder.and_(word, builder.not_(bit)), place)
+
+
+def _system_call(builder: ir.IRBuilder, number: int, *arguments: ir.Value) -> ir.Value:
+    """`syscall(number, ...)`: the symbol of the C library."""
+    name = "syscall"
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), name)
+    return builder.call(function, [const(number), *arguments])
+
+
+def _futex(builder: ir.IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
+    number = _FUTEX_NUMBER[platform.machine()]
+    _system_call(builder, number, address, const(operation), value, ir.Constant(PTR, None))
+
+
+def _spins(us: int) -> ir.Constant:
+    return const(us * _PAUSES_PER_US.get(platform.machine(), _OTHER_PAUSES_PER_US))
+
+
+def _wait(
+    builder: ir.IRBuilder,
+    address: ir.Value,
+    relation: str,
+    value: ir.Value,
+    spins: ir.Value,
+    sleepers: ir.Value,
+    mask: ir.Value | None = None,
+) -> ir.Value:
+    """Wait until the slot at `address`, or what `mask` leaves of it, is in `relation` to `value`.
+
+    Polls `spins` times, then sleeps until `_wake` is called after each change of the slot.
+    `sleepers` is the address of the count of those who do. Returns what the slot then holds.
+    """
+    entry = builder.block
+    poll = builder.append_basic_block("wait.poll")
+    again = builder.append_basic_block("wait.again")
+    pause = builder.append_basic_block("wait.pause")
+    sleep = builder.append_basic_block("wait.sleep")
+    done = builder.append_basic_block("wait.done")
+    builder.branch(poll)
+    builder.position_at_end(poll)
+    count = builder.phi(I64)
+    count.add_incoming(const(0), entry)
+    seen = builder.load_atomic(address, "acquire", SLOT_BYTES, typ=I64)
+    looked_at = seen if mask is None else builder.and_(seen, mask)
+    builder.cbranch(builder.icmp_signed(relation, looked_at, value), done, again)
+    builder.position_at_end(again)
+    following = builder.add(count, const(1))
+    builder.cbranch(builder.icmp_signed("<", count, spins), pause, sleep)
+    builder.position_at_end(pause)
+    _pause(builder)
+    count.add_incoming(following, builder.block)
+    builder.branch(poll)
+    builder.position_at_end(sleep)
+    if _can_futex():
+        # Count first, then the kernel looks at the slot, both in one total order: either the
+        # waker sees the count or the kernel sees the new value and returns at once.
+        builder.atomic_rmw("add", sleepers, const(1), "seq_cst")
+        _futex(builder, address, _FUTEX_WAIT_PRIVATE, seen)
+        builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
+    else:
+        function = intrinsic(builder.module, "usleep", I32, [I32])
+        builder.call(function, [ir.Constant(I32, _NAP_US)])
+    count.add_incoming(following, builder.block)
+    builder.branch(poll)
+    builder.position_at_end(done)
+    return seen
+
+
+def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
+    """Wake all who sleep on the slot at `address`, which has just been changed with seq_cst.
+
+    Returns whether there was anybody.
+    """
+    if not _can_futex():
+        return ir.Constant(I1, 0)
+    asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
+    anybody = builder.icmp_signed("!=", asleep, const(0))
+    with builder.if_then(anybody, likely=False):
+        _futex(builder, address, _FUTEX_WAKE_PRIVATE, const(0x7FFFFFFF))
+    return anybody
+
+
+def wait_for_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+    """Wait until so many chunks of the program are done."""
+    place = _slot_address(builder, pool, PoolSlot.COMPLETED)
+    sleepers = _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS)
+    _wait(builder, place, ">=", chunks, _spins(SPIN_FOR_OTHERS_US), sleepers)
+
+
+def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+    """Let the others know that so many more chunks of the program are done."""
+    place = _slot_address(builder, pool, PoolSlot.COMPLETED)
+    builder.atomic_rmw("add", place, chunks, "seq_cst")
+    _wake(builder, place, _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS))
+
+
+def _emit_barrier(module: ir.Module) -> None:
+    """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
+    record, workers = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    generation_address = _slot_address(builder, record, Barrier.GENERATION)
+    arrived_address = _slot_address(builder, record, Barrier.ARRIVED)
+    sleepers = _slot_address(builder, record, Barrier.SLEEPERS)
+    generation = builder.load_atomic(generation_address, "acquire", SLOT_BYTES, typ=I64)
+    before = builder.atomic_rmw("add", arrived_address, const(1), "acq_rel")
+    last = builder.icmp_signed("==", builder.add(before, const(1)), workers)
+    with builder.if_else(last) as (release, wait):
+        with release:
+            builder.atomic_rmw("xchg", arrived_address, const(0), "monotonic")
+            following = builder.add(generation, const(1))
+            builder.atomic_rmw("xchg", generation_address, following, "seq_cst")
+            _wake(builder, generation_address, sleepers)
+        with wait:
+            _wait(
+                builder, generation_address, "!=", generation, _spins(SPIN_FOR_OTHERS_US), sleepers
+            )
+    builder.ret_void()
+
+
+def _emit_worker(module: ir.Module) -> None:
+    """`void worker(pool, index)`: serves jobs until one without a function arrives."""
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
+    pool, index = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    mailbox = mailbox_of(builder, pool, index)
+    sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
+    gate = _slot_address(builder, pool, PoolSlot.GATE)
+    _introduce(builder, mailbox)
+    float_mode = set_default_float_mode(builder)
+    serve = function.append_basic_block("serve")
+    look = function.append_basic_block("look")
+    enter = function.append_basic_block("enter")
+    late = function.append_basic_block("late")
+    inside = function.append_basic_block("inside")
+    work = function.append_basic_block("work")
+    leave = function.append_basic_block("leave")
+    entry = builder.block
+    builder.branch(serve)
+    builder.position_at_end(serve)
+    # Jobs posted that this worker has seen, and the number of the last one that it took part in.
+    epoch, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
+    posted = _wait(builder, mailbox, "!=", epoch, spins, sleepers)
+    _settle(builder, mailbox)
+    builder.branch(look)
+
+    builder.position_at_end(look)
+    seen = builder.load_atomic(gate, "acquire", SLOT_BYTES, typ=I64)
+    number = builder.lshr(seen, const(_GATE_NUMBER_BITS))
+    workers = builder.load(_slot_address(builder, pool, PoolSlot.WORKERS), typ=I64)
+    is_open = builder.icmp_signed("==", builder.and_(seen, const(_CLOSED)), const(0))
+    is_new = builder.icmp_signed("!=", number, served)
+    invited = builder.icmp_signed("<", index, workers)
+    builder.cbranch(builder.and_(is_open, builder.and_(is_new, invited)), enter, late)
+    builder.position_at_end(enter)
+    swapped = builder.cmpxchg(gate, seen, builder.add(seen, const(_ENTERED + 1)), "acq_rel",
+                              "monotonic")  # fmt: skip
+    builder.cbranch(builder.extract_value(swapped, 1), inside, look)
+
+    builder.position_at_end(inside)
+    job = builder.load(_slot_address(builder, pool, PoolSlot.JOB), typ=PTR)
+    argument = builder.load(_slot_address(builder, pool, PoolSlot.ARGUMENT), typ=PTR)
+    builder.cbranch(builder.icmp_unsigned("==", job, ir.Constant(PTR, None)), leave, work)
+    builder.position_at_end(work)
+    call_address(builder, JOB_TYPE, job, [argument, index])
+    builder.atomic_rmw("sub", gate, const(1), "seq_cst")
+    woken = _wake(builder, gate, _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
+    # A caller that had to be woken may have been put on this CPU: make room for it.
+    again = builder.select(woken, const(0), _spins(SPIN_FOR_JOB_US))
+    after_work = builder.block
+    builder.branch(serve)
+    builder.position_at_end(late)
+    builder.branch(serve)
+    for phi, first, after, otherwise in (
+        (epoch, const(0), posted, posted),
+        (served, const(0), number, served),
+        (spins, _spins(SPIN_FOR_JOB_US), again, _spins(SPIN_FOR_JOB_US)),
+    ):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(after, after_work)
+        phi.add_incoming(otherwise, late)
+    builder.position_at_end(leave)
+    restore_float_mode(builder, float_mode)
+    builder.ret_void()
+
+
+def _emit_run(module: ir.Module) -> None:
+    """`void run(pool, job, argument, workers, tags, everyone)`: the caller is worker 0; one caller
+    at a time.
+
+    `tags`: how many tags of chunks the job uses; `everyone`: whether all workers have to take part.
+    Otherwise whoever has not come when the caller has finished is not waited for. Without a job the
+    workers leave their loops.
+    """
+    function = ir.Function(
+        module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64]), POOL_RUN_SYMBOL
+    )
+    pool, job, argument, workers, tags, everyone = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    gate = _slot_address(builder, pool, PoolSlot.GATE)
+    builder.store(job, _slot_address(builder, pool, PoolSlot.JOB))
+    builder.store(argument, _slot_address(builder, pool, PoolSlot.ARGUMENT))
+    builder.store(workers, _slot_address(builder, pool, PoolSlot.WORKERS))
+    number_bits = const(_GATE_NUMBER_BITS)
+    before = builder.lshr(builder.load(gate, typ=I64), number_bits)
+    opened = builder.shl(builder.add(before, const(1)), number_bits)
+    builder.atomic_rmw("xchg", gate, opened, "seq_cst")
+    with counted_loop(builder, const(1), workers) as worker:
+        mailbox = mailbox_of(builder, pool, worker)
+        builder.atomic_rmw("add", mailbox, const(1), "seq_cst")
+        if _can_futex():
+            sleepers = at(builder, mailbox, PoolSlot.MAIL_SLEEPERS * SLOT_BYTES)
+            asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
+            with builder.if_then(builder.icmp_signed("!=", asleep, const(0)), likely=False):
+                _place(builder, pool, mailbox, worker, _current_cpu(builder))
+                _futex(builder, mailbox, _FUTEX_WAKE_PRIVATE, const(1))
+    is_job = builder.icmp_unsigned("!=", job, ir.Constant(PTR, None))
+    with builder.if_then(is_job):
+        call_address(builder, JOB_TYPE, job, [argument, const(0)])
+        sleepers = _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS)
+        spins = _spins(SPIN_FOR_OTHERS_US)
+        all_needed = builder.icmp_signed("!=", everyone, const(0))
+        with builder.if_then(all_needed):
+            others = builder.mul(builder.sub(workers, const(1)), const(_ENTERED))
+            _wait(builder, gate, "==", builder.or_(opened, others), spins, sleepers)
+        builder.atomic_rmw("or", gate, const(_CLOSED), "seq_cst")
+        _wait(builder, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
+        tag = _slot_address(builder, pool, PoolSlot.TAG)
+        builder.store(builder.add(builder.load(tag, typ=I64), tags), tag)
+    builder.ret_void()

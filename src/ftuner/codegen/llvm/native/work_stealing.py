@@ -1,0 +1,118 @@
+"""Chunks of work: each worker has a range of its own, and who has finished helps the others.
+
+The owner takes chunks from the front of its range, one behind the other, so that what it reads lies
+together and can be fetched ahead; a helper takes them from the back. A worker that the machine
+holds up, or that has not come yet, loses chunks to the others, and an undisturbed one keeps all of
+its own.
+
+A range is one word in the owner's mailbox, changed by compare-and-swap: from the low end the first
+chunk and the end, both counted within the range and of 8 bits, then a tag of 48 bits. Every piece
+of work that is cut into chunks has a tag of its own, greater than those before. A range of a lesser
+tag has not been dealt yet, and whoever finds it so deals it; one of a greater tag is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import I64, PTR, at, const
+from ftuner.codegen.llvm.ir.loops import partition_bounds
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.native.thread_pool import mailbox_of
+
+TAKE_SYMBOL = "ftuner_take_chunk"
+NO_CHUNK = -1
+_BITS = 8
+MAX_CHUNKS_A_WORKER = (1 << _BITS) - 1
+_MASK = const(MAX_CHUNKS_A_WORKER)
+
+
+@contextmanager
+def taken_chunks(
+    builder: ir.IRBuilder,
+    pool: ir.Value,
+    worker: ir.Value,
+    workers: ir.Value,
+    tag: ir.Value,
+    chunks: ir.Value,
+) -> Iterator[ir.Value]:
+    """Emit a loop that takes chunk after chunk until there is none; yields the chunk."""
+    take = builder.append_basic_block("take")
+    work = builder.append_basic_block("work")
+    done = builder.append_basic_block("done")
+    builder.branch(take)
+    builder.position_at_end(take)
+    function = builder.module.globals[TAKE_SYMBOL]
+    chunk = builder.call(function, [pool, worker, workers, tag, chunks])
+    builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
+    builder.position_at_end(work)
+    yield chunk
+    builder.branch(take)
+    builder.position_at_end(done)
+
+
+def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+    return at(builder, mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS * SLOT_BYTES)
+
+
+def emit_chunks(module: ir.Module) -> None:
+    """Add `i64 take(pool, worker, workers, tag, chunks)` to a module: a chunk that is now the
+    caller's, or `NO_CHUNK`."""
+    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64, I64, I64]), TAKE_SYMBOL)
+    function.linkage = "internal"
+    pool, worker, workers, tag, chunks = function.args
+    entry = function.append_basic_block("entry")
+    look = function.append_basic_block("look")
+    take = function.append_basic_block("take")
+    onward = function.append_basic_block("onward")
+    taken = function.append_basic_block("taken")
+    nothing = function.append_basic_block("nothing")
+    builder = ir.IRBuilder(entry)
+    builder.branch(look)
+
+    # The own range comes first, then those of the workers behind, around the circle.
+    builder.position_at_end(look)
+    distance, owner = builder.phi(I64), builder.phi(I64)
+    place = _range_of(builder, pool, owner)
+    word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
+    first, behind = partition_bounds(builder, chunks, workers, owner)
+    found = builder.lshr(word, const(2 * _BITS))
+    dealt = builder.icmp_unsigned("==", found, tag)
+    begin = builder.select(dealt, builder.and_(word, _MASK), const(0))
+    end = builder.and_(builder.lshr(word, const(_BITS)), _MASK)
+    end = builder.select(dealt, end, builder.sub(behind, first))
+    late = builder.icmp_unsigned(">", found, tag)
+    some = builder.icmp_signed("<", begin, end)
+    builder.cbranch(builder.and_(builder.not_(late), some), take, onward)
+
+    builder.position_at_end(take)
+    own = builder.icmp_signed("==", distance, const(0))
+    one_less = builder.sub(end, const(1))
+    chunk = builder.add(first, builder.select(own, begin, one_less))
+    begin = builder.select(own, builder.add(begin, const(1)), begin)
+    end = builder.select(own, end, one_less)
+    left = builder.or_(begin, builder.shl(end, const(_BITS)))
+    changed = builder.or_(left, builder.shl(tag, const(2 * _BITS)))
+    swapped = builder.cmpxchg(place, word, changed, "monotonic", "monotonic")
+    builder.cbranch(builder.extract_value(swapped, 1), taken, look)
+
+    builder.position_at_end(onward)
+    further = builder.add(distance, const(1))
+    following = builder.add(owner, const(1))
+    around = builder.icmp_signed("==", following, workers)
+    following = builder.select(around, const(0), following)
+    builder.cbranch(builder.icmp_signed("<", further, workers), look, nothing)
+
+    for phi, begins, again, next_value in (
+        (distance, const(0), distance, further), (owner, worker, owner, following)
+    ):  # fmt: skip
+        phi.add_incoming(begins, entry)
+        phi.add_incoming(again, take)
+        phi.add_incoming(next_value, onward)
+    builder.position_at_end(taken)
+    builder.ret(chunk)
+    builder.position_at_end(nothing)
+    builder.ret(const(NO_CHUNK))

@@ -1,0 +1,148 @@
+"""From objects to addresses: machine code is placed in this process, without LLVM where possible.
+
+Memory is written before it is executable, and never afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from ftuner.codegen.llvm.objects.elf import MAGIC, parse
+from ftuner.codegen.llvm.objects.linking import Linked
+from ftuner.core.forks import import_undivided
+from ftuner.errors import ObjectFileError
+from ftuner.hardware.system import ARCHITECTURES
+
+_COMPILER = "ftuner.codegen.llvm.objects.jit"
+"""Imported by name: it loads LLVM's library, which ELF objects do without."""
+_FORMAT: tuple[bytes, ...] | None = {
+    "darwin": (b"\xcf\xfa\xed\xfe",),
+    "win32": (b"\x64\x86", b"\x64\xaa"),
+}.get(sys.platform)
+"""How objects begin that are none of ELF: Mach-O of 64 bits, COFF for x86-64 and for AArch64."""
+
+
+class LoadedObject:
+    """Machine code in this process; lives as long as this value."""
+
+    def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
+        """Load objects that may refer to each other and to functions of the C library.
+
+        Raises:
+            ObjectFileError: an object is damaged, is for another machine or holds what the loader
+                does not know; or a symbol is nowhere.
+            MemoryError: the system gives no memory, or none that may be executed.
+        """
+        self.addresses: dict[str, int] = {}
+        if not objects:
+            pass
+        elif _FORMAT is not None:
+            self._let_llvm_place(objects, symbols, _FORMAT)
+        elif _instruction_flush() is None:
+            for data in objects:
+                parse(data)
+            self._let_llvm_place(objects, symbols, (MAGIC,))
+        else:
+            self._place(objects)
+        missing = [s for s in symbols if s not in self.addresses]
+        if missing:
+            raise ObjectFileError(f"no object defines {', '.join(missing)}")
+
+    def _let_llvm_place(
+        self, objects: Sequence[bytes], symbols: Sequence[str], magic: tuple[bytes, ...]
+    ) -> None:
+        """Mach-O and COFF have tools of their own; LLVM has a loader for each."""
+        # LLVM ends the process if it is given something else than an object.
+        if not all(data.startswith(magic) for data in objects):
+            raise ObjectFileError("no object of this system's format")
+        try:
+            self._engine = import_undivided(_COMPILER).Engine(objects)
+            self.addresses = {s: a for s in symbols if (a := self._engine.address(s))}
+        except RuntimeError as error:
+            raise ObjectFileError(f"LLVM cannot load an object: {error}") from error
+
+    def _place(self, objects: Sequence[bytes]) -> None:
+        """ELF objects, without LLVM."""
+        linked = Linked([parse(data) for data in objects], mmap.PAGESIZE)
+        if linked.machine.name != _machine():
+            raise ObjectFileError(f"an object for {linked.machine.name}: another machine")
+        functions = {name: _function(name) for name in linked.functions}
+        base = _map(linked.size)
+        # The memory is not given back at exit: a daemon thread may still run what lies there.
+        weakref.finalize(self, _libc().munmap, base, linked.size).atexit = False
+        block = linked.block(base, functions)
+        ctypes.memmove(base, bytes(block), linked.size)
+        _protect(base, linked.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
+        _protect(base + linked.code_bytes, linked.size - linked.code_bytes, mmap.PROT_READ)
+        flush = _instruction_flush()
+        assert flush is not None
+        flush(base, base + linked.code_bytes)
+        self.addresses = {name: base + linked.symbols[name] for name in linked.entries}
+
+
+def _machine() -> str | None:
+    return ARCHITECTURES.get(platform.machine().lower())
+
+
+@cache
+def _libc() -> Any:
+    """The C library, through the symbols that all of this process sees."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return libc
+
+
+def _function(name: str) -> int:
+    """The address of a function that this process has already."""
+    try:
+        found = ctypes.cast(_libc()[name], ctypes.c_void_p).value
+    except AttributeError:
+        raise ObjectFileError(f"no library of this process has the function {name!r}") from None
+    if found is None:
+        raise ObjectFileError(f"the function {name!r} is nowhere in this process")
+    return found
+
+
+def _map(size: int) -> int:
+    # Not Python's mmap: it gives memory back at exit.
+    base = _libc().mmap(
+        None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
+    )
+    if base in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError(f"cannot map {size} bytes for code: errno {ctypes.get_errno()}")
+    return int(base)
+
+
+def _protect(begin: int, size: int, protection: int) -> None:
+    if size and _libc().mprotect(begin, size, protection):
+        raise MemoryError(
+            f"the system does not let memory become executable: errno {ctypes.get_errno()}"
+        )
+
+
+@cache
+def _instruction_flush() -> Callable[[int, int], object] | None:
+    """What has to be called with the begin and end of new code; None if it is not to be had."""
+    if _machine() == "x86_64":
+        # Caches of instructions are coherent with those of data.
+        return lambda begin, end: None
+    try:
+        flush: Any = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except (OSError, AttributeError):
+        return None
+    flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    flush.restype = None
+    found: Callable[[int, int], object] = flush
+    return found

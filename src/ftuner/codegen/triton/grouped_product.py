@@ -1,0 +1,93 @@
+"""Grouped products as Triton text: many pairs of matrices of their own extents in one launch.
+
+`C_g[m, n] = sum over k of A_g[m, k] B_g[k, n]`, for groups g of extents m_g, n_g, k_g. The tiles of
+all groups follow each other in one list; program p of P walks tiles p, p + P, ... Within a group
+they are numbered as `gemm` numbers those of a matrix, and what a tile does is the same text.
+
+Which group a tile is of, a program finds in `ends`: where the tiles of each group end in the list.
+It looks at `LOOKED_AT` of them at once and counts those that do not lie behind its tile; as tiles
+only grow, it goes on from there and never begins again. The row of that group in a table tells
+addresses, extents and strides. Descriptors would have to be one for each matrix, in memory where
+the copy engine finds them, so tiles come by pointers.
+"""
+
+from __future__ import annotations
+
+from ftuner.codegen.triton.product import place_lines
+from ftuner.codegen.triton.product_arguments import c_granule, granule
+from ftuner.codegen.triton.product_results import result_lines
+from ftuner.codegen.triton.product_tiles import sum_lines
+from ftuner.codegen.triton.source import LANGUAGE_TYPES, Argument, Source, function_source
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockKernel
+
+COLUMNS = ("a", "b", "c", "m", "n", "k", "a_stride", "b_stride", "c_row", "begin")
+"""Of the table, all int64: addresses; extents; elements from one row of a stored matrix to the
+next, whatever axis that is, as in `gemm_arguments`; the number of the group's first tile."""
+LOOKED_AT = 32
+"""Ends that are looked at at once: one for each thread of a warp of NVIDIA's chips, so that warps
+count them without telling each other. In wider warps, two threads hold the same end. `ends` has a
+multiple of so many."""
+BEHIND_ALL = 2**62
+"""An end that fills `ends` up."""
+ARGUMENTS = (
+    Argument("ends", "*i64", ALIGNMENT_BYTES),
+    Argument("table", "*i64", ALIGNMENT_BYTES),
+    Argument("tiles", "i32"),
+    Argument("group", "i32"),
+)
+"""`ends`: of each group, in tiles, ascending. `table`: a row of `COLUMNS` for each group. `tiles`:
+of all groups. `group`: row tiles that are walked together, as in `gemm`."""
+
+
+def grouped_source(kernel: BlockKernel) -> Source:
+    """The kernel, ready to be compiled; launched with as many programs as the plan says, and
+    `ARGUMENTS`."""
+    assert kernel.grouped
+    assert len(kernel.tiles) == 1
+    assert kernel.loads == "pointers"
+    assert not kernel.split
+    assert kernel.epilogue == ACCUMULATOR
+    tile = kernel.main
+    inside = [
+        f"while tl.load(ends + looked + {LOOKED_AT - 1}) <= index:",
+        f"    looked += {LOOKED_AT}",
+        f"found = tl.load(ends + looked + tl.arange(0, {LOOKED_AT}))",
+        "number = looked + tl.sum((found <= index).to(tl.int32), 0)",
+        f"at = table + number.to(tl.int64) * {len(COLUMNS)}",
+        *_table_lines(kernel),
+        f"row_tiles = tl.cdiv(m, {tile.bm})",
+        f"in_group = group * tl.cdiv(n, {tile.bn})",
+        f"steps = tl.cdiv(k, {tile.bk})",
+        "place = index - begin",
+        *place_lines(tile),
+        *sum_lines(kernel, tile, False),
+        *result_lines(kernel, tile, False),
+    ]
+    lines = [
+        "looked = 0",
+        "for index in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):",
+        *(f"    {line}" for line in inside),
+    ]
+    return function_source(kernel.symbol, "", ARGUMENTS, lines, tile.warps, tile.stages)
+
+
+def _table_lines(kernel: BlockKernel) -> list[str]:
+    """The columns of the row at `at`, with what the kernel is promised of them."""
+    ab, c, size = granule(kernel), c_granule(kernel), kernel.dtype.itemsize
+    divisors = {"a": ab * size, "b": ab * size, "c": c * size}
+    divisors |= {"a_stride": ab, "b_stride": ab, "c_row": c}
+    if "k" in (kernel.a_order, kernel.b_order):
+        divisors["k"] = ab
+    pointer = f"tl.pointer_type({LANGUAGE_TYPES[kernel.dtype.name]})"
+    lines = []
+    for number, name in enumerate(COLUMNS):
+        value = f"tl.load(at + {number})" if number else "tl.load(at)"
+        if name in ("m", "n", "k", "begin"):
+            value += ".to(tl.int32)"
+        if name in ("a", "b", "c"):
+            value = f"tl.cast({value}, {pointer})"
+        if divisors.get(name, 1) > 1:
+            value = f"tl.multiple_of({value}, {divisors[name]})"
+        lines.append(f"{name} = {value}")
+    return lines

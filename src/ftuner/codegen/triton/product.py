@@ -1,0 +1,90 @@
+"""Matrix products as Triton text: one persistent kernel, the uKernel of a GPU.
+
+`C[b, m, n] = epilogue(sum over k of A[b, m, k] B[b, k, n])`. Program p of P walks tiles p, p + P,
+...: those of the first band, then those of the second. Within a band a tile is numbered by batch
+element, then by groups of `group` row tiles, which are walked column by column, so that L2 still
+holds what they share, then by part of k.
+
+Where the copy engine loads, Triton makes one loop of tiles and steps (`flatten`), so that the next
+tile is on its way while this one is stored. It can if each tile takes as many steps, at least one.
+"""
+
+from __future__ import annotations
+
+from ftuner.codegen.triton.expressions import epilogue_prelude
+from ftuner.codegen.triton.product_arguments import gemm_arguments
+from ftuner.codegen.triton.product_results import result_lines
+from ftuner.codegen.triton.product_tiles import sum_lines
+from ftuner.codegen.triton.source import Source, function_source
+from ftuner.core.gpu.tile import BlockKernel, BlockTile
+
+
+def gemm_source(kernel: BlockKernel) -> Source:
+    """The kernel, ready to be compiled; launched with as many programs as the plan says, and the
+    arguments of `gemm_arguments`."""
+    arguments = gemm_arguments(kernel)
+    main = kernel.main
+    steps = f"tl.cdiv(k, {main.bk})"
+    lines = [
+        "program = tl.program_id(0)",
+        "programs = tl.num_programs(0)",
+        f"columns = tl.cdiv(n, {main.bn})",
+        f"steps = {f'tl.maximum({steps}, 1)' if _flattened(kernel) else steps}",
+        *_band_lines(kernel, main, "rows" if len(kernel.tiles) > 1 else "m"),
+    ]
+    if len(kernel.tiles) > 1:
+        lines.append("before = tiles")
+        if kernel.split:
+            lines += [
+                "counted = in_element * batch",
+                f"used = tiles.to(tl.int64) * {main.bm * main.bn}",
+            ]
+        lines += _band_lines(kernel, kernel.tiles[1], "m - rows")
+    prelude = epilogue_prelude(kernel.epilogue)
+    return function_source(kernel.symbol, prelude, arguments, lines, main.warps, main.stages)
+
+
+def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:
+    """`row` and `column` of the tile numbered `place` within its matrix; `rest` if it is of the
+    second band."""
+    return [
+        "first = place // in_group * group",
+        "height = tl.minimum(row_tiles - first, group)",
+        f"row = (first + place % in_group % height) * {tile.bm}{' + rows' if rest else ''}",
+        f"column = place % in_group // height * {tile.bn}",
+    ]
+
+
+def _flattened(kernel: BlockKernel) -> bool:
+    return kernel.loads == "descriptors" and not kernel.split
+
+
+def _band_lines(kernel: BlockKernel, tile: BlockTile, extent: str) -> list[str]:
+    """The loop over the tiles of one band of `extent` rows."""
+    rest = tile is not kernel.main
+    lines = [
+        f"row_tiles = tl.cdiv({extent}, {tile.bm})",
+        "in_element = row_tiles * columns",
+        "in_group = group * columns",
+        f"tiles = in_element * batch{' * parts' if kernel.split else ''}",
+    ]
+    begin = "program"
+    if rest:
+        begin = "begin"
+        lines.append("begin = (programs - before % programs + program) % programs")
+    options = ", flatten=True" if _flattened(kernel) else ""
+    if kernel.specialised:
+        options += ", warp_specialize=True"
+    number = ["tile = index"]
+    if kernel.split:
+        number = ["part = index % parts", "tile = index // parts"]
+    inside = [
+        *number,
+        "element = tile // in_element",
+        "place = tile % in_element",
+        *place_lines(tile, rest),
+        *sum_lines(kernel, tile, rest),
+        *result_lines(kernel, tile, rest),
+    ]
+    lines.append(f"for index in tl.range({begin}, tiles, programs{options}):")
+    return lines + [f"    {line}" for line in inside]

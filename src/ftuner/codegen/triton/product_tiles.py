@@ -1,0 +1,119 @@
+"""The sums of one tile of a product, as Triton text.
+
+With *pointers*, rows and columns behind an edge are those of the edge once more, or zeros; what
+they give is not stored. Every step of k is masked, with zeros for what lies behind the end: a last
+step of its own would be a second product in the text. Along a contiguous axis an aligned kernel
+reads whole granules of 16 bytes, up to the one that holds the last element, because a mask by the
+element would make each of them a load. With *descriptors* the copy engine fills with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.codegen.triton.product_arguments import granule, stored_block
+from ftuner.core.gpu.tile import BlockKernel, BlockTile, Order
+
+
+def element_base(kernel: BlockKernel, name: str) -> str:
+    """Where a matrix of the batch element begins, in the text; groups have addresses of their
+    own."""
+    return name if kernel.grouped else f"{name} + element.to(tl.int64) * {name}_batch"
+
+
+class _Side(NamedTuple):
+    """A or B, as its tiles are loaded."""
+
+    name: str
+    order: Order
+    spatial: int
+    """Rows of A, or columns of B, in a tile."""
+    place: str
+    """Of its first row or column, in the text."""
+    extent: str
+    across: str
+    """The index that spreads the spatial axis over the tile that is multiplied."""
+    along: str
+    """The same for k."""
+
+
+def _sides(kernel: BlockKernel, tile: BlockTile) -> tuple[_Side, _Side]:
+    rows, columns = "[:, None]", "[None, :]"
+    return (
+        _Side("a", kernel.a_order, tile.bm, "row", "m", rows, columns),
+        _Side("b", kernel.b_order, tile.bn, "column", "n", columns, rows),
+    )
+
+
+def sum_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
+    """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
+    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `parts`. `rest` tells
+    which descriptors have its blocks."""
+    before: list[str] = []
+    steps = "steps"
+    if kernel.split:
+        before = ["begin_step = part * steps // parts", "end_step = (part + 1) * steps // parts"]
+        steps = "begin_step, end_step"
+    inside: list[str] = []
+    if kernel.loads == "descriptors":
+        for side in _sides(kernel, tile):
+            inside.append(f"{side.name}_tile = {_described(side, tile.bk, rest)}")
+    else:
+        before.append(f"inner = tl.arange(0, {tile.bk})")
+        inside.append(f"left = k - step * {tile.bk}")
+        for side in _sides(kernel, tile):
+            placed, loaded = _pointed(side, tile.bk, kernel)
+            before += placed
+            inside += loaded
+    precision = ""
+    if kernel.dtype.name == "float32":
+        precision = f', input_precision="{"tf32" if kernel.multiply == "tf32" else "ieee"}"'
+    return [
+        *before,
+        f"sums = tl.zeros(({tile.bm}, {tile.bn}), dtype=tl.float32)",
+        f"for step in range({steps}):",
+        *(f"    {line}" for line in inside),
+        f"    sums = tl.dot(a_tile, b_tile, sums{precision})",
+    ]
+
+
+def _described(side: _Side, bk: int, rest: bool) -> str:
+    """A tile by descriptor, turned as it is multiplied."""
+    name = "a_rest" if rest and side.name == "a" else side.name
+    step = f"step * {bk}"
+    offsets = (side.place, step) if side.order == "k" else (step, side.place)
+    extents = stored_block(side.order, side.spatial, bk)
+    turned = ".T" if (side.order == "k") == (side.name == "b") else ""
+    return (
+        f"{name}.load([element * {side.name}_batch, {', '.join(offsets)}])"
+        f".reshape({extents[0]}, {extents[1]}){turned}"
+    )
+
+
+def _pointed(side: _Side, bk: int, kernel: BlockKernel) -> tuple[list[str], list[str]]:
+    """A tile by pointers: what stands before the loop over k, and in it."""
+    name, across, along = side.name, side.across, side.along
+    base = element_base(kernel, name)
+    places = f"{side.place} + tl.arange(0, {side.spatial})"
+    first = f"(inner + begin_step * {bk})" if kernel.split else "inner"
+    mask = f"(inner < left){along}"
+    if side.order == "k":
+        before = [
+            f"{name}_places = tl.minimum({places}, {side.extent} - 1).to(tl.int64){across}",
+            f"{name}_at = {base} + {name}_places * {name}_stride + {first}{along}",
+        ]
+        step = str(bk)
+    else:
+        g = granule(kernel)
+        behind = side.extent if g == 1 else f"tl.cdiv({side.extent}, {g}) * {g}"
+        before = [
+            f"{name}_places = ({places}){across}",
+            f"{name}_within = {name}_places < {behind}",
+            f"{name}_at = {base} + {first}.to(tl.int64){along} * {name}_stride + {name}_places",
+        ]
+        mask += f" & {name}_within"
+        step = f"{name}_stride * {bk}"
+    return before, [
+        f"{name}_tile = tl.load({name}_at, mask={mask}, other=0.0)",
+        f"{name}_at += {step}",
+    ]

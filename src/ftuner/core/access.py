@@ -1,0 +1,261 @@
+"""Where a nest's loads and stores lie in memory: offsets as affine functions of the axes.
+
+A `Kernel` is a nest with layouts: each access is `constant + sum(coefficient * index of axis)` in
+elements of its buffer, plus what no affine function says (indices that are data, remainders).
+Axes that all accesses walk together are merged into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.core.dim import Dim, Shape, symbol
+from ftuner.core.index_expr import Nest, Operand, Stage, Step
+
+AxisCoefficients = tuple[Dim, ...]
+POSITIONAL = frozenset({"argmax", "argmin", "scan"})
+"""Reductions in which the order of the elements counts."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The offset of an element in its buffer: a constant, a coefficient for each axis, and steps
+    whose values count so many elements each."""
+
+    constant: Dim
+    coefficients: AxisCoefficients
+    rest: tuple[tuple[int, Dim], ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A nest ready for code generation. `accesses[i]` belongs to the i-th step, None unless that
+    is a load; `targets[i]` to the i-th result."""
+
+    kept: Shape
+    reduced: Shape
+    steps: tuple[Step, ...]
+    accesses: tuple[Access | None, ...]
+    stages: tuple[Stage, ...]
+    values: tuple[int, ...]
+    """For each result, the step that is stored."""
+    targets: tuple[Access, ...]
+    wide: tuple[bool, ...]
+    """For each result, whether it is stored for each reduced index too."""
+    combine: str = ""
+    """How the one result of a scattering nest is stored: see `Store.combine`."""
+
+    @property
+    def axes(self) -> Shape:
+        return self.kept + self.reduced
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """All dims that code needs at run time, each once."""
+        found: dict[Dim, None] = {}
+        dims: list[Dim] = [*self.axes]
+        for access in (*self.targets, *(a for a in self.accesses if a is not None)):
+            dims += [access.constant, *access.coefficients, *(m for _, m in access.rest)]
+        for step in self.steps:
+            if step.op == "dim":
+                assert not isinstance(step.payload, str | None)
+                dims.append(step.payload)  # type: ignore[arg-type]
+        for dim in dims:
+            if not isinstance(dim, int):
+                found.setdefault(dim)
+        return tuple(found)
+
+    def numbered(self) -> Kernel:
+        """The kernel that code is made of: each parameter is a symbol with its number for a name.
+
+        Kernels that only compute their parameters differently have the same code.
+        """
+        symbols = {dim: symbol(f"p{i}") for i, dim in enumerate(self.parameters())}
+
+        def named(dim: Dim) -> Dim:
+            return dim if isinstance(dim, int) else symbols[dim]
+
+        def access_of(access: Access) -> Access:
+            rest = tuple((step, named(m)) for step, m in access.rest)
+            coefficients = tuple(map(named, access.coefficients))
+            return Access(named(access.constant), coefficients, rest)
+
+        return replace(
+            self,
+            kept=tuple(map(named, self.kept)),
+            reduced=tuple(map(named, self.reduced)),
+            steps=tuple(
+                s._replace(payload=named(s.payload)) if s.op == "dim" else s  # type: ignore[arg-type]
+                for s in self.steps
+            ),
+            accesses=tuple(None if a is None else access_of(a) for a in self.accesses),
+            targets=tuple(map(access_of, self.targets)),
+        )
+
+
+def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:
+    """A nest whose results lie as `targets` say; axes merged where all accesses allow."""
+    count = len(nest.axes)
+    accesses: list[Access | None] = []
+    for step in nest.steps:
+        if step.op != "load":
+            accesses.append(None)
+            continue
+        assert isinstance(step.payload, int)
+        operand = nest.operands[step.payload]
+        access = _constant(operand.offset, count)
+        for argument, stride in zip(step.arguments, operand.strides, strict=True):
+            access = _plus(access, _scaled(_affine(nest.steps, argument, count), stride))
+        accesses.append(access)
+    places = []
+    for store, target in zip(nest.stores, targets, strict=True):
+        place = _constant(target.offset, count)
+        for number, stride in zip(store.at, target.strides, strict=bool(store.at)):
+            place = _plus(place, _scaled(_affine(nest.steps, number, count), stride))
+        coefficients = list(place.coefficients)
+        for axis, stride in zip(store.axes, target.strides, strict=bool(store.axes)):
+            coefficients[axis] = coefficients[axis] + stride
+        places.append(Access(place.constant, tuple(coefficients), place.rest))
+    wide = tuple(bool(s.at) or any(a >= len(nest.kept) for a in s.axes) for s in nest.stores)
+    # A result of all axes is stored for each reduced index even where those have extent one.
+    wide = tuple(w or (bool(nest.reduced) and len(s.axes) == count)
+                 for w, s in zip(wide, nest.stores, strict=True))  # fmt: skip
+    kernel = Kernel(
+        nest.kept, nest.reduced, nest.steps, tuple(accesses), nest.stages,
+        tuple(s.value for s in nest.stores), tuple(places), wide, nest.stores[0].combine,
+    )  # fmt: skip
+    return _merged(_without_unused(kernel))
+
+
+def _constant(value: Dim, count: int) -> Access:
+    return Access(value, (0,) * count, ())
+
+
+def _plus(x: Access, y: Access) -> Access:
+    coefficients = tuple(a + b for a, b in zip(x.coefficients, y.coefficients, strict=True))
+    return Access(x.constant + y.constant, coefficients, x.rest + y.rest)
+
+
+def _scaled(x: Access, factor: Dim) -> Access:
+    return Access(
+        x.constant * factor,
+        tuple(c * factor for c in x.coefficients),
+        tuple((step, m * factor) for step, m in x.rest if m * factor != 0),
+    )
+
+
+def _affine(steps: Sequence[Step], number: int, count: int) -> Access:
+    """An index as an affine function."""
+    step = steps[number]
+    if step.op == "index":
+        assert isinstance(step.payload, int)
+        unit: list[Dim] = [0] * count
+        unit[step.payload] = 1
+        return Access(0, tuple(unit), ())
+    dim = _dim_of(step)
+    if dim is not None:
+        return _constant(dim, count)
+    if step.op in ("add", "subtract"):
+        x, y = (_affine(steps, a, count) for a in step.arguments)
+        return _plus(x, y if step.op == "add" else _scaled(y, -1))
+    if step.op == "multiply":
+        for this, other in (step.arguments, step.arguments[::-1]):
+            factor = _dim_of(steps[this])
+            if factor is not None:
+                return _scaled(_affine(steps, other, count), factor)
+    return Access(0, (0,) * count, ((number, 1),))
+
+
+def _dim_of(step: Step) -> Dim | None:
+    if step.op in ("constant", "dim") and step.dtype.name == "int64":
+        return step.payload  # type: ignore[return-value]
+    return None
+
+
+def live_steps(kernel: Kernel) -> list[bool]:
+    """Which steps are computed: those that results or stages need, beside what accesses say."""
+    live = [False] * len(kernel.steps)
+    written = [step for t in kernel.targets for step, _ in t.rest]
+    for value in (*kernel.values, *written, *(s.value for s in kernel.stages)):
+        live[value] = True
+    for number in reversed(range(len(kernel.steps))):
+        if not live[number]:
+            continue
+        access = kernel.accesses[number]
+        needed = kernel.steps[number].arguments if access is None else [s for s, _ in access.rest]
+        for argument in needed:
+            live[argument] = True
+    return live
+
+
+def _without_unused(kernel: Kernel) -> Kernel:
+    """The same with only the steps that are computed."""
+    live = live_steps(kernel)
+    went: dict[int, int] = {}
+    steps: list[Step] = []
+    accesses: list[Access | None] = []
+    for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
+        if not live[number]:
+            continue
+        went[number] = len(steps)
+        if access is None:
+            steps.append(step._replace(arguments=tuple(went[a] for a in step.arguments)))
+            accesses.append(None)
+        else:
+            steps.append(step._replace(arguments=()))
+            rest = tuple((went[s], m) for s, m in access.rest)
+            accesses.append(Access(access.constant, access.coefficients, rest))
+    stages = tuple(Stage(s.kind, went[s.value], s.last) for s in kernel.stages)
+    targets = tuple(replace(t, rest=tuple((went[s], m) for s, m in t.rest)) for t in kernel.targets)
+    return Kernel(
+        kernel.kept, kernel.reduced, tuple(steps), tuple(accesses), stages,
+        tuple(went[v] for v in kernel.values), targets, kernel.wide, kernel.combine,
+    )  # fmt: skip
+
+
+def _merged(kernel: Kernel) -> Kernel:
+    """Neighbouring axes that every access walks as one become one; axes of one element go."""
+    used = {s.payload for s in kernel.steps if s.op == "index"}
+    # The position along a reduced axis is what argmax and argmin are about.
+    positions = any(s.kind in POSITIONAL for s in kernel.stages)
+    accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+    groups: list[list[int]] = []
+    axes, split = kernel.axes, len(kernel.kept)
+
+    def together(first: int, second: int) -> bool:
+        if first in used or second in used or (first < split) != (second < split):
+            return False
+        if positions and second >= split:
+            return False
+        return all(a.coefficients[first] == a.coefficients[second] * axes[second] for a in accesses)
+
+    for axis in range(len(axes)):
+        if axes[axis] == 1 and axis not in used and not (positions and axis >= split):
+            continue
+        if groups and together(groups[-1][-1], axis):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    extents: list[Dim] = []
+    for group in groups:
+        extent: Dim = 1
+        for axis in group:
+            extent = extent * axes[axis]
+        extents.append(extent)
+    number = {axis: i for i, group in enumerate(groups) for axis in group}
+    kept = sum(1 for group in groups if group[0] < split)
+
+    def renamed(access: Access) -> Access:
+        coefficients = tuple(access.coefficients[group[-1]] for group in groups)
+        return Access(access.constant, coefficients, access.rest)
+
+    steps = tuple(
+        s._replace(payload=number[s.payload]) if s.op == "index" else s  # type: ignore[index]
+        for s in kernel.steps
+    )
+    return Kernel(
+        tuple(extents[:kept]), tuple(extents[kept:]), steps,
+        tuple(None if a is None else renamed(a) for a in kernel.accesses),
+        kernel.stages, kernel.values, tuple(renamed(t) for t in kernel.targets), kernel.wide,
+        kernel.combine,
+    )  # fmt: skip

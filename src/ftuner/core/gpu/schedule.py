@@ -1,0 +1,322 @@
+"""How a GPU walks a kernel: the block of elements that a program takes at a time.
+
+A block has two dimensions, and flattened along each of them lie some axes of the kernel. Tiles,
+which number the blocks of the kept axes, are spread over programs; blocks of the reduced axes
+follow each other within a program. What is chosen here follows from the structure of a kernel and
+from extents that it knows. Extents of run time choose among a few schedules at most, by arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.core.access import Access, Kernel
+from ftuner.core.dim import Dim, ceil_quotient, least_value, product
+
+WARP_THREADS = 32
+"""Of NVIDIA's chips, which the numbers of warps below are for; wider warps are fewer."""
+TILE = 1024
+"""Elements of a block: 8 for each of 128 threads, two vectors of float32 or one of two bytes."""
+WARP_ELEMENTS = 256
+"""8 for each of 32 threads."""
+MAX_WHOLE = 8192
+"""The longest row that registers hold at once: 16 elements for each of 512 threads."""
+ROW_BLOCKS = ((16, 64), (4, 256), (1, 2048))
+"""Rows and columns of blocks that hold whole rows, where only run time tells how long they are: a
+row four times as long wastes no more than a short one did."""
+LOOP_BLOCK = (1, 4096)
+"""Of rows longer than that: 8 elements for each of 512 threads, as a row has but one program."""
+STRIP = 32
+"""Elements along an axis where another one shares the block."""
+LINE_BYTES = 128
+"""What is contiguous in memory is read in lines of so many bytes."""
+LEAST_VECTOR = 16
+"""A contiguous axis shorter than this is flattened together with others."""
+MAX_WARPS = 16
+SCATTERED = 256
+"""Elements that are written side by side where each may be written several times: two for each of
+128 threads, as many programs share what there is to do."""
+SCATTERED_WARPS = 4
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """How a kernel is walked."""
+
+    axes: tuple[tuple[int, ...], tuple[int, ...]]
+    """The axes along each dimension of a block, slowest first. Adjacent threads lie along the
+    last one of the second dimension."""
+    block: tuple[int, int]
+    """Elements along each dimension, powers of two; where it is one, there are no lanes."""
+    singles: tuple[int, ...]
+    """Kept axes of which a tile is at one index."""
+    serial: tuple[int, ...]
+    """Axes whose indices follow each other within a program, in their order."""
+    reduction: int | None
+    """The dimension along which the reduced axes lie."""
+    whole: bool
+    """Whether the reduced axes fit in one block, so that what is loaded stays in registers."""
+    warps: int
+
+    @property
+    def flat(self) -> int | None:
+        """The one axis, if tiles are blocks of nothing else."""
+        rows, columns = self.axes
+        alone = not rows and len(columns) == 1 and not (*self.singles, *self.serial)
+        return columns[0] if alone and self.reduction is None else None
+
+    @property
+    def room(self) -> int | None:
+        """Elements along the reduced axes in one block: a schedule with `whole` holds no more."""
+        return None if self.reduction is None else self.block[self.reduction]
+
+    def extent(self, kernel: Kernel, dimension: int) -> Dim:
+        """Elements along a dimension."""
+        return product(kernel.axes[a] for a in self.axes[dimension])
+
+    def tiles(self, kernel: Kernel) -> Dim:
+        """Tiles there are."""
+        blocks = [
+            ceil_quotient(self.extent(kernel, d), self.block[d])
+            for d in (0, 1)
+            if d != self.reduction
+        ]
+        return product((*blocks, *(kernel.axes[a] for a in self.singles)))
+
+    def lanes(self, kernel: Kernel) -> Dim:
+        """Elements of all blocks, those beyond the edges too."""
+        extents = [
+            ceil_quotient(self.extent(kernel, d), self.block[d]) * self.block[d] for d in (0, 1)
+        ]
+        return product((*extents, *(kernel.axes[a] for a in (*self.singles, *self.serial))))
+
+
+def block_schedules(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[BlockSchedule, ...]:
+    """The schedules among which extents choose, for a chip whose warps have so many threads. The
+    last one holds any extents."""
+    return tuple(
+        replace(schedule, warps=max(schedule.warps * WARP_THREADS // warp_threads, 1))
+        for schedule in _schedules(kernel)
+    )
+
+
+def _schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
+    if any(t.rest for t in kernel.targets):
+        return (_scattering(kernel),)
+    if not kernel.reduced:
+        return _maps(kernel)
+    split = len(kernel.kept)
+    vector = _most_contiguous(kernel, range(len(kernel.axes)))
+    if vector < split:
+        return (_down_columns(kernel, vector),)
+    return _along_rows(kernel, vector)
+
+
+def reduced_elements(kernel: Kernel) -> Dim:
+    """Elements along all reduced axes."""
+    return product(kernel.reduced)
+
+
+def best_schedule(schedules: Sequence[BlockSchedule], lanes: Sequence[int], reduced: int) -> int:
+    """The number of the best schedule: the first that holds the kernel and has no more lanes than
+    any other does, but for an eighth. `lanes` are those of each schedule, `reduced` is
+    `reduced_elements`."""
+    holding = [
+        number
+        for number, schedule in enumerate(schedules)
+        if not schedule.whole or schedule.room is None or reduced <= schedule.room
+    ]
+    fewest = min(lanes[number] for number in holding)
+    return next(number for number in holding if 8 * lanes[number] <= 9 * fewest)
+
+
+def _accesses(kernel: Kernel) -> list[Access]:
+    return [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+
+
+def _most_contiguous(kernel: Kernel, axes: Iterable[int]) -> int:
+    """The axis along which most is contiguous: accesses that differ along more axes move more
+    elements and come first; the last axis in doubt."""
+
+    def score(axis: int) -> tuple[list[int], int]:
+        moved = [0] * (len(kernel.axes) + 1)
+        for access in _accesses(kernel):
+            if access.coefficients[axis] == 1:
+                moved[-1 - sum(1 for c in access.coefficients if c != 0)] += 1
+        return moved, axis
+
+    return max(axes, key=score)
+
+
+def _power(n: int) -> int:
+    """The smallest power of two that is not below n, one at least."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _strip(extent: Dim, most: int) -> int:
+    """A block along one axis that wastes little of it."""
+    if not isinstance(extent, int):
+        return most
+    if extent <= STRIP:
+        return min(_power(extent), most)
+    candidates = [1 << e for e in range(STRIP.bit_length() - 1, most.bit_length())]
+    return min(candidates or [most], key=lambda b: (-(-extent // b) * b, -b))
+
+
+def _line(kernel: Kernel) -> int:
+    """Elements of the narrowest type in a line, no less than a strip."""
+    narrowest = min(kernel.steps[v].dtype.itemsize for v in kernel.values)
+    loads = (s.dtype.itemsize for s in kernel.steps if s.op == "load")
+    return max(LINE_BYTES // min((narrowest, *loads)), STRIP)
+
+
+def _warps(block: tuple[int, int]) -> int:
+    elements = block[0] * block[1]
+    warps = max(1, elements // WARP_ELEMENTS)
+    # Rows in registers have more elements a thread before they have more threads.
+    return warps if warps <= MAX_WARPS // 2 else min(warps // 2, MAX_WARPS)
+
+
+def _maps(kernel: Kernel) -> tuple[BlockSchedule, ...]:
+    """Without reductions: blocks of the contiguous axis, of several rows where it is short."""
+    axes = range(len(kernel.kept))
+    if not axes:
+        return (BlockSchedule(((), ()), (1, 1), (), (), None, True, 1),)
+
+    def found(
+        rows: tuple[int, ...], columns: tuple[int, ...], block: tuple[int, int]
+    ) -> BlockSchedule:
+        singles = tuple(a for a in axes if a not in (*rows, *columns))
+        return BlockSchedule((rows, columns), block, singles, (), None, True, _warps(block))
+
+    vector = _most_contiguous(kernel, axes)
+    extent = kernel.axes[vector]
+    others = tuple(a for a in axes if a != vector)
+    if not others:
+        return (found((), (vector,), (1, _strip(extent, TILE))),)
+    across = [
+        axis for axis in others
+        if not _short(kernel.axes[axis]) and any(
+            a.coefficients[axis] == 1 and a.coefficients[vector] != 0 for a in _accesses(kernel)
+        )
+    ]  # fmt: skip
+    if across and not _short(extent):
+        # Read along one axis and written along another.
+        row = _most_contiguous(kernel, across)
+        line = min(_line(kernel), 2 * STRIP)
+        block = (_strip(kernel.axes[row], line), _strip(extent, line))
+        return (found((row,), (vector,), block),)
+    if isinstance(extent, int):
+        columns = _strip(extent, TILE)
+        return (found(others, (vector,), (_rows(kernel, others, columns), columns)),)
+    blocks = ((1, TILE), (TILE // STRIP, STRIP))
+    return tuple(found(others, (vector,), (min(r, _rows(kernel, others, c)), c)) for r, c in blocks)
+
+
+def _short(extent: Dim) -> bool:
+    return isinstance(extent, int) and extent < LEAST_VECTOR
+
+
+def _rows(kernel: Kernel, axes: Sequence[int], columns: int) -> int:
+    """Rows that make a tile of so many columns, no more than there are."""
+    rows = max(1, TILE // columns)
+    extent = product(kernel.axes[a] for a in axes)
+    return min(rows, _power(extent)) if isinstance(extent, int) else rows
+
+
+def _along_rows(kernel: Kernel, vector: int) -> tuple[BlockSchedule, ...]:
+    """Reductions along contiguous elements: rows of the kept axes, columns of the reduced ones."""
+    kept = tuple(range(len(kernel.kept)))
+    reduced = tuple(a for a in range(len(kept), len(kernel.axes)) if a != vector)
+    axes = (kept, (*reduced, vector))
+    extent = reduced_elements(kernel)
+
+    def found(rows: int, columns: int, whole: bool) -> BlockSchedule:
+        block = (min(rows, _rows(kernel, kept, 1)), columns)
+        return BlockSchedule(axes, block, (), (), 1, whole, _warps(block))
+
+    if any(stage.kind == "scan" for stage in kernel.stages):
+        # Sums pass from block to block: there is nothing to be had of whole rows.
+        most = ROW_BLOCKS[-1][1]
+        columns = min(_power(extent), most) if isinstance(extent, int) else 0
+        blocks = ((_rows(kernel, kept, columns), columns),) if columns else ROW_BLOCKS
+        return tuple(found(*block, whole=False) for block in blocks)
+    loop = replace(found(*LOOP_BLOCK, whole=False), warps=MAX_WARPS)
+    if not isinstance(extent, int):
+        return (*(found(*block, whole=True) for block in ROW_BLOCKS), loop)
+    if 0 < extent <= MAX_WHOLE:
+        columns = _power(extent)
+        return (found(_rows(kernel, kept, columns), columns, whole=True),)
+    return (loop,)
+
+
+def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
+    """Reductions of elements far apart: columns of a contiguous kept axis, rows of the reduced
+    ones."""
+    kept = range(len(kernel.kept))
+    others = tuple(a for a in kept if a != vector)
+    columns: tuple[int, ...] = (vector,)
+    if _short(kernel.axes[vector]):
+        columns = (*others, vector)
+    singles = tuple(a for a in kept if a not in columns)
+    extent = reduced_elements(kernel)
+    whole = isinstance(extent, int) and 0 < extent <= STRIP
+    rows = _power(extent) if whole and isinstance(extent, int) else STRIP
+    most = max(TILE // rows, min(_line(kernel), 2 * STRIP))
+    block = (rows, _strip(product(kernel.axes[a] for a in columns), most))
+    axes = (tuple(range(len(kept), len(kernel.axes))), columns)
+    return BlockSchedule(axes, block, singles, (), 0, whole, _warps(block))
+
+
+def _scattering(kernel: Kernel) -> BlockSchedule:
+    """Elements written where data tells, maybe more than once: one after the other, but along axes
+    that keep them apart."""
+    apart = _apart(kernel)
+    serial = tuple(a for a in range(len(kernel.axes)) if a not in apart)
+    if not apart:
+        return BlockSchedule(((), ()), (1, 1), (), serial, None, True, 1)
+    *others, vector = apart
+    columns = _strip(kernel.axes[vector], SCATTERED)
+    rows = min(_rows(kernel, others, columns), max(1, SCATTERED // columns))
+    return BlockSchedule(
+        (tuple(others), (vector,)), (rows, columns), (), serial, None, True, SCATTERED_WARPS
+    )
+
+
+def _apart(kernel: Kernel) -> tuple[int, ...]:
+    """The axes along which different indices never write the same element; none if that is not
+    certain.
+
+    An address is a sum of digits, each an index or what data tells within an extent that is
+    checked, times its stride. Where each stride is no less than all that lower digits can make up,
+    equal addresses have equal digits.
+    """
+    (target,) = kernel.targets
+    axes = [a for a, c in enumerate(target.coefficients) if c != 0]
+    digits = [(target.coefficients[a], kernel.axes[a]) for a in axes]
+    for number, stride in target.rest:
+        step = kernel.steps[number]
+        extent = _dim(kernel, step.arguments[1]) if step.op == "checked" else None
+        if extent is None:
+            return ()
+        digits.append((stride, extent))
+    return tuple(axes) if _unique(digits, 1) else ()
+
+
+def _dim(kernel: Kernel, number: int) -> Dim | None:
+    step = kernel.steps[number]
+    return step.payload if step.op in ("constant", "dim") else None  # type: ignore[return-value]
+
+
+def _unique(digits: Sequence[tuple[Dim, Dim]], run: Dim) -> bool:
+    """Whether digits (stride, extent) can follow each other above a run of so many elements."""
+    if not digits:
+        return True
+    for number, (stride, extent) in enumerate(digits):
+        room = least_value(stride - run)
+        if room is not None and room >= 0:
+            left = [*digits[:number], *digits[number + 1 :]]
+            if _unique(left, stride * extent):
+                return True
+    return False

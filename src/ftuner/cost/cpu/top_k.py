@@ -1,0 +1,42 @@
+"""What the largest or smallest elements of rows cost."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ftuner.cost.cpu.nest import LOOP_CYCLES
+from ftuner.cost.step import Machine, Stream, Work, estimate_of
+
+ELEMENT_CYCLES = 4.0
+"""Of one element that is not among the best. Assumed: a load, two comparisons that wait for it, a
+branch that is predicted."""
+MOVE_CYCLES = 5.0
+"""Of one element that moves a place back. Assumed: what waits on memory just written."""
+
+
+class TopKProblem(NamedTuple):
+    """The `wanted` best of each of `rows` rows of `extent` elements."""
+
+    rows: int
+    extent: int
+    wanted: int
+    itemsize: int
+
+
+def top_k_work(problem: TopKProblem, machine: Machine) -> Work:
+    """Rows in random order: the i-th element is among the best so far with probability
+    `wanted / i`, and then finds its place half way."""
+    rows, extent, wanted, itemsize = problem
+    inserted = wanted * (1.0 + math.log(extent / wanted)) if wanted else 0.0
+    # None of a row: nobody looks at it.
+    looked = extent if wanted else 0
+    row_cycles = looked * ELEMENT_CYCLES + inserted * (LOOP_CYCLES + MOVE_CYCLES * wanted / 2)
+    reads, writes = rows * looked * itemsize, rows * wanted * (itemsize + 8)
+    mine = -(-rows // machine.workers)
+    part = (reads + writes) * mine / max(rows, 1)
+    estimate = estimate_of(
+        machine, max(min(rows, machine.workers), 1), mine * row_cycles, 0.0, 0.0,
+        [Stream(part, reads + writes)],
+    )  # fmt: skip
+    return Work(0, reads, writes, estimate)

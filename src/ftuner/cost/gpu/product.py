@@ -1,0 +1,227 @@
+"""The estimate of a product on a GPU: seconds by cause, and how they come together.
+
+Bands of tiles of one or two heights are computed by a persistent launch: of `units` (tiles, times
+the parts that k is cut into), program p of P does p, p + P, ... Programs are dealt to the S
+multiprocessors in turn, so that the busiest one does every S-th unit from the first on: with the
+taller tiles first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That is its
+makespan; what lies above an even share is the tail of the last wave.
+
+    seconds = together(max(issue, shared) + stall + tail, l2, dram)
+              + fill + store + reduce + launch
+
+L2 is read once for each tile's rows of A and columns of B, by all multiprocessors together. DRAM is
+read again for what L2 could not keep: row tiles are walked in groups, column by column, so that B
+passes once a group, and A once if L2 holds the group's rows of it, else once a wave.
+
+Sources: makespans by waves from FTuner (arXiv 2407.21418); parts of k from Stream-K (arXiv
+2301.03598); reuse in L2 by the tiles that run together from Origami (tritonBLAS).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from ftuner.core.dtype import DType
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, together
+from ftuner.hardware.model import GpuHardware
+
+SUSTAINED_DRAM = 0.9
+"""Part of the bandwidth of DRAM that streams reach: assumed, from 0.91 measured on Hopper in arXiv
+2501.12084; to be fitted on a device."""
+L2_SHARE = 0.5
+"""Part of L2 that operands stay in: it has two halves, each with copies of what the other one holds
+on the chips from the A100 on. Assumed; to be fitted on a device."""
+REDUCE_LATENCIES = 2.0
+"""Waits, in latencies of DRAM, between the last step of a part and its sum: partial sums and a
+counter on their way out, and back. Assumed; to be fitted on a device."""
+
+
+@dataclass(frozen=True)
+class BlockEstimate:
+    """Seconds of a product on a GPU by cause."""
+
+    issue_s: float = 0.0
+    """Multiply-adds, spread evenly over all multiprocessors."""
+    shared_s: float = 0.0
+    """Transfers into and out of shared memory, likewise."""
+    stall_s: float = 0.0
+    """What k steps take longer than both: they hold each other up, barriers, and loads that have
+    not arrived."""
+    tail_s: float = 0.0
+    """What the busiest multiprocessor does beyond an even share."""
+    l2_s: float = 0.0
+    """Transfers from and to L2."""
+    dram_s: float = 0.0
+    """Transfers from and to DRAM."""
+    fill_s: float = 0.0
+    """The first loads of tiles, where no other block multiplies meanwhile."""
+    store_s: float = 0.0
+    """The epilogues of tiles, likewise."""
+    reduce_s: float = 0.0
+    """Adding up the parts of k."""
+    launch_s: float = 0.0
+
+    @property
+    def busiest_s(self) -> float:
+        """Of the busiest multiprocessor, between its fills and stores."""
+        return max(self.issue_s, self.shared_s) + self.stall_s + self.tail_s
+
+    @property
+    def overlapping_s(self) -> float:
+        """Multiprocessors, L2 and DRAM at the same time."""
+        return together(self.busiest_s, self.l2_s, self.dram_s)
+
+    @property
+    def seconds(self) -> float:
+        """What overlaps, and what does not."""
+        return self.overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
+
+    @property
+    def bound(self) -> str:
+        """What holds the work up: `compute`, `shared`, `l2` or `dram`."""
+        near = "compute" if self.issue_s >= self.shared_s else "shared"
+        terms = {near: self.busiest_s, "l2": self.l2_s, "dram": self.dram_s}
+        return max(terms, key=lambda name: terms[name])
+
+    def terms(self) -> dict[str, float]:
+        """All terms by name, in seconds."""
+        return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+
+
+class Chip(NamedTuple):
+    """What the estimate needs of the hardware and dtype, worked out once."""
+
+    multiprocessors: int
+    l2_bytes_per_s: float
+    dram_bytes_per_s: float
+    held_bytes: float
+    """That L2 keeps."""
+    reduce_s: float
+    launch_s: float
+    itemsize: int
+
+
+class Walk(NamedTuple):
+    """How the tiles of a product are spread and ordered; `Work` says of what product."""
+
+    row_tiles: tuple[int, int]
+    """Of the first band, and of the second."""
+    parts: int
+    group: int
+    programs: int
+
+
+class Work(NamedTuple):
+    """A product of one or two tiles, without its rows."""
+
+    first: TileCost
+    second: TileCost | None
+    blocks: int
+    """Resident on a multiprocessor at once."""
+    columns: int
+    """Column tiles."""
+    chained: bool
+    """Whether all tiles and steps of a program are one loop, so that the next tile is loaded while
+    the last one is stored; not where k is cut."""
+    n: int
+    k: int
+    batch: int
+
+
+def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
+    return Chip(
+        multiprocessors=hardware.multiprocessors,
+        l2_bytes_per_s=hardware.l2_bandwidth_bytes_per_s,
+        dram_bytes_per_s=SUSTAINED_DRAM * hardware.dram_bandwidth_bytes_per_s,
+        held_bytes=L2_SHARE * hardware.l2_bytes,
+        reduce_s=REDUCE_LATENCIES * hardware.dram_latency_s,
+        launch_s=hardware.launch_s,
+        itemsize=dtype.itemsize,
+    )
+
+
+def work_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool) -> Work:
+    """One launch runs both tiles, so its blocks are as large as the larger one needs."""
+    second = tiles[1] if len(tiles) > 1 else None
+    blocks = min(tile.blocks for tile in tiles)
+    return Work(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
+
+
+def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> BlockEstimate:
+    """A walk over the first band of all batch elements, then over the second, `m` rows in all."""
+    first, second = work.first, work.second or work.first
+    (tall, low), parts, _, programs = walk
+    per_row = work.batch * work.columns * parts
+    units_tall, units_low = tall * per_row, low * per_row
+    units = units_tall + units_low
+    sms = chip.multiprocessors
+    all_steps = -(-work.k // first.tile.bk)
+    steps = -(-all_steps // parts)
+
+    # The busiest multiprocessor.
+    share = -(-units // sms)
+    share_tall = -(-units_tall // sms)
+    resident = min(-(-programs // sms), share)
+    tall_s = first.seconds_of_step(resident)
+    low_s = second.seconds_of_step(resident)
+    even = steps / sms
+    issue_s = even * (units_tall * first.issue_s + units_low * second.issue_s)
+    shared_s = even * (units_tall * first.shared_s + units_low * second.shared_s)
+    even_s = even * (units_tall * tall_s + units_low * low_s)
+    busiest_s = steps * (share_tall * tall_s + (share - share_tall) * low_s)
+
+    # What surrounds the steps of a tile hides behind the other blocks, but for the first and last.
+    rounds = -(-units // programs)
+    rounds_tall = -(-units_tall // programs)
+    rounds_low = rounds - rounds_tall
+    hidden = 1.0 - 1.0 / resident
+    fills_s = first.fill_s
+    if not work.chained or parts > 1:
+        fills_s = rounds_tall * first.fill_s + rounds_low * second.fill_s
+    stores_s = rounds_tall * first.store_s + rounds_low * second.store_s
+    last = second if rounds_low else first
+    reduce_s = 0.0
+    summed_bytes = 0.0
+    if parts > 1:
+        partial_s = rounds_tall * first.partial_s + rounds_low * second.partial_s
+        reduce_s = chip.reduce_s + partial_s * (1 + parts)
+        # Written, and read back by the one that adds them up.
+        summed_bytes = 2.0 * parts * work.batch * m * work.n * ACCUMULATOR_BYTES
+
+    # L2 and DRAM.
+    row_bytes = work.batch * work.k * chip.itemsize
+    written_bytes = work.batch * m * work.n * chip.itemsize
+    l2_bytes = row_bytes * (m * work.columns + work.n * (tall + low)) + written_bytes
+    passes_a, passes_b = passes(chip, work, walk)
+    dram_bytes = row_bytes * (m * passes_a + work.n * passes_b) + written_bytes
+    return BlockEstimate(
+        issue_s=issue_s,
+        shared_s=shared_s,
+        stall_s=max(even_s - max(issue_s, shared_s), 0.0),
+        tail_s=max(busiest_s - even_s, 0.0),
+        l2_s=(l2_bytes + summed_bytes) / chip.l2_bytes_per_s,
+        dram_s=dram_bytes / chip.dram_bytes_per_s,
+        fill_s=fills_s / resident + hidden * first.fill_s,
+        store_s=stores_s / resident + hidden * last.store_s,
+        reduce_s=reduce_s,
+        launch_s=chip.launch_s,
+    )
+
+
+def passes(chip: Chip, work: Work, walk: Walk) -> tuple[int, int]:
+    """How often A and B of a batch element are read from DRAM."""
+    rows = walk.row_tiles[0] * work.first.tile.bm
+    if work.second is not None:
+        rows += walk.row_tiles[1] * work.second.tile.bm
+    row_bytes = work.k * chip.itemsize
+    if (rows + work.n) * row_bytes <= chip.held_bytes:
+        return 1, 1
+    tiles = walk.row_tiles[0] + walk.row_tiles[1]
+    # Half of what L2 keeps is for the operand that stays, the rest for the one that passes.
+    kept = chip.held_bytes / 2
+    passes_b = 1 if work.n * row_bytes <= kept else -(-tiles // walk.group)
+    if walk.group * work.first.tile.bm * row_bytes <= kept:
+        return 1, passes_b
+    at_once = max(walk.programs // walk.parts, 1)
+    return -(-walk.group * work.columns // at_once), passes_b

@@ -1,0 +1,334 @@
+"""What one block tile of a GPU takes of a multiprocessor: registers, shared memory, seconds.
+
+A block of warps computes a tile of `bm x bn` accumulators, `bk` steps of k at a time. A k step
+takes a multiprocessor the longest of
+
+    issue    2 bm bn bk operations at the rate of the matrix instruction that fits the tile
+    shared   the stage written to shared memory once, and read as often as the instruction needs it
+             (`operand_reads`), at `shared_bytes_per_clock`
+    port     the stage on its way from L2, at `l2_bytes_per_clock`
+
+They overlap, but not freely: what is nearly as busy as the busiest holds it up (`together`). With
+`r` blocks resident these seconds add up, and hide what each block waits for: none begins a step
+sooner than `STEP_CLOCKS` after the last one ended, nor than its loads arrive, of which `stages - 1`
+are under way (Little's law).
+
+Without matrix units a thread multiplies out a small tile of its own, and what it reads from shared
+memory counts for each thread, whether others read the same or not.
+
+Sources: the tile's footprints and intensities are those of FTuner (arXiv 2407.21418) and Roller
+(OSDI 2022); that `wgmma` reads both operands from shared memory at 128 bytes a clock follows from
+its latencies by width in arXiv 2501.12084, table 9. Registers were compared with what ptxas
+reports for Triton kernels for sm_80, sm_90 and sm_100.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import sqrt
+from typing import NamedTuple
+
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Multiply
+from ftuner.hardware.model import GpuHardware, MatrixInstruction
+
+SUSTAINED_MATRIX = 0.85
+"""Part of the matrix units' rate that dense products reach on random data, power permitting:
+assumed, from 0.88 measured for `wgmma` alone in arXiv 2501.12084; to be fitted on a device."""
+SUSTAINED_VECTOR = 0.8
+"""The same without matrix units, loads from shared memory taking issue slots: assumed; to be fitted
+on a device."""
+LOADED_LATENCY = 1.5
+"""Latency of DRAM under load, over that of a load alone: assumed; to be fitted on a device."""
+STEP_CLOCKS = 40
+"""Clocks that a block spends between two k steps, on barriers and addresses, while none of its
+warps multiplies: assumed; to be fitted on a device."""
+BASE_REGISTERS = 48
+"""Registers of a thread for what no tile changes: the walk over tiles and k, the epilogue. Some
+more than ptxas' reports say, as above: a tile that spills is worse than one that is not there."""
+ADDRESS_REGISTERS = 2
+"""Registers for the 64-bit address of each 16 bytes that a thread loads in a step."""
+COPY_BYTES = 16
+"""What one thread loads at a time, at most."""
+REGISTER_BYTES = 4
+ACCUMULATOR_BYTES = 4
+"""Sums are of float32."""
+REGISTER_UNIT = 8
+"""Registers of a thread are given out in multiples of this (CUDA occupancy calculator)."""
+WIDEST_INSTRUCTION = 256
+"""Columns of an asynchronous matrix instruction at most (PTX ISA)."""
+PRELOADED = 4
+"""Without matrix units the compiler loads the fragments of one in so many steps of `bk` before it
+multiplies. From ptxas' reports, as above."""
+VECTOR_THREADS = {32: (4, 8), 64: (8, 8)}
+"""Threads of a warp along m and n where there is no matrix instruction, by threads of a warp."""
+_VECTOR_NAME, _VECTOR_SIDE = "fma", 2
+"""A thread multiplies tiles of so many rows and columns."""
+MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
+    FLOAT16: ("float16",),
+    BFLOAT16: ("bfloat16",),
+    FLOAT32: ("float32", "tf32"),
+}
+"""What elements of each dtype may be multiplied as; first what loses nothing."""
+
+
+@lru_cache(maxsize=8)
+def vector_instruction(warp_threads: int) -> MatrixInstruction:
+    """Multiply-adds of a warp's threads, as if they were one instruction."""
+    down, across = VECTOR_THREADS[warp_threads]
+    return MatrixInstruction(
+        name=_VECTOR_NAME, rows=_VECTOR_SIDE * down, columns=_VECTOR_SIDE * across, k_bytes=4,
+        warps=1, rate=1.0, asynchronous=False, accumulator_bytes=0,
+    )  # fmt: skip
+
+
+def is_vector(instruction: MatrixInstruction) -> bool:
+    """Whether it is the `vector_instruction` of some chip, and no matrix instruction."""
+    return instruction.name == _VECTOR_NAME
+
+
+def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
+    """Threads of a warp along m and n, of a `vector_instruction`."""
+    return instruction.rows // _VECTOR_SIDE, instruction.columns // _VECTOR_SIDE
+
+
+class TileCost(NamedTuple):
+    """What a tile takes of one multiprocessor; seconds are those of one tile."""
+
+    tile: BlockTile
+    blocks: int
+    """Resident at once."""
+    busy_s: float
+    """One k step, with everything at hand."""
+    issue_s: float
+    """Multiply-adds of one k step."""
+    shared_s: float
+    """Transfers of one k step into and out of shared memory, or from L2, whichever take longer."""
+    step_s: float
+    """What a block takes between two steps besides, if it is alone."""
+    wait_s: float
+    """Between two steps of a block that only waits for its loads."""
+    fill_s: float
+    """From the first load to the first multiply-add."""
+    store_s: float
+    """From the last multiply-add to the last store."""
+    partial_s: float
+    """Writing the accumulators, or reading them back, where k is cut."""
+
+    def seconds_of_step(self, resident: int) -> float:
+        """Of a multiprocessor, for one k step of one of the blocks resident on it."""
+        alone_s = max(self.busy_s + self.step_s, self.wait_s)
+        return max(self.busy_s, alone_s / resident)
+
+
+def together(*seconds: float) -> float:
+    """Seconds of resources that are used at the same time: between the largest, as if none waited
+    for another, and their sum. The eighth root of the sum of eighth powers: two that are equally
+    busy take a tenth longer than one. The exponent is assumed; to be fitted on a device."""
+    powers = 0.0
+    for s in seconds:
+        s *= s
+        s *= s
+        powers += s * s
+    return sqrt(sqrt(sqrt(powers)))
+
+
+def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
+    """Whether the chip multiplies so: on its matrix units, or float32 on its vector units."""
+    rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
+    return multiply in rates
+
+
+def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
+    """As asked, but float32 where the chip has no tf32: what may lose bits need not."""
+    return "float32" if multiply == "tf32" and not supports(hardware, multiply) else multiply
+
+
+def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
+    """Of the whole chip, by its datasheet, a multiply-add counted as two."""
+    rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
+    return rates[multiply]
+
+
+def instruction_of(
+    hardware: GpuHardware, tile: BlockTile, multiply: Multiply
+) -> MatrixInstruction | None:
+    """The first instruction that every warp of the tile has a part of; None if there is none."""
+    candidates = hardware.matrix_instructions
+    if multiply == "float32":
+        candidates = (vector_instruction(hardware.warp_threads),)
+    for instruction in candidates:
+        across, more = divmod(tile.bm, instruction.rows)
+        along, rest = divmod(tile.bn, instruction.columns)
+        issuers, odd = divmod(tile.warps, instruction.warps)
+        if not (more or rest or odd) and across * along >= issuers:
+            return instruction
+    return None
+
+
+def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
+    """Issuers of the instruction (warps, or groups of them) along m and n. A group goes down the
+    rows first; single warps are spread so that they read the least."""
+    issuers = tile.warps // instruction.warps
+    if instruction.asynchronous:
+        down = min(issuers, tile.bm // instruction.rows)
+        return down, issuers // down
+    grids = [(down, issuers // down) for down in range(1, issuers + 1) if issuers % down == 0]
+    fitting = [
+        (down, across)
+        for down, across in grids
+        if tile.bm >= down * instruction.rows and tile.bn >= across * instruction.columns
+    ]
+
+    def read(grid: tuple[int, int]) -> tuple[int, int]:
+        reads_a, reads_b = _reads(grid, instruction)
+        return tile.bm * reads_a + tile.bn * reads_b, -grid[0]
+
+    return min(fitting, key=read)
+
+
+def _reads(grid: tuple[int, int], instruction: MatrixInstruction) -> tuple[int, int]:
+    """How often warps in a grid read each element of A, and of B."""
+    down, across = grid
+    if is_vector(instruction):
+        threads = vector_threads(instruction)
+        return across * threads[1], down * threads[0]
+    return across, down
+
+
+def operand_reads(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
+    """How often each element of a stage of A, and of B, is read from shared memory."""
+    grid = warp_grid(tile, instruction)
+    if not instruction.asynchronous:
+        return _reads(grid, instruction)
+    across = grid[1]
+    if instruction.accumulator_bytes:
+        # One thread issues it for the whole block.
+        across = 1
+    wide = -(-(tile.bn // across) // WIDEST_INSTRUCTION)
+    return across * wide, -(-tile.bm // instruction.rows)
+
+
+def stage_bytes(tile: BlockTile, itemsize: int) -> int:
+    return (tile.bm + tile.bn) * tile.bk * itemsize
+
+
+def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
+    """Tiles come by the copy engine where there is one, which takes aligned matrices only. Products
+    without matrix units read shared memory element by element, so they lay it out themselves."""
+    described = hardware.bulk_copy and aligned and multiply != "float32"
+    return "descriptors" if described else "pointers"
+
+
+def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
+    """Shared memory of a block where matrices are aligned."""
+    loads = loads_of(hardware, multiply, True)
+    kernel = BlockKernel((tile,), dtype, multiply, "k", "k", loads)
+    return kernel.shared_bytes(hardware.architecture)
+
+
+def registers_per_thread(
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
+    aligned: bool = True,
+) -> int:  # fmt: skip
+    """Registers that a thread needs, of 32 bits: accumulators, fragments of A and B of two
+    instructions, addresses, and where there are no asynchronous copies a stage on its way. What is
+    not aligned comes element by element."""
+    threads = tile.warps * hardware.warp_threads
+    # Accumulators with memory of their own come into registers too, where the tile ends.
+    found = float(tile.accumulators_per_thread(hardware.warp_threads))
+    if is_vector(instruction):
+        (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
+        fragment = tile.bm // down / of_warp[0] + tile.bn // across / of_warp[1]
+        found += fragment * tile.bk / PRELOADED
+    elif not instruction.asynchronous:
+        down, across = warp_grid(tile, instruction)
+        fragment_bytes = (tile.bm // down + tile.bn // across) * instruction.k_bytes
+        found += 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
+    loaded = stage_bytes(tile, itemsize) / threads
+    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else itemsize)
+    if not hardware.asynchronous_copy:
+        found += loaded / REGISTER_BYTES
+    return BASE_REGISTERS + round(found)
+
+
+def fits_unaligned(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
+) -> bool:
+    """Whether the registers of a thread hold a tile whose elements are loaded one by one."""
+    instruction = instruction_of(hardware, tile, multiply)
+    if instruction is None:
+        return False
+    needed = registers_per_thread(hardware, tile, instruction, dtype.itemsize, aligned=False)
+    return needed <= hardware.registers_per_thread
+
+
+def resident_blocks(
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
+    multiply: Multiply,
+) -> int:  # fmt: skip
+    """Blocks that a multiprocessor holds at once; 0 if one does not fit."""
+    registers = registers_per_thread(hardware, tile, instruction, dtype.itemsize)
+    used = shared_bytes(hardware, tile, dtype, multiply)
+    if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
+        return 0
+    accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
+    return occupancy(hardware, instruction, tile.warps, registers, used, accumulators)
+
+
+def occupancy(
+    hardware: GpuHardware, instruction: MatrixInstruction, warps: int, registers: int,
+    shared: int, accumulator_bytes: int,
+) -> int:  # fmt: skip
+    """Blocks that a multiprocessor holds at once, of so many warps, registers of a thread, bytes of
+    shared memory, and bytes of sums where these have memory of their own."""
+    threads = warps * hardware.warp_threads
+    registers = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
+    kept_back = hardware.shared_bytes_per_multiprocessor - hardware.shared_bytes_per_block
+    limits = [
+        hardware.blocks_per_multiprocessor,
+        hardware.registers_per_multiprocessor // (registers * threads),
+        hardware.shared_bytes_per_multiprocessor // (shared + kept_back),
+        hardware.threads_per_multiprocessor // threads,
+    ]
+    if instruction.accumulator_bytes:
+        limits.append(instruction.accumulator_bytes // accumulator_bytes)
+    return min(limits)
+
+
+@lru_cache(maxsize=4096)
+def tile_cost(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
+) -> TileCost | None:
+    """What the tile takes where matrices are aligned; None if no instruction fits it, or no
+    multiprocessor holds it."""
+    instruction = instruction_of(hardware, tile, multiply)
+    if instruction is None:
+        return None
+    itemsize = dtype.itemsize
+    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply)
+    if not blocks:
+        return None
+    period = 1.0 / hardware.clock_hz
+    sustained = SUSTAINED_VECTOR if is_vector(instruction) else SUSTAINED_MATRIX
+    peak = peak_flops_per_s(hardware, multiply) / hardware.multiprocessors
+    issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (peak * sustained * instruction.rate)
+    shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz
+    port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
+    stage = stage_bytes(tile, itemsize)
+    reads_a, reads_b = operand_reads(tile, instruction)
+    passing = stage + (reads_a * tile.bm + reads_b * tile.bn) * tile.bk * itemsize
+    shared_s = max(passing / shared_rate, stage / port_rate)
+    stored = tile.bm * tile.bn * itemsize
+    return TileCost(
+        tile=tile,
+        blocks=blocks,
+        busy_s=together(issue_s, shared_s),
+        issue_s=issue_s,
+        shared_s=shared_s,
+        step_s=STEP_CLOCKS * period,
+        wait_s=LOADED_LATENCY * hardware.dram_latency_s / max(tile.stages - 1, 1),
+        fill_s=hardware.dram_latency_s + stage / port_rate,
+        store_s=stored / port_rate + 2 * stored / shared_rate,
+        partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / port_rate,
+    )

@@ -1,0 +1,99 @@
+"""Work: what a step computes and moves, the memory level that it moves it from, and the estimate of
+what that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ftuner.cost.cpu.product import CACHE_SHARE, Estimate
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What work is estimated for."""
+
+    hardware: CpuHardware
+    isa: Isa
+    workers: int
+
+    @property
+    def period_s(self) -> float:
+        return 1.0 / self.hardware.clock_hz
+
+    @property
+    def synchronise_s(self) -> float:
+        """What workers wait for each other about a step."""
+        return self.hardware.synchronise_s if self.workers > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step of a program at known extents."""
+
+    flops: int
+    """Operations on floating-point elements, a multiply-add counted as two, an elementary function
+    as one."""
+    reads_bytes: int
+    """What is read, each element once."""
+    writes_bytes: int
+    estimate: Estimate
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.reads_bytes + self.writes_bytes
+
+
+class Stream(NamedTuple):
+    """Bytes that the busiest worker reads or writes."""
+
+    bytes: float
+    footprint_bytes: int
+    """What passes between two uses of them: it decides which level they come from."""
+
+
+def level_of(hardware: CpuHardware, footprint_bytes: int) -> MemoryLevel:
+    """The first level that holds so much, room left for what passes by."""
+    for level in hardware.levels[:-1]:
+        if footprint_bytes <= CACHE_SHARE * level.capacity_bytes:
+            return level
+    return hardware.levels[-1]
+
+
+def rate_bytes_per_s(level: MemoryLevel, workers: int) -> float:
+    """Of one of `workers` that read at once."""
+    return min(level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s / workers)
+
+
+def estimate_of(
+    machine: Machine, workers: int, issue_cycles: float, stall_cycles: float, fixed_cycles: float,
+    streams: Iterable[Stream], pack_cycles: float = 0.0,
+) -> Estimate:  # fmt: skip
+    """The estimate of cycles and streams of the busiest of `workers` that have something to do.
+
+    `stall_cycles` is what chains of dependent instructions take beyond `issue_cycles`.
+    """
+    near_s = l3_s = dram_s = 0.0
+    levels = machine.hardware.levels
+    for stream in streams:
+        level = level_of(machine.hardware, stream.footprint_bytes)
+        seconds = stream.bytes / rate_bytes_per_s(level, workers)
+        if level is levels[-1]:
+            dram_s += seconds
+        elif level in levels[2:]:
+            l3_s += seconds
+        else:
+            near_s += seconds
+    period = machine.period_s
+    issue_s = issue_cycles * period
+    return Estimate(
+        issue_s=issue_s,
+        stall_s=max(stall_cycles * period, near_s - issue_s, 0.0),
+        l3_s=l3_s,
+        dram_s=dram_s,
+        tile_s=fixed_cycles * period,
+        pack_s=pack_cycles * period,
+        synchronise_s=machine.synchronise_s,
+    )

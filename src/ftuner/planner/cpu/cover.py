@@ -1,0 +1,138 @@
+"""Covering one axis exactly: which tile heights, how many of each.
+
+A dynamic programme over the heights of a family, solved once up to a few times the tallest; larger
+extents are the solution of their remainder plus more of the main tile, so that a look-up is O(1).
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS, PACKED_INT8
+from ftuner.cost.cpu.product import (
+    dot_step_cycles,
+    dot_tile_cycles,
+    step_cycles,
+    tile_cycles,
+    widen_cycles,
+)
+from ftuner.hardware.model import Isa
+from ftuner.ukernels.cpu.library import Family
+
+PERIODS = 3
+"""Multiples of the tallest tile that are solved outright. Derived: with fewer than two tallest
+tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""
+
+WORTH_A_PASS = 1.05
+"""A tile in parts is preferred while it takes at most so many times the cycles of several tiles, of
+which B is read again for each. Measured on Intel Emerald Rapids, weights in L3: with as many cycles
+7 to 14 rows take 9 to 25% less time in parts."""
+
+
+class Cover(NamedTuple):
+    """Row tiles that cover an extent exactly, and their cycles for one panel."""
+
+    segments: tuple[tuple[int, int], ...]
+    """(mr, tiles), tallest first."""
+    tiles: int
+    step: float
+    """Cycles of one k step of all tiles together."""
+    issue: float
+    """The part of `step` that multiply-adds take."""
+    fixed: float
+    """Cycles of entering and leaving all tiles, once for each block of k."""
+    first: float
+    """The part of `step` of the tile that comes first."""
+
+
+class CoverTable:
+    """Exact covers by one family, at one length of k and one source of B.
+
+    `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
+    to fetch one k step of the panel for each tile but the first, 0 where it stays in L1.
+    """
+
+    def __init__(self, family: Family, isa: Isa, steps: int, row_of_b_cycles: float) -> None:
+        self._tiles: dict[int, tuple[float, float, float]] = {}
+        scratch = family.tail and not isa.masked
+        for kernel in family.kernels:
+            if family.b_layout == DOT:
+                terms = dot_step_cycles(kernel.tile, isa, kernel.lanes)
+                fixed = dot_tile_cycles(kernel.tile, kernel.lanes)
+            else:
+                terms = step_cycles(kernel.tile, isa)
+                fixed = tile_cycles(kernel.tile, scratch)
+            widen = widen_cycles(kernel.tile, isa) if family.b_layout == PACKED_INT8 else 0.0
+            cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
+            self._tiles[kernel.mr] = (cycles, terms.issue, fixed)
+        cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
+        # Parts pass B once for more rows than a tile has. Behind another tile, or before one, that
+        # saves nothing: B is near by then.
+        alone = {k.mr: cost.pop(k.mr) for k in family.kernels if k.tile.parts > 1}
+        self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
+        limit = max(PERIODS * max(cost), family.max_mr)
+        empty: tuple[int, ...] = ()
+        best = [(0.0, empty)]
+        for rows in range(1, limit + 1):
+            least, chosen = inf, empty
+            for mr, cycles in cost.items():
+                if mr > rows:
+                    continue
+                before, heights = best[rows - mr]
+                if before + cycles > least:
+                    continue
+                used = (*heights, mr)
+                better = (before + cycles, used) < (least, chosen)
+                if better and len(set(used)) <= MAX_SEGMENTS:
+                    least, chosen = before + cycles, used
+            best.append((least, chosen))
+        self._rests = [self._cover(used) for _, used in best]
+        """What is put behind main tiles."""
+        for mr, cycles in alone.items():
+            if cycles <= WORTH_A_PASS * best[mr][0]:
+                best[mr] = cycles, (mr,)
+        self._solved = [self._cover(used) for _, used in best]
+        self._limit = limit
+        self._last = (0, self._solved[0])
+        self.issue_per_row = self._tiles[self._main][1] / self._main
+        """Cycles of multiply-adds for one row and one k step."""
+
+    def _cover(self, heights: tuple[int, ...]) -> Cover:
+        distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
+        segments = tuple((mr, heights.count(mr)) for mr in distinct)
+        step = sum(self._tiles[mr][0] for mr in heights)
+        issue = sum(self._tiles[mr][1] for mr in heights)
+        fixed = sum(self._tiles[mr][2] for mr in heights)
+        first = self._tiles[distinct[0]][0] if heights else 0.0
+        return Cover(segments, len(heights), step, issue, fixed, first)
+
+    @property
+    def main(self) -> int:
+        """The height with the fewest cycles a row."""
+        return self._main
+
+    def __getitem__(self, rows: int) -> Cover:
+        if rows <= self._limit:
+            return self._solved[rows]
+        last = self._last
+        if last[0] == rows:
+            # The planner asks for the same rows several times in a row.
+            return last[1]
+        more = (rows - self._limit) // self._main + 1
+        rest = self._rests[rows - more * self._main]
+        step, issue, fixed = self._tiles[self._main]
+        if rest.segments and rest.segments[0][0] == self._main:
+            segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])
+        else:
+            segments = ((self._main, more), *rest.segments)
+        cover = Cover(
+            segments,
+            rest.tiles + more,
+            rest.step + more * step,
+            rest.issue + more * issue,
+            rest.fixed + more * fixed,
+            step,
+        )
+        self._last = (rows, cover)
+        return cover

@@ -1,0 +1,148 @@
+"""Plans: the patches of one shape and the workers they are mapped to.
+
+These values are made on the path of a call whose shape is new, so they are named tuples, the
+cheapest frozen values Python has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.ukernels.cpu.library import BSource, Family
+
+Range = tuple[int, int]
+
+
+class Problem(NamedTuple):
+    """What is to be planned: extents, how operands lie, and how many workers there are."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a_layout: str
+    """`row` or `column`; an A that is neither is packed and counts as `column`."""
+    a_must_pack: bool
+    b_source: BSource
+    width: int
+    """Vectors of a packed panel; 0 if B is not in panels."""
+    b_k_bytes: int
+    """Bytes between two k steps of a B that is not in panels; 0 if it is."""
+    workers: int
+    int8: bool = False
+    """Whether panels hold 8-bit integers."""
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether B has been packed before."""
+        return self.width > 0
+
+
+class Patch(NamedTuple):
+    """A rectangle of the iteration space given to one uKernel: `tiles` row tiles of height `mr`
+    from `row`, crossed with `panels` panels of `family.nr` columns from `column`."""
+
+    row: int
+    mr: int
+    tiles: int
+    column: int
+    panels: int
+    columns: int
+    """Columns stored; fewer than `panels * nr` only in a tail."""
+    family: Family
+
+
+class Band(NamedTuple):
+    """Panels of one family crossed with row segments, walked together so that a panel is fetched
+    once for all of them."""
+
+    column: int
+    panels: int
+    columns: int
+    rows: Range
+    segments: tuple[tuple[int, int], ...]
+    family: Family
+    packed: bool
+    """Whether this call packs the panels first."""
+
+
+class Share(NamedTuple):
+    """What one worker does."""
+
+    batch: Range
+    k: Range
+    part: int
+    bands: tuple[Band, ...]
+
+
+class Choice(NamedTuple):
+    """What tells one candidate plan of a problem from another."""
+
+    grid: tuple[int, int, int, int]
+    """Workers along batch, m, n and k."""
+    vectors: int
+    """Width of full panels."""
+    kc: int
+    """Steps of k in a block."""
+    pack_a: bool
+    pack_b: bool
+    shared_pack: bool
+    """Workers pack B together, then wait for each other."""
+    dot: bool = False
+    """Dot tiles read A and B in place; `vectors` then counts columns."""
+    widen: bool = False
+    """Panels of 8-bit integers are widened one by one before they are used; otherwise every row
+    tile widens what it reads."""
+
+
+class Plan(NamedTuple):
+    """The exact cover of one shape."""
+
+    problem: Problem
+    choice: Choice
+    shares: tuple[Share, ...]
+    mc: int
+    """Rows of A in a block."""
+    chunks: int
+    """Pieces cut from the axis that the grid cuts; 0 if each worker keeps to its share. Workers
+    begin with even ranges of them and help each other when done: the shares say how the work falls
+    if none is held up."""
+
+    @property
+    def chunk_by_panels(self) -> bool:
+        """Whether chunks are ranges of panels; otherwise they are ranges of batch elements."""
+        return self.choice.grid[2] > 1
+
+    def whole(self) -> Share:
+        """All shares as one, for workers that take chunks."""
+        first = self.shares[0]
+        if not self.chunk_by_panels:
+            return first._replace(batch=(0, self.problem.batch))
+        bands: dict[str, Band] = {}
+        for band in self.bands():
+            before = bands.get(band.family.name)
+            if before is not None:
+                panels, columns = before.panels + band.panels, before.columns + band.columns
+                band = before._replace(panels=panels, columns=columns)
+            bands[band.family.name] = band
+        return first._replace(bands=tuple(bands.values()))
+
+    def bands(self) -> list[Band]:
+        """Those of all shares."""
+        return [band for share in self.shares for band in share.bands]
+
+    @property
+    def workers(self) -> int:
+        return len(self.shares)
+
+    def patches(self, share: Share) -> list[Patch]:
+        """The rectangles of one worker, in the order in which it begins them."""
+        found = []
+        for band in share.bands:
+            row = band.rows[0]
+            for mr, tiles in band.segments:
+                found.append(
+                    Patch(row, mr, tiles, band.column, band.panels, band.columns, band.family)
+                )
+                row += mr * tiles
+        return found

@@ -1,0 +1,206 @@
+"""Pricing attention on a GPU: what a tile costs, as a function of lengths.
+
+All that does not depend on lengths is worked out once for each tile. Seconds are those of
+`cost.gpu.attention`, whose terms for the busiest multiprocessor come down to its blocks
+of keys: `max(matrix, power, shared) + stall + tail`.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
+from ftuner.cost.gpu.attention import LAST_UNIT, AttentionWork, mask_bytes_of_block
+from ftuner.cost.gpu.attention_tile import AttentionTileCost
+from ftuner.cost.gpu.product import Chip
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES
+from ftuner.planner.gpu.attention_plan import BlockAttentionProblem, RequestLengths
+
+LEAST_BLOCKS = 2
+"""Blocks of keys that a part must keep: one is on its way while the other is in use."""
+MAX_PARTS = 64
+STARVED_WAVES = 2
+"""Keys are cut only where the tiles are fewer than this many for each multiprocessor."""
+SPREAD = 1.05
+"""How much longer cut keys may take than whole ones, where these leave multiprocessors idle: no
+estimate is nearer, and few multiprocessors wait for DRAM more than it says. Assumed; to be fitted
+on a device."""
+
+
+class Summary(NamedTuple):
+    """What lengths of requests come down to; those without rows are left out."""
+
+    requests: int
+    rows: int
+    seen: float
+    """The sum over requests of the keys that a row sees on average."""
+    seen_by_rows: float
+    """The same, times rows."""
+    longest_rows: int
+    longest_keys: int
+
+
+def summary_of(lengths: RequestLengths, causal: bool) -> Summary:
+    """`causal`: counted from the end, so that the last row of a request sees all of its keys."""
+    requests = rows = longest_rows = longest_keys = 0
+    seen = by_rows = 0.0
+    for r, k in zip(*lengths, strict=True):
+        if r:
+            requests += 1
+            rows += r
+            s = float(k)
+            if causal and r > 1:
+                # Rows before the first key see none.
+                s = k - r / 2 if k >= r else k * k / (2 * r)
+            seen += s
+            by_rows += s * r
+            if r > longest_rows:
+                longest_rows = r
+            if k > longest_keys:
+                longest_keys = k
+    return Summary(requests, rows, seen, by_rows, longest_rows, longest_keys)
+
+
+class Candidate:
+    """A tile, with the heads that share keys as rows of it or apart. Immutable."""
+
+    def __init__(
+        self, chip: Chip, form: AttentionForm, cost: AttentionTileCost, packed: bool, lower: int,
+        cuts: bool,
+    ) -> None:  # fmt: skip
+        """`cuts`: whether there is a kernel that cuts keys into parts."""
+        self.cost = cost
+        self.packed = packed
+        self.lower = lower
+        """Rows of the next lower tile that takes heads likewise; 0 if there is none."""
+        self.key_s = cost.step_s[-1] / (cost.tile.bq * cost.tile.bk)
+        """Of a full multiprocessor, for each row and key."""
+        self.whole = AttentionKernel(form, cost.tile, packed)
+        self.split = AttentionKernel(form, cost.tile, packed, True) if cuts else None
+        self._chip = chip
+        self._causal = form.causal != "none"
+        self._bq, self._bk = cost.tile.bq, cost.tile.bk
+        across = form.depth + form.columns
+        mask_bytes = mask_bytes_of_block(form, cost.tile)
+        self._l2_s_per_block = (
+            self._bk * across * chip.itemsize + mask_bytes
+        ) / chip.l2_bytes_per_s
+        self._dram_s_per_block = mask_bytes / chip.dram_bytes_per_s
+        summed_bytes = 2.0 * self._bq * (form.columns + 2) * ACCUMULATOR_BYTES
+        self._l2_s_per_part = summed_bytes / chip.l2_bytes_per_s
+        self._around_s = cost.fill_s + cost.store_s
+
+    def work(self, problem: BlockAttentionProblem, summary: Summary | None) -> AttentionWork:
+        """What the tile makes of a problem; `summary` where requests are of unequal length."""
+        batch, heads, sharing, rows, keys, depth, columns, past = problem
+        bq, bk = self._bq, self._bk
+        together = sharing if self.packed else 1
+        apart = sharing // together
+        size = (depth + columns) * self._chip.itemsize
+        if summary is None:
+            tiles = -(-rows * together // bq)
+            units = batch * heads * apart * tiles
+            last, even = rows + past, True
+            if self._causal:
+                keys_seen = min(max(last, 0), keys)
+                longest = -(-keys_seen // bk)
+                even = tiles == 1 or longest <= 1
+            else:
+                longest = -(-keys // bk)
+            blocks = float(units * longest)
+            if not even:
+                # The keys that the last row of each tile sees: from the first tile to the last one.
+                first = min(bq // together + past, last)
+                if first >= 0 and last <= keys:
+                    seen = (first + last) / 2
+                else:
+                    seen = _mean_between(first, last, keys)
+                blocks = min(units * (seen / bk + 0.5), blocks)
+            own, each = batch * heads * sharing * rows * size, keys * size
+            return AttentionWork(
+                units, blocks, longest, even, own, batch * heads * each, each, tiles * apart
+            )
+        # Each request has half a tile more than its rows on average, and one at least.
+        requests = summary.requests
+        per_tile = together / bq
+        tiled = max(requests, summary.rows * per_tile + requests / 2)
+        seen = max(summary.seen, summary.seen_by_rows * per_tile + summary.seen / 2)
+        head_tiles = -(-summary.longest_rows * together // bq)
+        return AttentionWork(
+            heads * apart * round(tiled), heads * apart * (seen / bk + tiled / 2),
+            -(-summary.longest_keys // bk), False, heads * sharing * rows * size,
+            heads * keys * size, summary.longest_keys * size, head_tiles * apart,
+        )  # fmt: skip
+
+    def price(self, problem: BlockAttentionProblem, summary: Summary | None) -> tuple[float, int]:
+        """Seconds, and the parts that keys are cut into."""
+        work = self.work(problem, summary)
+        units, _, longest, *_ = work
+        seconds, best = self.seconds(work, 1), 1
+        sms = self._chip.multiprocessors
+        if self.split is None or units >= STARVED_WAVES * sms or longest < 2 * LEAST_BLOCKS:
+            return seconds, best
+        most = min(longest // LEAST_BLOCKS, MAX_PARTS)
+        tried = 1
+        for waves in (1, self.cost.blocks):
+            parts = min(waves * sms // units, most)
+            if parts > tried:
+                tried = parts
+                cut = self.seconds(work, parts)
+                spread = best == 1 and units < sms and cut < SPREAD * seconds
+                if cut < seconds or spread:
+                    seconds, best = cut, parts
+        return seconds, best
+
+    def seconds(self, work: AttentionWork, parts: int) -> float:
+        """As `AttentionEstimate.seconds`."""
+        units, blocks, longest, even, own_bytes, key_bytes, head_bytes, head_units = work
+        chip, cost = self._chip, self.cost
+        sms = chip.multiprocessors
+        l2_s = blocks * self._l2_s_per_block + own_bytes / chip.l2_bytes_per_s
+        around_s = chip.launch_s
+        if parts > 1:
+            units *= parts
+            longest = -(-longest // parts)
+            l2_s += units * self._l2_s_per_part
+            around_s += chip.reduce_s + cost.partial_s * (1 + parts)
+        share = -(-units // sms)
+        resident = min(cost.blocks, share)
+        step_s = cost.step_s[resident]
+        if even:
+            near_s = share * longest * step_s
+        else:
+            near_s = blocks / sms * step_s
+            if units > sms:
+                near_s += LAST_UNIT * blocks / units * step_s
+            alone_s = longest * cost.step_s[1]
+            if alone_s > near_s:
+                near_s = alone_s
+        rounds = -(-units // (sms * resident))
+        around_s += ((rounds - 1) / resident + 1.0) * self._around_s
+        if head_bytes > chip.held_bytes:
+            key_bytes *= -(-head_units // (sms * cost.blocks))
+        dram_s = blocks * self._dram_s_per_block + (own_bytes + key_bytes) / chip.dram_bytes_per_s
+        # `together`, without a call.
+        near_s *= near_s
+        l2_s *= l2_s
+        dram_s *= dram_s
+        near_s *= near_s
+        l2_s *= l2_s
+        dram_s *= dram_s
+        return around_s + sqrt(sqrt(sqrt(near_s * near_s + l2_s * l2_s + dram_s * dram_s)))
+
+
+def _mean_between(first: int, last: int, most: int) -> float:
+    """The mean of `min(max(x, 0), most)` for x from first to last."""
+    if first >= last:
+        return float(min(max(last, 0), most))
+    return (_area(last, most) - _area(first, most)) / (last - first)
+
+
+def _area(x: int, most: int) -> float:
+    """Under `min(max(x, 0), most)`, from 0 to x."""
+    if x <= 0:
+        return 0.0
+    return x * x / 2 if x <= most else most * (x - most / 2)

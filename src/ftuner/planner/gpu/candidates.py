@@ -1,0 +1,291 @@
+"""Pricing for a GPU: what a tile, or a pair of tiles, costs as a function of m.
+
+All that does not depend on m is worked out once for each problem; what depends on the number of row
+tiles alone, once for each number. A shape that differs in m alone then costs some multiply-adds a
+candidate. Seconds are those of `cost.gpu.product.estimate_product`, whose terms for the busiest
+multiprocessor come down to its steps: `max(issue, shared) + stall + tail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf, isqrt
+from typing import NamedTuple
+
+from ftuner.core.gpu.tile import BlockTile
+from ftuner.cost.gpu.product import Chip, Work
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, together
+
+MIN_PART_STEPS = 4
+"""Steps of k that a part keeps at least: with fewer, its pipeline is never full."""
+MAX_PARTS = 32
+STARVED_WAVES = 2
+"""k is cut only where the tiles are fewer than this many for each multiprocessor."""
+MANY_WAVES = 16
+"""A tile is left out where there are more of it than this many for each multiprocessor, and another
+one, no smaller in either direction, is no slower. Derived: with half as many of twice the size, the
+last wave costs an eighth at most."""
+MAX_ENTRIES = 4096
+"""Numbers of row tiles whose prices a candidate keeps."""
+MAX_ROWS = 1 << 62
+
+
+class Priced(NamedTuple):
+    """A candidate at one number of row tiles; seconds, and seconds for each row."""
+
+    near_s: float
+    """Of the busiest multiprocessor."""
+    around_s: float
+    """What overlaps with nothing."""
+    l2_s: float
+    l2_s_per_row: float
+    dram_s: float
+    dram_s_per_row: float
+    rows: int
+    """Of the first band of a pair; 0 for a single tile."""
+    parts: int
+    group: int
+    programs: int
+
+    def seconds(self, m: int) -> float:
+        l2_s = self.l2_s + m * self.l2_s_per_row
+        dram_s = self.dram_s + m * self.dram_s_per_row
+        return self.around_s + together(self.near_s, l2_s, dram_s)
+
+
+ENDLESS = Priced(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
+"""Of what cannot be."""
+
+
+class Candidate:
+    """A tile, or a pair of them, for a problem of any m."""
+
+    def __init__(self, chip: Chip, tiles: tuple[BlockTile, ...], work: Work) -> None:
+        self.tiles = tiles
+        self.work = work
+        self.granule = tiles[-1].bm
+        """Rows between two prices."""
+        self.first_row = 1
+        self.last_row = MAX_ROWS
+        self.entries: dict[int, Priced] = {}
+        """Prices by numbers of row tiles, of the lower kind in a pair."""
+        self._chip = chip
+        self._sms = chip.multiprocessors
+        self._blocks = work.blocks
+        self._resident = work.blocks * chip.multiprocessors
+        self._per_row_tile = work.batch * work.columns
+        self._steps = -(-work.k // tiles[0].bk)
+        self._tall, self._low = work.first, work.second or work.first
+        self._tall_step_s = self._step_table(self._tall)
+        self._low_step_s = self._step_table(self._low)
+        # Transfers.
+        size = chip.itemsize
+        self._batch_k = work.batch * work.k * size
+        self._written = work.batch * work.n * size
+        self._l2_per_tile_s = self._batch_k * work.n / chip.l2_bytes_per_s
+        row_s = (self._batch_k * work.columns + self._written) / chip.l2_bytes_per_s
+        self._l2_per_row_s = row_s
+        self._part_per_row_s = 2.0 * work.batch * work.n * ACCUMULATOR_BYTES / chip.l2_bytes_per_s
+        # What L2 keeps, in rows of A or columns of B.
+        row_bytes = work.k * size
+        kept = int(chip.held_bytes / 2) // row_bytes
+        self._kept_tiles = kept // tiles[0].bm
+        self._b_is_kept = work.n <= kept
+        self._all_kept = int(chip.held_bytes) // row_bytes - work.n
+        self._wave_aspect = tiles[0].bn / tiles[0].bm
+        # What no cover by these tiles is below: the chip full of blocks, A and C moved once.
+        tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
+        near_s = min(
+            self._steps * self._per_row_tile * min(table[1:]) / (self._sms * cost.tile.bm)
+            for cost, table in tables
+        )
+        l2_s = row_s + self._l2_per_tile_s / tiles[0].bm
+        dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
+        self.least_s_per_row = together(near_s, l2_s, dram_s)
+        self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
+        """Seconds besides those for each row."""
+
+    def _step_table(self, tile: TileCost) -> tuple[float, ...]:
+        """Seconds of all steps of a tile, by resident blocks."""
+        return (0.0, *(tile.seconds_of_step(r + 1) for r in range(self._blocks)))
+
+    def at(self, m: int, limit_s: float = inf) -> Priced:
+        """The price for the row tiles of m; endless if a pair has no rows for both, or takes longer
+        than the limit."""
+        tiles = -(-m // self.granule)
+        found = self.entries.get(tiles)
+        if found is None:
+            if len(self.tiles) == 1:
+                found = self._single(tiles)
+            else:
+                talls, near_s = self._height(tiles)
+                if near_s >= limit_s:
+                    return ENDLESS
+                found = self._paired(tiles, talls, limit_s) if talls else ENDLESS
+                if found is ENDLESS and talls:
+                    return found
+            if len(self.entries) >= MAX_ENTRIES:
+                self.entries.clear()
+            self.entries[tiles] = found
+        return found
+
+    def _single(self, tiles: int) -> Priced:
+        units = tiles * self._per_row_tile
+        if units >= STARVED_WAVES * self._sms or self._steps < 2 * MIN_PART_STEPS:
+            return self.price(tiles, 0, 1)
+        m = tiles * self.granule
+        found = [self.price(tiles, 0, parts) for parts in self.parts(units)]
+        return min(found, key=lambda priced: priced.seconds(m))
+
+    def parts(self, units: int) -> tuple[int, ...]:
+        """Ways to cut the k of so few tiles: not at all, and to fill one wave, two, or all blocks
+        that fit the chip."""
+        most = min(self._steps // MIN_PART_STEPS, MAX_PARTS)
+        cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
+        return tuple(sorted((cut | {1}) - {0}))
+
+    def _paired(self, lows: int, talls: int, limit_s: float) -> Priced:
+        ratio = self.tiles[0].bm // self.tiles[1].bm
+        return self.price(talls, lows - talls * ratio, 1, limit_s)
+
+    def _height(self, lows: int) -> tuple[int, float]:
+        """The best height of the first band, 0 if there is none, and seconds of its steps: heights
+        differ in these and hardly in anything else."""
+        ratio = self.tiles[0].bm // self.tiles[1].bm
+        chosen, least_s = 0, inf
+        for talls in self.heights(lows):
+            near_s = self._near_s(talls, lows - talls * ratio, 1)[2]
+            if near_s < least_s:
+                chosen, least_s = talls, near_s
+        return chosen, least_s
+
+    def heights(self, lows: int) -> Iterator[int]:
+        """Row tiles of the first band, where `lows` of the second kind cover all rows: as many as
+        fit, or as many as fill whole waves."""
+        most = (lows - 1) // (self.tiles[0].bm // self.tiles[1].bm)
+        if most:
+            yield most
+        waves = most * self._per_row_tile // self._sms
+        filling = waves * self._sms // self._per_row_tile
+        if 0 < filling < most:
+            yield filling
+
+    def _near_s(self, talls: int, lows: int, parts: int) -> tuple[int, int, float]:
+        """Units of the first band and of both, and seconds of the busiest multiprocessor."""
+        per_row = self._per_row_tile * parts
+        units_tall = talls * per_row
+        units = units_tall + lows * per_row
+        share = -(-units // self._sms)
+        share_tall = -(-units_tall // self._sms)
+        resident = self._blocks if share > self._blocks else share
+        near_s = share_tall * self._tall_step_s[resident]
+        near_s += (share - share_tall) * self._low_step_s[resident]
+        return units_tall, units, near_s * -(-self._steps // parts)
+
+    def price(self, talls: int, lows: int, parts: int, limit_s: float = inf) -> Priced:
+        """Of row tiles of both bands, or of one with k in parts; endless beyond a limit."""
+        chip = self._chip
+        units_tall, units, near_s = self._near_s(talls, lows, parts)
+        resident = min(self._blocks, -(-units // self._sms))
+        programs = min(units, self._resident)
+
+        # Around the steps.
+        tall, low = self._tall, self._low
+        rounds = -(-units // programs)
+        rounds_tall = -(-units_tall // programs)
+        rounds_low = rounds - rounds_tall
+        hidden = 1.0 - 1.0 / resident
+        stores_s = rounds_tall * tall.store_s + rounds_low * low.store_s
+        last_s = low.store_s if rounds_low else tall.store_s
+        around_s = chip.launch_s + stores_s / resident + hidden * last_s
+        if self.work.chained and parts == 1:
+            around_s += tall.fill_s
+        else:
+            fills_s = rounds_tall * tall.fill_s + rounds_low * low.fill_s
+            around_s += fills_s / resident + hidden * tall.fill_s
+        if near_s + around_s >= limit_s:
+            return ENDLESS
+        l2_per_row_s = self._l2_per_row_s
+        if parts > 1:
+            partial_s = rounds_tall * tall.partial_s + rounds_low * low.partial_s
+            around_s += chip.reduce_s + partial_s * (1 + parts)
+            l2_per_row_s += parts * self._part_per_row_s
+
+        # Order of tiles, and what it leaves to DRAM.
+        tiles = talls + lows
+        at_once = max(programs // parts, 1)
+        square = min(isqrt(int(at_once * self._wave_aspect)) or 1, tiles)
+        group, passes_a, passes_b = square, 1, 1
+        if talls * tall.tile.bm + lows * low.tile.bm > self._all_kept:
+            group, passes_a, passes_b = self._group(tiles, square, at_once)
+        rate = chip.dram_bytes_per_s
+        return Priced(
+            near_s,
+            around_s,
+            tiles * self._l2_per_tile_s,
+            l2_per_row_s,
+            self._batch_k * self.work.n * passes_b / rate,
+            (self._batch_k * passes_a + self._written) / rate,
+            talls * tall.tile.bm if lows else 0,
+            parts,
+            group,
+            programs,
+        )
+
+    def _group(self, tiles: int, square: int, at_once: int) -> tuple[int, int, int]:
+        """Row tiles walked together, and how often DRAM is read for A and B: groups of which L2
+        keeps A, or those whose waves are square, whichever DRAM is read less for."""
+        best = None
+        for group in {square, min(max(self._kept_tiles, 1), tiles)}:
+            passes_b = 1 if self._b_is_kept else -(-tiles // group)
+            passes_a = 1
+            if group > self._kept_tiles:
+                passes_a = -(-group * self.work.columns // at_once)
+            moved = passes_a * tiles * self.tiles[0].bm + passes_b * self.work.n
+            if best is None or moved < best[0]:
+                best = (moved, group, passes_a, passes_b)
+        assert best is not None
+        return best[1:]
+
+
+def limit_rows(candidates: list[Candidate], multiprocessors: int) -> None:
+    """Set the rows from and to which each candidate is worth a look.
+
+    A tile is no more than twice as high as needed, unless there is no lower one; a pair has rows
+    for both. Tiles end where there are `MANY_WAVES` of them, and where another one is cheaper even
+    with a last wave of its own: `a m` against `b (m + height) + one tile`, seconds of the busiest
+    multiprocessor.
+    """
+    singles = [c for c in candidates if len(c.tiles) == 1]
+    lowest = min(c.granule for c in singles)
+    costs = [(c, *_row_cost(c, multiprocessors)) for c in singles]
+    for candidate in candidates:
+        height = candidate.tiles[0].bm
+        if len(candidate.tiles) > 1:
+            candidate.first_row = height + 1
+        elif height > lowest:
+            candidate.first_row = height // 2 + 1
+    for candidate, per_row, _ in costs:
+        limits = [MAX_ROWS]
+        tile = candidate.tiles[0]
+        for other, other_per_row, other_fixed in costs:
+            larger = other.tiles[0]
+            if other_per_row < per_row:
+                limits.append(int(other_fixed / (per_row - other_per_row)))
+            no_smaller = larger.bm >= tile.bm and larger.bn >= tile.bn and larger != tile
+            if no_smaller and other_per_row <= per_row:
+                tiles = MANY_WAVES * multiprocessors // (other.work.columns * other.work.batch)
+                limits.append(max(tiles, 1) * larger.bm)
+        candidate.last_row = max(min(limits), lowest)
+
+
+def _row_cost(candidate: Candidate, multiprocessors: int) -> tuple[float, float]:
+    """Seconds of an even share for each row of a single tile, with the chip full; and what a last
+    wave may add."""
+    work, tile = candidate.work, candidate.tiles[0]
+    steps = -(-work.k // tile.bk)
+    around_s = work.first.fill_s + work.first.store_s
+    tile_s = steps * work.first.seconds_of_step(work.blocks) + around_s / work.blocks
+    alone_s = steps * work.first.seconds_of_step(1) + around_s
+    per_row_s = tile_s * work.columns * work.batch / (multiprocessors * tile.bm)
+    return per_row_s, per_row_s * tile.bm + alone_s

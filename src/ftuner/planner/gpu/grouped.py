@@ -1,0 +1,178 @@
+"""Plans for grouped products on a GPU: one tile of a library for all groups of a launch.
+
+Tiles of all groups follow each other in one list, those with the longest k first, and program p of
+P does p, p + P, ... Longest first, so that what the last wave waits for is short (list scheduling,
+Graham 1969). As k only falls along the list, the busiest multiprocessor is the first one, which
+does every S-th tile from the first on: of a group whose tiles are numbered from `begin` to `end`,
+`ceil(end / S) - ceil(begin / S)`. Everything else is priced as `cost.gpu.product` prices one
+product. Arithmetic only: nothing is compiled or measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import inf, isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.core.gpu.tile import MOST_COUNTED, BlockKernel, BlockTile, Order
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.cost.gpu.product import chip_of
+from ftuner.ukernels.gpu.library import BlockLibrary
+
+MAX_PLANS = 1024
+"""Problems whose plans are kept."""
+
+_Numbers = npt.NDArray[np.float64]
+
+
+class GroupedProblem(NamedTuple):
+    """What is to be planned."""
+
+    sizes: tuple[tuple[int, int, int], ...]
+    """m, n and k of each group, all positive; one group at least."""
+    a_order: Order = "k"
+    b_order: Order = "k"
+    aligned: bool = True
+    """As in `BlockKernel`, for all groups."""
+
+
+class GroupedPlan(NamedTuple):
+    """The exact cover of all groups by one tile."""
+
+    problem: GroupedProblem
+    kernel: BlockKernel
+    order: tuple[int, ...]
+    """Numbers of the groups in the order in which their tiles are taken."""
+    ends: tuple[int, ...]
+    """Where the tiles of each of them end in the list of all."""
+    group: int
+    """As in `BlockPlan`, in every product."""
+    programs: int
+    seconds: float
+    """That it takes, by the estimate."""
+
+    @property
+    def tiles(self) -> int:
+        return self.ends[-1]
+
+
+class GroupedPlanner:
+    """Plans for one library. Holds the last plans, a bounded number of them; safe to use from
+    several threads."""
+
+    def __init__(self, library: BlockLibrary) -> None:
+        self.library = library
+        self._chip = chip_of(library.hardware, library.dtype)
+        self._plans: RecentlyUsed[GroupedProblem, GroupedPlan] = RecentlyUsed(MAX_PLANS)
+        self._costs = [library.cost(tile) for tile in library.tiles]
+
+        def column(values: list[Any], kind: type) -> npt.NDArray[Any]:
+            return np.array(values, kind)[:, np.newaxis]
+
+        self._bm = column([tile.bm for tile in library.tiles], int)
+        self._bn = column([tile.bn for tile in library.tiles], int)
+        self._bk = column([tile.bk for tile in library.tiles], int)
+        self._blocks = np.array([cost.blocks for cost in self._costs])
+        self._fill_s = np.array([cost.fill_s for cost in self._costs])
+        self._store_s = np.array([cost.store_s for cost in self._costs])
+        fitting = library.fitting(aligned=False)
+        self._unfit_unaligned = np.array([tile not in fitting for tile in library.tiles])
+        most = int(self._blocks.max())
+        self._step_s = np.array(
+            [[cost.seconds_of_step(max(r, 1)) for r in range(most + 1)] for cost in self._costs]
+        )
+        """Seconds of a step of each tile, by resident blocks."""
+
+    def plan(self, problem: GroupedProblem) -> GroupedPlan:
+        """The plan that takes the least."""
+        found = self._plans.get(problem)
+        if found is None:
+            found = self._make(problem)
+            self._plans.add(problem, found)
+        return found
+
+    def kernel(self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool) -> BlockKernel:
+        """The uKernel of a tile for many products."""
+        found = self.library.kernel((tile,), a_order, b_order, aligned)
+        return replace(found, loads="pointers", specialised=False, grouped=True)
+
+    def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[BlockKernel, ...]:
+        """Every uKernel that a plan may launch for such operands."""
+        return tuple(
+            self.kernel(t, a_order, b_order, aligned) for t in self.library.fitting(aligned)
+        )
+
+    def _make(self, problem: GroupedProblem) -> GroupedPlan:
+        sizes = np.array(problem.sizes)
+        order = np.argsort(-sizes[:, 2], kind="stable")
+        m, n, k = sizes[order].T
+        rows, columns = -(-m // self._bm), -(-n // self._bn)
+        tiles = rows * columns
+        ends = tiles.cumsum(axis=1)
+        seconds = self._seconds(m, n, k, rows, columns, tiles, ends)
+        if not problem.aligned:
+            seconds[self._unfit_unaligned] = inf
+        best = int(seconds.argmin())
+        tile, cost = self.library.tiles[best], self._costs[best]
+        programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)
+        # Waves are square, as those of one product; the tiles of a group of rows are counted.
+        square = isqrt(programs * tile.bn // tile.bm) or 1
+        counted = max(MOST_COUNTED // int(columns[best].max()), 1)
+        return GroupedPlan(
+            problem,
+            self.kernel(tile, problem.a_order, problem.b_order, problem.aligned),
+            tuple(order.tolist()),
+            tuple(ends[best].tolist()),
+            min(square, counted),
+            programs,
+            float(seconds[best]),
+        )
+
+    def _seconds(
+        self, m: npt.NDArray[Any], n: npt.NDArray[Any], k: npt.NDArray[Any],
+        rows: npt.NDArray[Any], columns: npt.NDArray[Any], tiles: npt.NDArray[Any],
+        ends: npt.NDArray[Any],
+    ) -> _Numbers:  # fmt: skip
+        """Of each tile of the library. Extents are those of groups in their order, counts of tiles
+        those of (tile of the library, group)."""
+        chip, sms = self._chip, self._chip.multiprocessors
+        steps = -(-k // self._bk)
+        units = ends[:, -1]
+        programs = np.minimum(units, self._blocks * sms)
+        resident = np.minimum(self._blocks, -(-units // sms))
+        # The busiest multiprocessor.
+        shares = -(-ends // sms) - -(-(ends - tiles) // sms)
+        step_s = np.take_along_axis(self._step_s, resident[:, np.newaxis], 1)[:, 0]
+        near_s = (shares * steps).sum(axis=1) * step_s
+        # What surrounds the steps of a tile hides behind the other blocks, but for the first fill
+        # and the last store.
+        around_s = self._fill_s + self._store_s
+        rounds = -(-units // programs)
+        around_s = around_s * (rounds / resident + 1.0 - 1.0 / resident) + chip.launch_s
+        # L2 is read for each tile, DRAM as often as L2 does not hold what tiles share.
+        bytes_a, bytes_b = (chip.itemsize * extent * k.astype(float) for extent in (m, n))
+        written = chip.itemsize * (m * n.astype(float)).sum()
+        l2_bytes = (bytes_a * columns + bytes_b * rows).sum(axis=1) + written
+        at_once = programs[:, np.newaxis]
+        group = np.minimum(np.maximum(np.sqrt(at_once * self._bn / self._bm) // 1.0, 1.0), rows)
+        kept_bytes = chip.held_bytes / 2
+        passes_b = np.where(bytes_b <= kept_bytes, 1.0, np.ceil(rows / group))
+        kept_a = group * self._bm * k * chip.itemsize <= kept_bytes
+        passes_a = np.where(kept_a, 1.0, np.ceil(group * columns / at_once))
+        once = bytes_a + bytes_b
+        again = bytes_a * passes_a + bytes_b * passes_b
+        dram_bytes = np.where(once <= chip.held_bytes, once, again)
+        dram_s = (dram_bytes.sum(axis=1) + written) / chip.dram_bytes_per_s
+        # The eighth powers of `cost.gpu.tile.together`.
+        powers = sum(s**8 for s in (near_s, l2_bytes / chip.l2_bytes_per_s, dram_s))
+        return np.asarray(powers**0.125 + around_s)
+
+
+@lru_cache(maxsize=64)
+def grouped_planner_for(library: BlockLibrary) -> GroupedPlanner:
+    """The one planner of a library, with its plans."""
+    return GroupedPlanner(library)

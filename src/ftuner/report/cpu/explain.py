@@ -1,0 +1,250 @@
+"""Explaining a plan: its patches, its estimate by terms, its place under the roofline.
+
+Arithmetic on the hardware model alone, so a plan can be explained for a machine that is not at
+hand. Nothing is compiled or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ftuner.core.cpu.tile import ROW, UKernel
+from ftuner.core.dtype import DTYPES
+from ftuner.core.product import Contraction
+from ftuner.cost.cpu.product import Estimate
+from ftuner.cost.step import Machine
+from ftuner.errors import ConfigurationError, DTypeError, ShapeError
+from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
+from ftuner.planner.cpu.candidates import MAX_ROWS
+from ftuner.planner.cpu.plan import Plan, Problem, Range
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.report.gpu.explain import (
+    BlockExplanation,
+    expect_no_cpu_settings,
+    explain_block,
+)
+from ftuner.report.roofline import Roofline, roofline_of
+from ftuner.ukernels.cpu.library import build_library
+
+
+class PatchOfWorker(NamedTuple):
+    """One patch as a worker computes it; every range is half open."""
+
+    worker: int
+    kernel: UKernel
+    rows: Range
+    columns: Range
+    tiles: int
+    """Row tiles."""
+    panels: int
+    batch: Range
+    k: Range
+
+
+class Region(NamedTuple):
+    """A rectangle of the C matrix of one batch element, computed by one uKernel."""
+
+    rows: Range
+    columns: Range
+    kernel: UKernel
+    workers: tuple[int, ...]
+    """Several where the batch or the reduction axis is cut: for other elements, or other parts of
+    the sum."""
+
+
+@dataclass(frozen=True)
+class PanelWidth:
+    """A width that the weight could be packed in, and what the product would then take."""
+
+    vectors: int
+    columns: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a product of one shape runs as it does."""
+
+    contraction: Contraction
+    hardware: CpuHardware
+    isa: Isa
+    plan: Plan
+    estimate: Estimate
+    widths: tuple[PanelWidth, ...]
+    """Every panel width of the library, cheapest first: the first one is the plan's."""
+    roofline: Roofline
+
+    @property
+    def wasted_rows(self) -> int:
+        """Rows computed that nobody asked for."""
+        return max(region.rows[1] for region in self.regions()) - self.contraction.m
+
+    @property
+    def wasted_columns(self) -> int:
+        """Columns computed inside the last vector and not stored."""
+        lanes = self.isa.lanes(self.contraction.dtype)
+        return -self.contraction.n % lanes
+
+    @property
+    def wasted_fraction(self) -> float:
+        """The part of all computed elements that is not stored."""
+        m, n = self.contraction.m, self.contraction.n
+        computed = (m + self.wasted_rows) * (n + self.wasted_columns)
+        return 1.0 - m * n / computed
+
+    def patches(self) -> Iterator[PatchOfWorker]:
+        """All patches, worker by worker, in the order in which a worker begins them."""
+        for worker, share in enumerate(self.plan.shares):
+            for patch in self.plan.patches(share):
+                yield PatchOfWorker(
+                    worker,
+                    patch.family.kernels[patch.mr - 1],
+                    (patch.row, patch.row + patch.mr * patch.tiles),
+                    (patch.column, patch.column + patch.columns),
+                    patch.tiles,
+                    patch.panels,
+                    share.batch,
+                    share.k,
+                )
+
+    def regions(self) -> tuple[Region, ...]:
+        """The rectangles of C, each once, in the order of the first worker that computes it."""
+        workers: dict[tuple[Range, Range, UKernel], list[int]] = {}
+        for patch in self.patches():
+            workers.setdefault((patch.rows, patch.columns, patch.kernel), []).append(patch.worker)
+        return tuple(Region(*place, tuple(found)) for place, found in workers.items())
+
+    def to_document(self) -> dict[str, Any]:
+        """The explanation as nested dicts and lists, which JSON can hold."""
+        contraction, choice, line = self.contraction, self.plan.choice, self.roofline
+        return {
+            "contraction": {
+                "m": contraction.m,
+                "n": contraction.n,
+                "k": contraction.k,
+                "batch": contraction.batch,
+                "dtype": contraction.dtype.name,
+                "flops": contraction.flops,
+                "bytes_moved": contraction.bytes_moved,
+            },
+            "hardware": self.hardware.name,
+            "isa": self.isa.name,
+            "workers": self.plan.problem.workers,
+            "plan": {
+                "grid": dict(zip(("batch", "m", "n", "k"), choice.grid, strict=True)),
+                "panel_vectors": choice.vectors,
+                "kc": choice.kc,
+                "mc": self.plan.mc,
+                "pack_a": choice.pack_a,
+                "patches": [
+                    {
+                        "worker": patch.worker,
+                        "ukernel": str(patch.kernel),
+                        "rows": list(patch.rows),
+                        "columns": list(patch.columns),
+                        "tiles": patch.tiles,
+                        "panels": patch.panels,
+                        "batch": list(patch.batch),
+                        "k": list(patch.k),
+                    }
+                    for patch in self.patches()
+                ],
+            },
+            "panel_widths": [
+                {"vectors": w.vectors, "columns": w.columns, "seconds": w.seconds}
+                for w in self.widths
+            ],
+            "estimate": {
+                **self.estimate.terms(),
+                "seconds": self.estimate.seconds,
+                "bound": self.estimate.bound,
+            },
+            "roofline": line.to_document(),
+            "waste": {
+                "rows": self.wasted_rows,
+                "columns": self.wasted_columns,
+                "fraction": self.wasted_fraction,
+            },
+        }
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    workers: int | None,
+    hardware: CpuHardware | GpuHardware,
+    isa: str | None = None,
+) -> Explanation | BlockExplanation:
+    """Plan `batch` products of `(m, k)` by a packed `(k, n)` and say why it is so.
+
+    Args:
+        m, n, k, batch: extents, from 1 to below 2^62.
+        dtype: `float32` or `float64`; on a GPU see `explain_block`.
+        workers: from one to a CPU's cores; all of them if None.
+        isa: one of a CPU's; the widest if None.
+
+    Raises:
+        ShapeError: other extents.
+        DTypeError: another dtype.
+        ConfigurationError: more workers than cores, or none; workers or an ISA of a GPU.
+        HardwareError: an ISA that the machine does not have, or a GPU that does not multiply so.
+    """
+    for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+        if not isinstance(extent, int) or not 1 <= extent < MAX_ROWS:
+            raise ShapeError(f"{name} is {extent!r}; expected an integer from 1 to below 2^62")
+    if not isinstance(hardware, CpuHardware):
+        expect_no_cpu_settings(workers, isa)
+        return explain_block(m, n, k, batch, dtype, hardware)
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
+    if workers is None:
+        workers = hardware.cores
+    if not isinstance(workers, int) or not 1 <= workers <= hardware.cores:
+        raise ConfigurationError(
+            f"workers is {workers!r}; {hardware.name} has {hardware.cores} cores, and the hardware "
+            "model says nothing of more"
+        )
+    contraction = Contraction(m, n, k, DTYPES[dtype], batch)
+    planner = planner_for(build_library(hardware, isa or hardware.widest.name, DTYPES[dtype]))
+    library = planner.library
+    # A weight is packed once, for the width that its products are cheapest with.
+    plans = []
+    for vectors in library.widths:
+        plan = planner.plan(
+            Problem(
+                m=m,
+                n=n,
+                k=k,
+                batch=batch,
+                a_layout=ROW,
+                a_must_pack=False,
+                b_source="panels",
+                width=vectors,
+                b_k_bytes=0,
+                workers=workers,
+            )
+        )
+        plans.append((planner.estimate(plan), vectors, plan))
+    plans.sort(key=lambda found: (found[0].seconds, found[1]))
+    estimate, _, plan = plans[0]
+    widths = tuple(PanelWidth(v, v * library.lanes, e.seconds) for e, v, _ in plans)
+    return Explanation(
+        contraction,
+        hardware,
+        library.isa,
+        plan,
+        estimate,
+        widths,
+        roofline_of(
+            contraction.flops,
+            contraction.bytes_moved,
+            estimate.seconds,
+            contraction.dtype,
+            Machine(hardware, library.isa, workers),
+        ),
+    )

@@ -1,0 +1,207 @@
+"""The C matrix as a block picture in the terminal: patches coloured by uKernel, workers apart.
+
+To scale, but for patches thinner than a character cell, which get a cell all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from ftuner.report.cpu.explain import Explanation, Region
+from ftuner.report.units import count
+
+MAX_LINES = 28
+MIN_LINES = 3
+MIN_COLUMNS = 12
+COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#eeca3b", "#72b7b2", "#9d755d")
+"""One a uKernel, in the order of the area that it covers; beyond them they repeat."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Stand for colours where there are none."""
+LINE_HEIGHT = 2.0
+"""A character cell of a terminal is about twice as high as it is wide."""
+
+
+class Ukernels(NamedTuple):
+    """The uKernels of a picture, the one that covers most of C first."""
+
+    names: tuple[str, ...]
+    areas: tuple[int, ...]
+    """Elements of C."""
+
+
+def ukernels_by_area(regions: Sequence[Region]) -> Ukernels:
+    """The uKernels of all regions by the part of C that they cover."""
+    areas: dict[str, int] = {}
+    for region in regions:
+        area = (region.rows[1] - region.rows[0]) * (region.columns[1] - region.columns[0])
+        areas[str(region.kernel)] = areas.get(str(region.kernel), 0) + area
+    names = tuple(sorted(areas, key=lambda name: -areas[name]))
+    return Ukernels(names, tuple(areas[name] for name in names))
+
+
+def workers_label(workers: Sequence[int]) -> str:
+    """Workers by number, runs of them shortened: `w0`, `w0-3`, `w0,2`."""
+    runs: list[list[int]] = []
+    for worker in sorted(set(workers)):
+        if runs and worker == runs[-1][-1] + 1:
+            runs[-1].append(worker)
+        else:
+            runs.append([worker])
+    return "w" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+class Scale(NamedTuple):
+    """One axis of C on character cells: `starts[i]` is the first cell of interval `i`, which begins
+    at element `cuts[i]`."""
+
+    cuts: tuple[int, ...]
+    starts: tuple[int, ...]
+    cells: int
+
+    def elements(self) -> list[int]:
+        """For each cell, the element of C that it shows."""
+        found = []
+        for index, (begin, end) in enumerate(pairwise((*self.starts, self.cells))):
+            low, high = self.cuts[index], self.cuts[index + 1]
+            width = max(end - begin, 1)
+            found += [low + (2 * i + 1) * (high - low) // (2 * width) for i in range(end - begin)]
+        return found
+
+
+def scale_axis(cuts: Sequence[int], cells: int) -> Scale:
+    """Give each interval between cuts its part of the cells, and at least one where there are
+    enough: a thin patch is drawn wider than to scale rather than not at all."""
+    intervals = len(cuts) - 1
+    extent = cuts[-1] - cuts[0]
+    starts = [round((cut - cuts[0]) / extent * cells) for cut in cuts[:-1]]
+    if cells >= intervals:
+        for index in range(1, intervals):
+            least, most = starts[index - 1] + 1, cells - intervals + index
+            starts[index] = min(max(starts[index], least), most)
+    return Scale(tuple(cuts), tuple(starts), cells)
+
+
+class PatchPicture:
+    """A rich renderable: C (m x n) of one batch element, with axes and a legend."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        self._explanation = explanation
+        self._regions = explanation.regions()
+        self._ukernels = ukernels_by_area(self._regions)
+        rows = {edge for region in self._regions for edge in region.rows}
+        columns = {edge for region in self._regions for edge in region.columns}
+        self._row_cuts, self._column_cuts = sorted(rows), sorted(columns)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        m, n = self._explanation.contraction.m, self._explanation.contraction.n
+        coloured = console.color_system is not None
+        margin = len(str(m)) + 1
+        room = max(options.max_width - margin, 1)
+        per_element = min(room / n, LINE_HEIGHT * MAX_LINES / m)
+        lines = max(round(m * per_element / LINE_HEIGHT), MIN_LINES, len(self._row_cuts) - 1)
+        width = max(round(n * per_element), MIN_COLUMNS, len(self._column_cuts) - 1)
+        down = scale_axis(self._row_cuts, min(lines, MAX_LINES, max(m, 1)))
+        across = scale_axis(self._column_cuts, min(width, room))
+        yield self._column_axis(across, margin)
+        yield from self._body(down, across, margin, coloured)
+        yield from self._legend(coloured)
+
+    def _column_axis(self, across: Scale, margin: int) -> Text:
+        line = " " * margin
+        for cut, start in zip(across.cuts, across.starts, strict=False):
+            # At the right edge a number ends with C rather than beyond it.
+            place = margin + min(start, max(across.cells - len(str(cut)), 0))
+            if place > len(line) or not start:
+                line = line.ljust(place) + str(cut)
+        return Text(line, style="dim", no_wrap=True, overflow="crop")
+
+    def _body(self, down: Scale, across: Scale, margin: int, coloured: bool) -> Iterator[Text]:
+        rows, columns = down.elements(), across.elements()
+        grid = [[self._region_at(row, column) for column in columns] for row in rows]
+        labels = _label_places(grid)
+        row_labels = dict(zip(down.starts, down.cuts, strict=False))
+        for y, line in enumerate(grid):
+            text = Text(no_wrap=True, overflow="crop")
+            text.append(str(row_labels.get(y, "")).rjust(margin - 1) + " ", "dim")
+            run, run_name = "", ""
+            for x, region in enumerate(line):
+                left = x > 0 and line[x - 1].workers != region.workers
+                above = y > 0 and grid[y - 1][x].workers != region.workers
+                name = str(region.kernel)
+                if name != run_name:
+                    text.append(run, self._style(run_name) if run and coloured else None)
+                    run, run_name = "", name
+                run += labels.get((y, x)) or self._mark(name, left, above, coloured)
+            text.append(run, self._style(run_name) if coloured else None)
+            yield text
+
+    def _region_at(self, row: int, column: int) -> Region:
+        for region in self._regions:
+            if (
+                region.rows[0] <= row < region.rows[1]
+                and region.columns[0] <= column < region.columns[1]
+            ):
+                return region
+        raise AssertionError(f"no patch covers C[{row}, {column}]")
+
+    def _mark(self, name: str, left: bool, above: bool, coloured: bool) -> str:
+        if coloured:
+            return "▏" if left else "▔" if above else " "
+        return "|" if left else "-" if above else self._letter(name)
+
+    def _letter(self, name: str) -> str:
+        return LETTERS[self._ukernels.names.index(name) % len(LETTERS)]
+
+    def _style(self, name: str) -> Style:
+        colour = COLOURS[self._ukernels.names.index(name) % len(COLOURS)]
+        return Style(color="black", bgcolor=colour)
+
+    def _legend(self, coloured: bool) -> Iterator[Text]:
+        contraction = self._explanation.contraction
+        grid = self._explanation.plan.choice.grid
+        total = contraction.m * contraction.n
+        for name, area in zip(self._ukernels.names, self._ukernels.areas, strict=True):
+            text = Text()
+            text.append("  " if coloured else self._letter(name), self._style(name))
+            text.append(f" {name}, {area / total:.1%} of C")
+            yield text
+        title = f"C is {contraction.m} x {contraction.n}"
+        if contraction.batch > 1:
+            title += f", one of {contraction.batch}"
+        title += f"; {count(len(self._explanation.plan.shares), 'worker')}"
+        cut = [f"{axis} in {p}" for axis, p in zip(("batch", "m", "n", "k"), grid, strict=True)
+               if p > 1]  # fmt: skip
+        if cut:
+            title += f": {', '.join(cut)}"
+        if any(name.endswith("t") for name in self._ukernels.names):
+            title += "; t: a tail, which stores only the columns asked for"
+        yield Text(title, style="dim")
+
+
+def _label_places(grid: list[list[Region]]) -> dict[tuple[int, int], str]:
+    """Characters of the workers' labels by (line, column): one label in the middle of what the
+    same workers compute, if it fits there."""
+    boxes: dict[tuple[int, ...], list[int]] = {}
+    for y, line in enumerate(grid):
+        for x, region in enumerate(line):
+            box = boxes.setdefault(region.workers, [y, x, y, x])
+            box[2], box[3] = max(box[2], y), max(box[3], x)
+    places = {}
+    for workers, (top, left, bottom, right) in boxes.items():
+        label = workers_label(workers)
+        begin = (left + right + 1 - len(label)) // 2
+        # Beside another worker, the first column shows the border.
+        if begin >= left + (left > 0):
+            places.update({((top + bottom) // 2, begin + i): c for i, c in enumerate(label)})
+    return places
+
+
+def patch_picture(explanation: Explanation) -> PatchPicture:
+    """The patches of a plan for the terminal, scaled to its width and to at most `MAX_LINES`."""
+    return PatchPicture(explanation)

@@ -1,0 +1,164 @@
+"""Explaining a plan for a GPU: its bands and waves, its estimate by terms, its roofline.
+
+Arithmetic on the hardware model alone: nothing is compiled or measured, and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ftuner.core.dtype import FLOAT32, GPU_DTYPES
+from ftuner.core.gpu.tile import BlockTile, Multiply
+from ftuner.core.product import Contraction
+from ftuner.cost.gpu.product import BlockEstimate
+from ftuner.errors import ConfigurationError, DTypeError
+from ftuner.hardware.model import GpuHardware
+from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
+from ftuner.planner.gpu.planner import block_planner_for
+from ftuner.report.roofline import Roof, Roofline
+from ftuner.ukernels.gpu.library import build_block_library
+
+TF32 = "tf32"
+"""A dtype of commands: float32, multiplied as tf32."""
+HELD = 0.5
+"""Part of L2 that operands stay in, as in the estimate."""
+
+
+class BandOfPlan(NamedTuple):
+    """Rows that tiles of one height cover."""
+
+    tile: BlockTile
+    rows: tuple[int, int]
+    tiles: int
+    """Of one batch element."""
+    wasted_rows: int
+    """Computed and thrown away, in the last row of tiles."""
+
+
+@dataclass(frozen=True)
+class BlockExplanation:
+    """Why a product runs as it does on a GPU."""
+
+    contraction: Contraction
+    multiply: Multiply
+    hardware: GpuHardware
+    plan: BlockPlan
+    estimate: BlockEstimate
+    roofline: Roofline
+    enumerated: int
+    """Tiles that the chip could hold at all."""
+    kept: int
+    """Tiles of the library."""
+
+    def bands(self) -> tuple[BandOfPlan, ...]:
+        """The bands of the plan."""
+        found = []
+        for tile, first, last in self.plan.bands:
+            heights = -(-(last - first) // tile.bm)
+            wasted = heights * tile.bm - (last - first)
+            found.append(BandOfPlan(tile, (first, last), heights * self.plan.columns, wasted))
+        return tuple(found)
+
+    @property
+    def units(self) -> int:
+        """Tiles, times the parts that k is cut into."""
+        return self.plan.tiles * self.plan.parts
+
+    @property
+    def idle(self) -> int:
+        """Programs that have nothing to do in the last wave."""
+        return self.plan.waves * self.plan.programs - self.units
+
+    @property
+    def wasted_fraction(self) -> float:
+        """The part of all computed elements that is not stored."""
+        c, width = self.contraction, self.plan.columns * self.plan.kernel.main.bn
+        computed = sum(b.rows[1] - b.rows[0] + b.wasted_rows for b in self.bands()) * width
+        return 1.0 - c.m * c.n / computed
+
+    def to_document(self) -> dict[str, Any]:
+        """The explanation as nested dicts and lists, which JSON can hold."""
+        c, plan = self.contraction, self.plan
+        return {
+            "contraction": {
+                "m": c.m, "n": c.n, "k": c.k, "batch": c.batch, "dtype": c.dtype.name,
+                "multiply": self.multiply, "flops": c.flops, "bytes_moved": c.bytes_moved,
+            },
+            "hardware": self.hardware.name,
+            "library": {"enumerated": self.enumerated, "kept": self.kept},
+            "plan": {
+                "bands": [
+                    {"tile": str(b.tile), "rows": list(b.rows), "tiles": b.tiles,
+                     "wasted_rows": b.wasted_rows}
+                    for b in self.bands()
+                ],
+                "loads": plan.kernel.loads, "parts": plan.parts, "group": plan.group,
+                "programs": plan.programs, "units": self.units, "waves": plan.waves,
+                "idle": self.idle,
+            },
+            "estimate": {
+                **self.estimate.terms(),
+                "seconds": self.estimate.seconds,
+                "bound": self.estimate.bound,
+            },
+            "roofline": self.roofline.to_document(),
+            "waste": {"fraction": self.wasted_fraction},
+        }  # fmt: skip
+
+
+def explain_block(
+    m: int, n: int, k: int, batch: int, dtype: str, hardware: GpuHardware
+) -> BlockExplanation:
+    """Plan `batch` products of `(m, k)` by a `(k, n)` that is contiguous along k, as a layer's
+    weight is, and say why it is so. Extents are positive.
+
+    Args:
+        dtype: `float16`, `bfloat16` or `float32`; or `tf32`, which is float32 multiplied so.
+
+    Raises:
+        DTypeError: another dtype.
+        HardwareError: the chip does not multiply so.
+    """
+    if not isinstance(dtype, str) or dtype not in (*GPU_DTYPES, TF32):
+        raise DTypeError(
+            f"dtype is {dtype!r}; supported on a GPU are {', '.join((*GPU_DTYPES, TF32))}"
+        )
+    element = FLOAT32 if dtype == TF32 else GPU_DTYPES[dtype]
+    library = build_block_library(hardware, element, TF32 if dtype == TF32 else None)
+    planner = block_planner_for(library)
+    granule = 16 // element.itemsize
+    problem = BlockProblem(m, n, k, batch, aligned=k % granule == 0)
+    plan = planner.plan(problem)
+    estimate = planner.estimate(plan)
+    contraction = Contraction(m, n, k, element, batch)
+    line = _roofline(contraction, library.multiply, estimate.seconds, hardware)
+    funnel = library.funnel
+    return BlockExplanation(
+        contraction, library.multiply, hardware, plan, estimate, line, funnel.enumerated,
+        len(library.tiles),
+    )  # fmt: skip
+
+
+def expect_no_cpu_settings(workers: int | None, isa: str | None) -> None:
+    """Raises ConfigurationError if there are settings that a plan for a GPU does not have."""
+    for name, value in (("workers", workers), ("isa", isa)):
+        if value is not None:
+            raise ConfigurationError(f"{name} is {value!r}; plans for a GPU have none")
+
+
+def _roofline(
+    contraction: Contraction, multiply: Multiply, seconds: float, hardware: GpuHardware
+) -> Roofline:
+    """Of the level that all operands fit, and those behind it."""
+    rates = {**hardware.vector_flops_per_s, **hardware.matrix_flops_per_s}
+    peak, per_byte = rates[multiply], contraction.flops / contraction.bytes_moved
+    roofs = tuple(
+        Roof(name, rate, min(peak, per_byte * rate))
+        for name, rate in (
+            ("l2", hardware.l2_bandwidth_bytes_per_s),
+            ("dram", hardware.dram_bandwidth_bytes_per_s),
+        )
+    )
+    fits = contraction.bytes_moved <= HELD * hardware.l2_bytes
+    return Roofline(per_byte, peak, roofs, "l2" if fits else "dram", contraction.flops / seconds)

@@ -1,0 +1,217 @@
+"""Compiling in child processes, each of which answers one request after the other.
+
+Processes, because llvmlite holds one lock around all of LLVM, and a compiler that fails badly takes
+its process with it; started anew, because a fork would inherit threads, and a spawned one would run
+the user's main module again.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from ftuner.codegen.compile_server import ERROR, HELLO, read_answer
+from ftuner.core.forks import undivided
+from ftuner.errors import CompileError
+
+log = logging.getLogger(__name__)
+PACKAGE = Path(__file__).resolve().parents[1]
+CHILD = f"""
+import sys
+sys.path[:] = [path for path in sys.path if path] + [{str(PACKAGE.parent)!r}]
+package = type(sys)({PACKAGE.name!r})
+package.__path__ = [{str(PACKAGE)!r}]
+sys.modules[package.__name__] = package
+from {PACKAGE.name}.codegen.serving import serve
+serve(sys.argv[1])
+"""
+"""A compiling process. Modules are not looked for in the folder that it is started in: one there
+could replace another. The package's front, which holds all that users ask for, is left
+out: it would be a third of what the process takes to start."""
+HELLO_S = 60.0
+"""A process that has not said hello by then is taken for something else than a compiler. Python
+takes 0.1 s to start."""
+ANSWER_S = 600.0
+"""A request that takes longer is given up. The largest takes two seconds on a core of its own."""
+CHECKED_S = 1.0
+"""How often processes are looked at."""
+ENDING_S = 0.2
+"""Patience for the exit status of a process that failed."""
+JOIN_S = 5.0
+"""Patience with a thread whose process has ended."""
+
+
+class Request(NamedTuple):
+    """Something to be compiled."""
+
+    name: str
+    """Of what is compiled, for messages."""
+    value: Any
+    """What the module's `answer` takes; it is pickled."""
+
+
+class _NotStartedError(Exception):
+    """A process that never said hello."""
+
+
+_Event = tuple["_Process", int | None, bytes | BaseException | None]
+"""A process; the number of the request that it answered, with the answer; or how it ended."""
+
+
+class _Process:
+    """A compiling process and the thread that feeds it."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
+        # A fork in between would leave a child with the other ends of the pipes. A session of its
+        # own: what it starts can be ended with it, and Ctrl-C is for this process to deal with.
+        with undivided:
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        self._answers = io.BufferedReader(cast(io.RawIOBase, self._child.stdout))
+        self._deadline = time.monotonic() + HELLO_S
+        self._overdue = False
+        self._thread: threading.Thread | None = None
+
+    def feed(
+        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event]
+    ) -> None:
+        """Have a thread send requests and put what becomes of them into `events`."""
+        self._thread = threading.Thread(target=self._feed, args=(waiting, events), daemon=True)
+        self._thread.start()
+
+    def _feed(
+        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event]
+    ) -> None:
+        end: BaseException | None = None
+        try:
+            self._expect_hello()
+            while True:
+                try:
+                    number, request = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                events.put((self, number, self._answer(request)))
+        except BaseException as error:
+            end = error
+        events.put((self, None, end))
+
+    def _expect_hello(self) -> None:
+        try:
+            kind, _ = read_answer(self._answers)
+        except CompileError as error:
+            raise _NotStartedError(str(error)) from error
+        if kind != HELLO:
+            raise _NotStartedError(f"it said {kind!r}")
+
+    def _answer(self, request: Request) -> bytes:
+        try:
+            self._send(pickle.dumps(request.value))
+            kind, content = read_answer(self._answers)
+        except (CompileError, OSError) as error:
+            why = f"it took longer than {ANSWER_S:.0f} s" if self._overdue else str(error)
+            # A process that has closed its pipe is about to end.
+            with suppress(subprocess.TimeoutExpired):
+                why += f" (exit status {self._child.wait(ENDING_S)})"
+            raise CompileError(f"cannot compile {request.name}: {why}") from error
+        if kind == ERROR:
+            text = content.decode(errors="replace")
+            raise CompileError(f"cannot compile {request.name}: {text}")
+        return content
+
+    def _send(self, data: bytes) -> None:
+        assert self._child.stdin is not None
+        self._deadline = time.monotonic() + ANSWER_S
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._child.stdin.fileno(), left) :]
+
+    def end_if_overdue(self) -> None:
+        """End the process if it should have answered by now: its thread then sees the pipe end."""
+        if time.monotonic() > self._deadline and not self._overdue:
+            self._overdue = True
+            self._kill()
+
+    def end(self) -> None:
+        """End process and thread, whatever they are doing."""
+        self._kill()
+        self._child.wait()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                # Something that the process started, and that left it, still has the pipe.
+                return
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._answers.close()
+
+    def _kill(self) -> None:
+        """End the process and those that it started."""
+        if hasattr(os, "killpg"):
+            # Until it is waited for, its number is its own.
+            if self._child.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+        else:
+            self._child.kill()
+
+
+def answers(
+    module: str, requests: Sequence[Request], processes: int,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[tuple[int, bytes], None, None]:  # fmt: skip
+    """What the function `answer` of a module gives in up to `processes` processes: the number of
+    each request and its answer, as they come. Fewer than all where processes cannot be started.
+    Close the iterator, or have it end, and the processes are gone.
+
+    Raises:
+        CompileError: a process failed, ended or did not answer; with the text of its error.
+    """
+    waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
+    for item in enumerate(requests):
+        waiting.put(item)
+    events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+    started: list[_Process] = []
+    command = [sys.executable, "-c", CHILD, module]
+    try:
+        for _ in range(min(processes, len(requests)) if sys.executable else 0):
+            try:
+                started.append(_Process(command, environment))
+            except OSError as error:
+                log.warning("cannot start a compiling process: %s", error)
+                break
+            started[-1].feed(waiting, events)
+        running = len(started)
+        while running:
+            try:
+                _, number, found = events.get(timeout=CHECKED_S)
+            except queue.Empty:
+                for process in started:
+                    process.end_if_overdue()
+                continue
+            if number is not None:
+                assert isinstance(found, bytes)
+                yield number, found
+                continue
+            running -= 1
+            if isinstance(found, _NotStartedError):
+                log.warning("%s does not start as a compiling process: %s", sys.executable, found)
+            elif found is not None:
+                assert isinstance(found, BaseException)
+                raise found
+    finally:
+        for process in started:
+            process.end()

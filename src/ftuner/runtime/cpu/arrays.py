@@ -1,0 +1,175 @@
+"""Arrays at the boundary: what is accepted, and where its elements are.
+
+NumPy arrays are taken as they are; objects with `__array_interface__` or CPU DLPack (torch tensors)
+are viewed without a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.codegen.llvm.native.records import ArrayField
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.errors import DTypeError, OperandError
+
+Array = npt.NDArray[Any]
+
+DATA_WORD = object.__basicsize__
+"""Offset in a NumPy array object of the word that holds the address of its elements: the first
+field behind the object header, part of NumPy's binary interface (`PyArrayObject_fields.data`).
+Native code reads it there, which spares a call the microsecond that asking in Python takes."""
+
+MAX_SPREAD_BYTES = 16 << 20
+MAX_SPREAD = 4
+"""A copy keeps the strides of an array if it takes at most MAX_SPREAD_BYTES or MAX_SPREAD times the
+bytes of the elements. One field of records of a page each would take a thousand times its bytes."""
+_KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
+
+
+def _check_layout() -> None:
+    """Raises ImportError unless arrays are what `ArrayField` says."""
+    probe = np.zeros((2, 3, 5))[:, ::2]
+    word = id(probe) + DATA_WORD
+
+    def read(kind: Any, address: int) -> Any:
+        return kind.from_address(address).value
+
+    axes = read(ctypes.c_int, word + ArrayField.AXES)
+    extents, strides = (
+        [read(ctypes.c_ssize_t, read(ctypes.c_void_p, word + field) + 8 * i) for i in range(3)]
+        for field in (ArrayField.EXTENTS, ArrayField.STRIDES)
+    )
+    found = (
+        read(ctypes.c_void_p, word), read(ctypes.c_void_p, word + ArrayField.TYPE),
+        axes, tuple(extents), tuple(strides),
+        read(ctypes.c_void_p, word + ArrayField.DTYPE), read(ctypes.c_int, word + ArrayField.FLAGS),
+    )  # fmt: skip
+    if found != (
+        probe.__array_interface__["data"][0], id(np.ndarray),
+        3, probe.shape, probe.strides, id(probe.dtype), probe.flags.num,
+    ):  # fmt: skip
+        raise ImportError("this Python does not lay out NumPy arrays as CPython does")
+
+
+_check_layout()
+
+
+def as_array(value: object, name: str) -> Array:
+    """A NumPy view of an operand, of no subclass: a `matrix` multiplies and slices in its own way.
+
+    Raises:
+        OperandError: not an array, on another device, in need of a gradient, or with elements that
+            a mask hides.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise OperandError(
+                f"{name} is a masked array that hides elements; give `{name}.filled(value)`"
+            )
+        return np.asarray(value)
+    try:
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+    except Exception as error:
+        raise OperandError(
+            f"{name} is a {type(value).__name__} that cannot be read in place: {error}"
+        ) from error
+    raise OperandError(
+        f"{name} is a {type(value).__name__}; expected a NumPy array, an object with "
+        "__array_interface__, or a CPU tensor with __dlpack__"
+    )
+
+
+def on_gpu(value: object) -> bool:
+    """Whether a value is a torch tensor on a GPU; asked without importing torch."""
+    return bool(getattr(value, "is_cuda", False))
+
+
+def dtype_of(array: Array, name: str) -> DType:
+    """The element type of an array.
+
+    Raises:
+        DTypeError: it is none of the supported ones, or not in native byte order.
+    """
+    found = _KNOWN.get(array.dtype)
+    if found is None:
+        raise DTypeError(
+            f"{name} has dtype {array.dtype}; supported are {', '.join(DTYPES)}, in native byte "
+            "order"
+        )
+    return found
+
+
+def same_dtype(first: Array, other: Array, name: str) -> None:
+    """Raises DTypeError unless both arrays have one dtype."""
+    if other.dtype != first.dtype:
+        raise DTypeError(
+            f"{name} has dtype {other.dtype}, the other operands {first.dtype}; convert one of them"
+        )
+
+
+def readable(array: Array) -> Array:
+    """The array itself, or a copy with the same strides if its elements are not aligned."""
+    if array.flags.aligned:
+        return array
+    found = lying_like(array)
+    found[...] = array
+    return found
+
+
+def lying_like(array: Array) -> Array:
+    """New memory with the shape and strides of an array, so that what is planned for the one is
+    planned for the other; contiguous if its strides take elements off their alignment, and with
+    smaller strides if elements are so far apart that gaps would take most of much memory."""
+    size = array.itemsize
+    if any(step % size for n, step in zip(array.shape, array.strides, strict=True) if n > 1):
+        return np.empty(array.shape, array.dtype)
+    low, high = span_of(array)
+    strides = array.strides
+    if high - low > max(MAX_SPREAD_BYTES, MAX_SPREAD * array.nbytes):
+        strides = _closer_strides(array)
+        reach = [(n - 1) * step for n, step in zip(array.shape, strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + size
+    memory = np.empty((high - low) // size, array.dtype)
+    found: Array = np.ndarray(array.shape, array.dtype, memory, -low, strides)
+    return found
+
+
+def _closer_strides(array: Array) -> tuple[int, ...]:
+    """Strides of the same order and signs that leave gaps no larger than what is between them.
+    Axes that can be walked as one still can."""
+    strides = list(array.strides)
+    span = array.itemsize
+    follows, follows_now = -1, 0
+    for axis in sorted(range(array.ndim), key=lambda i: abs(strides[i])):
+        extent, far = array.shape[axis], abs(strides[axis])
+        if extent > 1:
+            step = follows_now if far == follows else min(far, 2 * span)
+            strides[axis] = -step if strides[axis] < 0 else step
+            span += (extent - 1) * step
+            follows, follows_now = extent * far, extent * step
+    return tuple(strides)
+
+
+def span_of(array: Array) -> tuple[int, int]:
+    """Bytes from the first element to the lowest one, and to the end of the highest one."""
+    if not array.size:
+        return 0, 0
+    reach = [(extent - 1) * step for extent, step in zip(array.shape, array.strides, strict=True)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + array.itemsize
+
+
+def writable(out: object, name: str = "out") -> Array:
+    """Raises OperandError unless `out` is or can be viewed as an array that can be written."""
+    array = as_array(out, name)
+    if not array.flags.writeable:
+        raise OperandError(f"{name} is read-only")
+    return array

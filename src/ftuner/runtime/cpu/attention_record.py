@@ -1,0 +1,160 @@
+"""What the attention kernel reads, for concrete extents: covers, blocks, tasks."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import Attention, Segment
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.cpu.tile import MAX_SEGMENTS
+from ftuner.planner.cpu.attention import AttentionProblem, attention_blocks
+from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.shapes.strides import StridedArray
+
+
+class AttentionRecord(NamedTuple):
+    """The slots of `abi.Attention`, but for the address of the workspace."""
+
+    dims: list[int]
+    tasks: int
+    runs: int
+    """Runs of tasks to be dealt to workers: those of a run share k and v, where there are enough
+    of such runs."""
+    worker_bytes: int
+    """Of the workspace: what each worker has."""
+    workspace_bytes: int
+
+
+class Arranged(NamedTuple):
+    """An attention as the kernel does it: operands, and what is planned."""
+
+    q: StridedArray
+    k: StridedArray
+    v: StridedArray
+    mask: StridedArray | None
+    out: StridedArray
+    problem: AttentionProblem
+
+
+def arranged(
+    q: StridedArray, k: StridedArray, v: StridedArray, mask: StridedArray | None,
+    out: StridedArray, offset: int | None, workers: int,
+) -> Arranged:  # fmt: skip
+    """All arrays have the same batch axes. `offset` is the value of `Weighting.causal`."""
+    steps, columns = v.shape[-2:]
+    if offset is not None:
+        # Keys that no row sees are not there.
+        steps = max(min(steps, q.shape[-2] + offset), 0)
+    if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
+        # Heads of one position that share k and v are rows: all of them see all that is left.
+        q, out = _heads_as_rows(q), _heads_as_rows(out)
+        mask = None if mask is None else _heads_as_rows(mask)
+        offset = None
+    *batch, rows, depth = q.shape
+    elements, sharing = math.prod(batch), _sharing(batch, k, v)
+    problem = AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
+    return Arranged(q, k, v, mask, out, problem)
+
+
+def attention_record(
+    products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
+    mask: StridedArray | None, out: StridedArray, weighting: Weighting, offset: int | None,
+    workers: int,
+) -> AttentionRecord:  # fmt: skip
+    """The record of one attention; the arguments are those of `arranged`."""
+    q, k, v, mask, out, problem = arranged(q, k, v, mask, out, offset, workers)
+    _, _, rows, depth, steps, columns, offset, _ = problem
+    library = products.compiled.library
+    size, lanes = library.dtype.itemsize, library.lanes
+    width = library.widths[0]
+    nr = width * lanes
+    batch = q.shape[:-2]
+    dims = [0] * (Attention.AXES + len(batch) * Attention.AXIS_SIZE)
+    tail_k = -(-(steps % nr) // lanes)
+    tail_v = -(-(columns % nr) // lanes)
+    padded_steps = steps - steps % nr + tail_k * lanes
+    padded_columns = columns - columns % nr + tail_v * lanes
+    score_row = padded_steps * size
+    block, splits, runs = attention_blocks(products.planner, problem)
+
+    dims[Attention.ROWS] = rows
+    dims[Attention.DEPTH] = depth
+    dims[Attention.STEPS] = steps
+    dims[Attention.COLUMNS] = columns
+    floor = float(np.finfo(library.dtype.name).min) if weighting.safe else -math.inf
+    dims[Attention.SCALE] = _bits(weighting.scale)
+    dims[Attention.HIDDEN] = _bits(weighting.hidden)
+    dims[Attention.FLOOR] = _bits(floor)
+    dims[Attention.CAUSAL] = steps if offset is None else offset
+    dims[Attention.Q_ROW] = q.strides[-2]
+    dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
+    dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
+    dims[Attention.MASK_ROW] = 0 if mask is None else mask.strides[-2]
+    dims[Attention.OUT_ROW] = out.strides[-2]
+    dims[Attention.SPLITS] = splits
+    dims[Attention.BLOCK] = block
+    dims[Attention.SCORE_ROW] = score_row
+    dims[Attention.PACK] = products.backend.runtime.pack_addresses[library.dtype]
+    v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
+    sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
+    worker_bytes = sums_offset + aligned(block * size)
+    dims[Attention.WORKER_BYTES] = worker_bytes
+    dims[Attention.V_OFFSET] = v_offset
+    dims[Attention.SCORES_OFFSET] = scores_offset
+    dims[Attention.SUMS_OFFSET] = sums_offset
+    dims[Attention.STEP_PADDED] = tail_k * lanes
+    dims[Attention.COLUMN_PADDED] = tail_v * lanes
+    dims[Attention.PANEL] = nr
+    at = Attention.COVERS
+    for height in (block, rows % block):
+        for vectors, tail, length in (
+            (width, False, depth), (tail_k, True, depth), (tail_v, True, steps)
+        ):  # fmt: skip
+            if vectors:
+                family, table = products.planner.cover(vectors, tail, length)
+                segments = table[height].segments
+                addresses = products.compiled.kernels[family.name]
+                for i, (mr, count) in enumerate(segments):
+                    slot = at + i * Segment.SIZE
+                    dims[slot + Segment.KERNEL] = addresses[mr - 1]
+                    dims[slot + Segment.MR] = mr
+                    dims[slot + Segment.TILES] = count
+            at += MAX_SEGMENTS * Segment.SIZE
+    strides = [a.strides if a is not None else (0,) * len(q.shape) for a in (q, k, v, mask, out)]
+    for axis, extent in enumerate(batch):
+        base = Attention.AXES + axis * Attention.AXIS_SIZE
+        dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
+    tasks = problem.elements * splits
+    return AttentionRecord(dims, tasks, runs, worker_bytes, workers * worker_bytes)
+
+
+def _heads_as_rows(x: StridedArray) -> StridedArray:
+    """The axis of rows, of which there is one, and the last batch axis exchanged."""
+    *batch, heads, row, element = range(len(x.shape))
+    order = (*batch, row, heads, element)
+    shape, strides = (tuple(values[i] for i in order) for values in (x.shape, x.strides))
+    return StridedArray(shape, strides, x.itemsize)
+
+
+def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
+    """Batch elements that follow each other and have the same k and v."""
+    count = 1
+    axes = zip(batch, k.strides[:-2], v.strides[:-2], strict=True)
+    for extent, *strides in reversed(tuple(axes)):
+        if extent > 1 and any(strides):
+            break
+        count *= extent
+    return count
+
+
+def _bits(number: float) -> int:
+    """Of a float64, as an integer."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits

@@ -1,0 +1,244 @@
+"""Calls with arrays that lie like some before: native code recognises them by dtypes, extents and
+strides, and runs the plan that they had. Python takes part only where that is new.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import (
+    ArrayField,
+    Known,
+    Site,
+    call_symbol,
+    known_call_symbol,
+)
+from ftuner.core.dtype import DTYPES
+from ftuner.core.forks import renew_after_fork
+from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
+from ftuner.runtime.cpu.backend import NativeRuntime
+from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.cpu.scratch import MAX_KEPT_BYTES
+from ftuner.runtime.session import Session
+
+MAX_WORKSPACE_BYTES = 16 << 20
+"""A call with a larger workspace is not remembered: it takes milliseconds anyway."""
+SHORT_S = 80e-6
+"""Shorter plans do without workers for some calls after one of these was held up. A call takes a
+millisecond then, which longer ones lose less by than by going alone where that was an accident."""
+PATIENCE = 3
+HELD_UP_S = 400e-6
+"""A worker was held up where a call took so many times its estimate and so much longer. Derived: a
+busy neighbour doubles the time of a call, and the first one after a pause wakes its workers, which
+takes 250 to 350 us of a virtual machine."""
+_MASK = 2**64 - 1
+_HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
+_DTYPES = {id(np.dtype(name)) for name in DTYPES}
+"""The dtype objects of nearly all arrays, which live for ever; others are not remembered."""
+
+
+class Constant(NamedTuple):
+    """Operands that are the same in each call of a layer."""
+
+    b: Array
+    operands: int | None
+    """The address of the epilogue's `Words`."""
+    owner: object
+    """What keeps those."""
+
+
+class _Owner(NamedTuple):
+    """A record, and what lives as long."""
+
+    record: array[int]
+    named: tuple[object, ...]
+
+
+class KnownCalls:
+    """The calls of a matrix product or a layer that are known. Safe to use from several threads."""
+
+    def __init__(self, session: Session, inputs: int) -> None:
+        """`inputs`: arrays that a call brings to be read."""
+        self._session = session
+        self._inputs = inputs
+        self.renew_in_child()
+        renew_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        """Know nothing, as at first: after a fork, records name the parent's pool."""
+        self._lock = threading.Lock()
+        self._site: _Site | None = None
+        self._owners: dict[int, _Owner] = {}
+        """By slot of the table."""
+        self.call: Callable[..., Any] = _to_be_remembered
+        """`call(*inputs, out)`: the result; or None if this is no call like some before; or False
+        if it is to be remembered. `out` may be None."""
+
+    def remember(
+        self, inputs: Sequence[Array], out: Array, is_made: bool, products: Products, ready: Ready,
+        constant: Constant | None = None,
+    ) -> None:  # fmt: skip
+        """Know the next call with such arrays, to be run by a plan that was made for them.
+
+        `is_made`: whether `out` was made by the call, contiguous.
+        """
+        arrays = (*inputs, out)
+        encoded = ready.encoded
+        if not _HAS_GIL or not all(map(_can_be_known, arrays)):
+            return
+        if encoded.workspace_bytes > MAX_WORKSPACE_BYTES:
+            return
+        seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
+        short = 0.0 < seconds < SHORT_S
+        patience_ns = int(1e9 * (PATIENCE * seconds + HELD_UP_S)) if short else 0
+        # Whoever comes while the table changes, be it from a finaliser, finds its call unknown.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            runtime = products.backend.runtime
+            if self._site is None:
+                self._site = _site(self._session, runtime)
+                self.call = _function(self._site, runtime, self._inputs)
+            owner = self._owner(arrays, is_made, products, ready, patience_ns, constant)
+            self._place(owner)
+        finally:
+            self._lock.release()
+
+    def _owner(
+        self, arrays: Sequence[Array], is_made: bool, products: Products, ready: Ready,
+        patience_ns: int, constant: Constant | None,
+    ) -> _Owner:  # fmt: skip
+        """A record with what it names."""
+        runtime, out = products.backend.runtime, arrays[-1]
+        encoded, pool = ready.encoded, runtime.pool
+        signature = [word for array in arrays[:-1] for word in _signed(array, ArrayField.ALIGNED)]
+        flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
+        signature += [0] if is_made else _signed(out, flags)
+        empty = (out.shape, out.dtype)
+        acquire, release = pool.lock.acquire, pool.lock.release
+        words = [0] * Known.SIGNATURE
+        words[Known.HASH] = _hash(signature)
+        words[Known.THREADS] = ready.problem.workers
+        words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.dtype)]
+        words[Known.PLAN] = encoded.address
+        words[Known.WORKERS] = encoded.workers
+        words[Known.POOL] = pool.address
+        words[Known.WORKSPACE_BYTES] = encoded.workspace_bytes
+        words[Known.PATIENCE_NS] = patience_ns
+        if constant is not None:
+            words[Known.B] = id(constant.b) + DATA_WORD
+            words[Known.OPERANDS] = constant.operands or 0
+        words[Known.EMPTY], words[Known.EMPTY_ARGUMENTS] = id(np.empty), id(empty)
+        words[Known.ACQUIRE], words[Known.ACQUIRE_ARGUMENTS] = id(acquire), id(_AT_ONCE)
+        words[Known.RELEASE] = id(release)
+        for i, x in enumerate(arrays):
+            words[Known.SPANS + 2 * i : Known.SPANS + 2 * i + 2] = span_of(x)
+        words[Known.LENGTH] = len(signature)
+        words += signature
+        record = array("Q", [word & _MASK for word in words])
+        named = (ready, constant, empty, acquire, release)
+        owner = _Owner(record, named)
+        record[Known.OWNER] = id(owner)
+        return owner
+
+    def _place(self, owner: _Owner) -> None:
+        """Put a record in the table: over one with its signature, else in the first free slot, else
+        over the one that was not used for longest."""
+        assert self._site is not None
+        number = owner.record[Known.HASH]
+        owner.record[Known.LAST_USE] = int(self._site[Site.MISSES])
+
+        def least_wanted(at: int) -> int:
+            kept = self._owners.get(at)
+            if kept is None or kept.record[Known.HASH] == number:
+                return -1
+            return kept.record[Known.LAST_USE]
+
+        slots = [(number + i) % Site.TABLE_SLOTS for i in range(Site.PROBES)]
+        place = min(slots, key=least_wanted)
+        before = self._owners.get(place)
+        self._site[Site.TABLE + place] = owner.record.buffer_info()[0]
+        for at in slots:
+            if self._site[Site.SEEN + at] == number:
+                self._site[Site.SEEN + at] = 0
+        self._owners[place] = owner
+        # Only now may what was there be freed.
+        del before
+
+
+class _Site(np.ndarray[Any, Any]):
+    """The memory of an `abi.Site`, with what lives as long."""
+
+    needs: tuple[object, ...]
+
+
+class _Method(ctypes.Structure):
+    """Python's `PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_FASTCALL = 0x80
+_AT_ONCE = (False,)
+"""Arguments of a lock's `acquire`: not to wait."""
+
+
+def _to_be_remembered(*arrays: object) -> bool:
+    return False
+
+
+def _site(session: Session, runtime: NativeRuntime) -> _Site:
+    site = np.zeros(Site.SIZE, np.uint64).view(_Site)
+    words = session.thread_word
+    site[Site.NONE], site[Site.TRUE], site[Site.FALSE] = id(None), id(True), id(False)
+    site[Site.ARRAY_TYPE] = id(np.ndarray)
+    site[Site.THREADS] = words.ctypes.data
+    site[Site.WORKSPACES] = runtime.workspaces.address
+    site[Site.MOST_WORKSPACE_BYTES] = MAX_KEPT_BYTES
+    site.needs = (runtime, words)
+    return site
+
+
+def _function(site: _Site, runtime: NativeRuntime, inputs: int) -> Callable[..., Any]:
+    """A built-in function of Python whose `self` is the site."""
+    address = runtime.addresses[known_call_symbol(inputs)]
+    method = _Method(b"known_call", address, _METH_FASTCALL, None)
+    site.needs = (*site.needs, method)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p),
+    )
+    function: Callable[..., Any] = new(ctypes.addressof(method), site, None)
+    return function
+
+
+def _can_be_known(x: Array) -> bool:
+    plain = type(x) is np.ndarray and x.ndim <= Known.MAX_AXES and id(x.dtype) in _DTYPES
+    return plain and x.flags.aligned
+
+
+def _signed(x: Array, flags: int) -> list[int]:
+    """What native code compares; see `Known.LENGTH`."""
+    held = x.ndim | (x.flags.num & flags) << 32
+    return [id(x.dtype), held, *x.shape, *x.strides]
+
+
+def _hash(words: Sequence[int]) -> int:
+    value = 0
+    for word in words:
+        value = (value ^ (word & _MASK)) * Known.HASH_FACTOR & _MASK
+        value ^= value >> 32
+    return value

@@ -1,0 +1,129 @@
+"""Compiling what the cache does not hold, here or in several processes at once, and loading it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from ftuner.codegen.llvm.objects.bundle import Bundle, KernelBundle
+from ftuner.codegen.llvm.objects.jit import Target
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.forks import import_undivided
+from ftuner.errors import CompileError, ObjectFileError
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.cache import OBJECTS, Cache
+from ftuner.runtime.compile_processes import Request, answers
+
+BUNDLES_WORTH_A_PROCESS = 3
+"""Starting a process takes about as long as compiling one bundle: fewer than this for each are not
+worth it."""
+RUNTIME_SIZE = 1000
+"""The runtime takes longer to compile than any family."""
+
+
+class Object(NamedTuple):
+    """The machine code of a bundle."""
+
+    data: bytes
+    was_kept: bool
+    """Whether the cache had it: then another process made it."""
+
+
+def compile_missing(
+    bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None
+) -> dict[Bundle, Object]:
+    """The objects of all bundles: from the cache, or compiled and kept there.
+
+    Raises:
+        CompileError: the compiler failed, or its process ended.
+    """
+    found: dict[Bundle, Object] = {}
+    for bundle in bundles:
+        data = cache.read(OBJECTS, bundle_key(bundle, target))
+        if data is not None:
+            found[bundle] = Object(data, was_kept=True)
+    missing = [bundle for bundle in bundles if bundle not in found]
+    if progress is not None:
+        progress("compile", len(found), len(bundles))
+    with closing(_compiled(missing, target, cache)) as made:
+        for bundle, data in made:
+            found[bundle] = Object(data, was_kept=False)
+            if progress is not None:
+                progress("compile", len(found), len(bundles))
+    return found
+
+
+def load(
+    bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache
+) -> LoadedObject:
+    """The objects of bundles in this process. An entry of the cache that is not the object of its
+    bundle is compiled again, with a warning.
+
+    Raises:
+        ObjectFileError: what has just been compiled cannot be loaded.
+        CompileError: the compiler failed.
+    """
+    symbols = [symbol for bundle in bundles for symbol in bundle.symbols]
+    try:
+        return LoadedObject([objects[bundle].data for bundle in bundles], symbols)
+    except ObjectFileError as error:
+        kept = [bundle for bundle in bundles if objects[bundle].was_kept]
+        if not kept:
+            raise
+        # Where each of them can be loaded by itself, they do not go together.
+        spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
+        for bundle in spoiled:
+            cache.spoiled(OBJECTS, bundle_key(bundle, target), str(error))
+    again = dict(_compiled(spoiled, target, cache))
+    return LoadedObject([again.get(b, objects[b].data) for b in bundles], symbols)
+
+
+def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
+    try:
+        LoadedObject([data], bundle.symbols)
+    except ObjectFileError:
+        return False
+    return True
+
+
+def _compiled(
+    bundles: Sequence[Bundle], target: Target, cache: Cache
+) -> Generator[tuple[Bundle, bytes], None, None]:
+    """The objects of bundles as they come, those of the largest first, kept in the cache."""
+    left = sorted(bundles, key=lambda bundle: -_size(bundle))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = min(cores or 1, len(left) // BUNDLES_WORTH_A_PROCESS)
+    if processes > 1:
+        requests = [Request(_name(bundle), (bundle, target)) for bundle in left]
+        done: set[int] = set()
+        with closing(answers(COMPILER_MODULE, requests, processes)) as found:
+            for number, data in found:
+                done.add(number)
+                cache.write(OBJECTS, bundle_key(left[number], target), data)
+                yield left[number], data
+        left = [bundle for number, bundle in enumerate(left) if number not in done]
+    for bundle in left:
+        compiler = import_undivided(COMPILER_MODULE)
+        try:
+            data = compiler.compile_bundle(bundle, target)
+        except Exception as error:  # Whatever LLVM and llvmlite raise.
+            raise CompileError(
+                f"cannot compile {_name(bundle)}: {type(error).__name__}: {error}"
+            ) from error
+        cache.write(OBJECTS, bundle_key(bundle, target), data)
+        yield bundle, data
+
+
+def _name(bundle: Bundle) -> str:
+    more = "" if len(bundle.symbols) == 1 else f" and {len(bundle.symbols) - 1} more"
+    return f"{bundle.symbols[0]}{more}"
+
+
+def _size(bundle: Bundle) -> int:
+    """Roughly how much code a bundle is: multiply-adds written out."""
+    if isinstance(bundle, KernelBundle):
+        return sum(k.tile.accumulators for k in bundle.kernels)
+    return RUNTIME_SIZE

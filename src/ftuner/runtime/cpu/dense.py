@@ -1,0 +1,251 @@
+"""`Dense`: a layer with a constant weight, packed once, and an epilogue fused into its stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ftuner.core import expr as expressions
+from ftuner.core.cpu.tile import COLUMN, MAX_OPERANDS
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
+from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.planner.cpu.panel_width import best_width
+from ftuner.planner.cpu.plan import Problem
+from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
+from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
+from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
+from ftuner.runtime.cpu.packed_weights import pack
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import NO_WORDS, Products, Ready, words
+from ftuner.runtime.ops.flags import checked_flag
+from ftuner.runtime.session import Session, default_session
+
+BIAS = Operand("bias", "column")
+RESIDUAL = Operand("residual", "matrix")
+
+Activation = str | Callable[[Expr], Expr] | None
+
+
+def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -> Expr:
+    """`activation(acc + bias) + residual`.
+
+    `activation` is a name of `ACTIVATIONS` or a function from expression to expression.
+
+    Raises:
+        ExpressionError: an unknown activation, or one that reads operands of its own.
+        ConfigurationError: what is neither true nor false.
+    """
+    value: Expr = ACCUMULATOR
+    if checked_flag(has_bias, "bias"):
+        value = value + BIAS
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise ExpressionError(
+                f"activation is {activation!r}; known are {', '.join(sorted(ACTIVATIONS))}, or "
+                "give a function of an expression"
+            )
+        value = ACTIVATIONS[activation](value)
+    elif activation is not None:
+        if not callable(activation):
+            raise ExpressionError(
+                f"activation is {activation!r}; expected a name or a function of an expression"
+            )
+        value = expressions.as_expr(activation(value))
+    if checked_flag(has_residual, "residual"):
+        value = value + RESIDUAL
+    return value
+
+
+class Dense:
+    """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x.
+
+    The weight is packed at construction into panels of the width that the estimate likes best over
+    a range of row counts; nothing is compiled, packed or measured in a call.
+    """
+
+    def __init__(
+        self,
+        weight: object,
+        bias: object | None = None,
+        activation: Activation = None,
+        residual: bool = False,
+        *,
+        width: int | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """Pack a weight and make the layer's uKernels ready.
+
+        Args:
+            weight: `(out_features, in_features)`, float32 or float64, any strides; copied.
+            bias: `(out_features,)`, or None; copied.
+            activation: a name of `ftuner.core.expr.ACTIVATIONS`, or a function that builds an
+                expression from the expression it is given, or None.
+            residual: whether calls bring an array that is added last.
+            width: vectors of a panel, one of the library's `widths`; by default the one that the
+                estimate likes best.
+            session: the state to use instead of the process's own.
+
+        Raises:
+            ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
+            ConfigurationError: a width that the library does not have, or a `residual` that is no
+                boolean.
+        """
+        session = session or default_session()
+        w = as_array(weight, "weight")
+        dtype = dtype_of(w, "weight")
+        if w.ndim != 2:
+            raise ShapeError(f"weight is {w.shape}; expected (out_features, in_features)")
+        self.out_features, self.in_features = w.shape
+        self.dtype = w.dtype
+        self._session = session
+        self._bias: Array | None = None
+        if bias is not None:
+            given = as_array(bias, "bias")
+            same_dtype(w, given, "bias")
+            if given.shape != (self.out_features,):
+                raise ShapeError(f"bias is {given.shape}; expected ({self.out_features},)")
+            self._bias = np.array(given, copy=True)
+        self.takes_residual = residual
+        self.epilogue = layer_epilogue(bias is not None, activation, residual)
+        names = [operand.name for operand in operands(self.epilogue)]
+        if len(names) > MAX_OPERANDS or not set(names) <= {"bias", "residual"}:
+            raise ExpressionError(
+                f"the epilogue reads {', '.join(names)}; a layer has only bias and residual"
+            )
+        self._names = tuple(names)
+        self.products: Products = session.products(dtype, self.epilogue)
+        known = self.products.compiled.library.widths
+        if width is not None and not (isinstance(width, int) and width in known):
+            raise ConfigurationError(f"width is {width!r}; this machine's library has {known}")
+        if width is None:
+            n, k = w.shape
+            width = best_width(self.products.planner, n, k, session.threads)
+        self.panels = pack(self.products, w, width)
+        self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
+        owner = (self._bias, self.bias_words)
+        self._constant = Constant(self.panels.packed, self.bias_words.address, owner)
+        self._known = KnownCalls(session, inputs=1)
+
+    def problem(self, rows: int) -> Problem:
+        """What the planner is asked for `rows` contiguous rows."""
+        return self.panels.problem(rows, self._session.threads)
+
+    def __call__(
+        self, x: object, residual: object | None = None, out: object | None = None
+    ) -> Array:
+        """Apply the layer.
+
+        Args:
+            x: `(..., in_features)`, of the weight's dtype, any strides.
+            residual: `(..., out_features)`, if and only if the layer was made with `residual=True`.
+            out: `(..., out_features)` to write to; made if not given.
+
+        Returns:
+            `(..., out_features)`.
+
+        Raises:
+            ShapeError, DTypeError, OperandError: arguments that do not fit.
+        """
+        if residual is not None:
+            return self._general(x, residual, out, False)
+        found: Array | bool | None
+        try:
+            found = self._known.call(x, out)
+        except MemoryError:
+            # What can be done without a record says what is lacking.
+            found = None
+        if found is None or isinstance(found, bool):
+            return self._general(x, None, out, found is False)
+        return found
+
+    def _general(
+        self, x_given: object, residual_given: object | None, out: object | None, remember: bool
+    ) -> Array:
+        x = as_array(x_given, "x")
+        dtype_of(x, "x")
+        if x.dtype != self.dtype:
+            raise DTypeError(f"x has dtype {x.dtype}, the weight {self.dtype}; convert one of them")
+        if x.ndim == 0 or x.shape[-1] != self.in_features:
+            raise ShapeError(f"x is {x.shape}; expected (..., {self.in_features})")
+        shape = (*x.shape[:-1], self.out_features)
+        if (residual_given is not None) != self.takes_residual:
+            expected = "a residual" if self.takes_residual else "no residual"
+            raise OperandError(f"this layer was made to take {expected}")
+        residual = None
+        if residual_given is not None:
+            residual = as_array(residual_given, "residual")
+            same_dtype(x, residual, "residual")
+            if residual.shape != shape:
+                raise ShapeError(f"residual is {residual.shape}; expected {shape}")
+        if out is None:
+            result = allocated(shape, self.dtype)
+        else:
+            result = writable(out)
+            if result.shape != shape:
+                raise ShapeError(f"out is {result.shape}; expected {shape}")
+            if result.dtype != self.dtype:
+                raise DTypeError(f"out has dtype {result.dtype}, the weight {self.dtype}")
+        if result.size:
+            ready = self._into(readable(x), residual, result)
+            if ready is not None and remember:
+                is_made = out is None
+                self._known.remember([x], result, is_made, self.products, ready, self._constant)
+        return result
+
+    def _into(self, x: Array, residual: Array | None, y: Array) -> Ready | None:
+        """The layer's product to `y`, by way of a fresh array where `y` cannot be written directly.
+        What it took, if that was one product of the arrays as they lie."""
+        rows = _as_matrix(x)
+        target = _as_matrix_view(y)
+        overlapping = [x, *([residual] if residual is not None else [])]
+        if (
+            target is None
+            or not unit_columns(target)
+            or not y.flags.aligned
+            or overlaps_itself(y)
+            or any(np.may_share_memory(y, other) for other in overlapping)
+        ):
+            fresh = np.empty(y.shape, y.dtype)
+            self._into(x, residual, fresh)
+            y[...] = fresh
+            return None
+        page_bytes = self.products.compiled.library.hardware.page_bytes
+        layout = a_layout(rows, self.out_features, page_bytes)
+        a_row, a_k = rows.strides
+        if layout.layout == COLUMN and not layout.must_pack:
+            a_row = rows.itemsize
+        arrays, steps = [], []
+        for name in self._names:
+            if name == "bias":
+                assert self._bias is not None
+                arrays.append(self._bias)
+                steps.append(0)
+            else:
+                assert residual is not None
+                matrix = _as_matrix(readable(residual))
+                if not unit_columns(matrix):
+                    matrix = matrix.copy()
+                arrays.append(matrix)
+                steps.append(matrix.strides[0])
+        problem = self.panels.problem(
+            rows.shape[0], self._session.threads, layout.layout, layout.must_pack
+        )
+        strides = Strides(a_row, a_k, 0, 0, target.strides[0], (), tuple(steps), False)
+        ready = self.products.ready(problem, strides)
+        given = words(arrays) if arrays else NO_WORDS
+        self.products.run(ready, rows, self.panels.packed, target, given.address)
+        return ready if rows.ctypes.data == x.ctypes.data else None
+
+
+def _as_matrix(x: Array) -> Array:
+    """All axes but the last as one; a copy only where strides do not allow a view."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim != 2 else x
+
+
+def _as_matrix_view(y: Array) -> Array | None:
+    """The same without a copy, or None."""
+    matrix = _as_matrix(y)
+    return matrix if np.may_share_memory(matrix, y) else None

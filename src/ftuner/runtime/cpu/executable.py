@@ -1,0 +1,295 @@
+"""Graphs compiled for this machine, run at any extents."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import PROGRAM_SYMBOL, SLOT_BYTES, Program
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
+from ftuner.core.cpu.schedule import checks, schedule_of, task_count
+from ftuner.core.dim import Shape
+from ftuner.errors import IndexRangeError
+from ftuner.graph.evaluate import Binding
+from ftuner.graph.ir import Graph
+from ftuner.graph.lowering import lower
+from ftuner.graph.steps import (
+    AttentionStep,
+    Lowered,
+    NestStep,
+    ProductStep,
+    Step,
+    TopKStep,
+)
+from ftuner.hardware.model import Isa
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.cpu.arrays import DATA_WORD, Array
+from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
+from ftuner.runtime.cpu.packed_weights import Panels, pack, pack_int8
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.program import (
+    BoundProgram,
+    Compiled,
+    CompiledAttention,
+    CompiledNest,
+    CompiledProduct,
+    ProgramWriter,
+)
+from ftuner.runtime.cpu.required_families import by_library, need_of
+from ftuner.runtime.cpu.run_states import RunState, RunStates
+from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.session import Session
+
+
+class CompiledGraph:
+    """A graph without extents that only data tells, compiled. Safe to use from several threads:
+    runs go side by side, each with memory of its own; see `RunStates`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        session: Session,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Lower, compile and pack a graph. `threads`: of a run; by default the session's.
+
+        Raises:
+            UnsupportedOperatorError: an operator without a schedule.
+        """
+        self._session = session
+        self._threads = threads
+        self._binding = Binding(graph)
+        lowered = lower(graph)
+        made = self._compiled(lowered, progress)
+        # What is packed is not kept as it came.
+        self.graph = replace(graph, nodes=())
+        self.lowered = replace(
+            lowered,
+            graph=self.graph,
+            steps=tuple(_without_weight(s, c) for s, c in zip(lowered.steps, made, strict=True)),
+        )
+        self._weights_bytes = _weights_bytes(self.lowered, made)
+        page_bytes = session.hardware.page_bytes
+        self._writer = ProgramWriter(self.lowered, made, self._binding.names, page_bytes)
+        self._writer.plan_few_rows(self.threads)
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+            session.backend.runtime.addresses[PROGRAM_SYMBOL]
+        )
+        self.states = RunStates(session.cores)
+
+    @property
+    def threads(self) -> int:
+        """Threads that a run uses, the caller's own included."""
+        return self._session.threads if self._threads is None else self._threads
+
+    def _compiled(self, lowered: Lowered, progress: Progress | None) -> list[Compiled]:
+        session = self._session
+        backend = session.backend
+        steps = lowered.steps
+        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
+        wanted = list(dict.fromkeys(bundles.values()))
+        hardware, isa = session.hardware, backend.isa.name
+        needs = {step: need_of(step, hardware, isa, self.threads) for step in steps}
+        families = by_library(need for need in needs.values() if need is not None)
+        backend.prepare(families, wanted, progress)
+        self._loaded = backend.loaded(wanted, progress)
+        packed: dict[tuple[int, Shape, int], Panels] = {}
+        made: list[Compiled] = []
+        addresses = {s: self._loaded.addresses[bundle.symbol] for s, bundle in bundles.items()}
+        for step in steps:
+            if isinstance(step, ProductStep | AttentionStep):
+                need = needs[step]
+                assert need is not None
+                products = session.products(*need.library, families[need.library])
+                if isinstance(step, ProductStep):
+                    made.append(_product(step, products, need.width, packed))
+                else:
+                    products.planner.prepare_covers()
+                    made.append(CompiledAttention(addresses[step], products))
+            elif isinstance(step, TopKStep):
+                made.append(CompiledNest(addresses[step], step.parameters(), step.rows, ()))
+            else:
+                kernel = step.kernel
+                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes))
+                texts = tuple(checks(kernel))
+                made.append(CompiledNest(addresses[step], kernel.parameters(), tasks, texts))
+        return made
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs, for an array for each input: of its dtype and rank, aligned, contiguous.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+            AllocationError: the system has not the memory for them.
+            IndexRangeError: an index in the data that is out of range.
+        """
+        state = self.states.take()
+        try:
+            return self._in(state, arrays)
+        finally:
+            self.states.give_back(state)
+
+    def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
+        """The time of each step, the shortest of some rounds. Steps are launched one by one: where
+        they have several workers, each takes the start of a job longer than within a run."""
+        shortest = [math.inf] * len(self.lowered.steps)
+
+        def launch(program: BoundProgram, words: int, alone: bool) -> None:
+            # Workers that fell asleep between two rounds wake up for none.
+            self._launch_steps(program, 0, 0, words, alone)
+            for i in range(len(shortest)):
+                began = time.perf_counter()
+                self._launch_steps(program, i, 1, words, alone)
+                shortest[i] = min(shortest[i], time.perf_counter() - began)
+
+        state = self.states.take()
+        try:
+            for _ in range(rounds + 1):
+                self._in(state, arrays, launch)
+        finally:
+            self.states.give_back(state)
+        return shortest
+
+    def memory(self, arrays: Sequence[Array]) -> Memory:
+        """What a run on such arrays takes; see `run`.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+        """
+        state = self.states.take()
+        try:
+            program = self._program(state, arrays, self.threads)
+        finally:
+            self.states.give_back(state)
+        return Memory(
+            self._weights_bytes,
+            program.arena_bytes,
+            program.workspace_bytes,
+            program.attention_worker_bytes,
+            program.outputs_bytes,
+            program.records_bytes,
+        )
+
+    def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
+        self._run(program.address, words, alone)
+
+    def _in(
+        self, state: RunState, arrays: Sequence[Array],
+        launch: Callable[[BoundProgram, int, bool], None] | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """A run in a state, by `launch` if that is given, which gets the address of the words of
+        arrays, and whether to do without workers. The program is the same either way, and so are
+        the bits of the results."""
+        pool = self._session.backend.runtime.pool
+        workers = self.threads
+        program = self._program(state, arrays, workers)
+        outputs = _made(program)
+        words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
+        alone = True
+        try:
+            if workers > 1 and pool.lock.acquire(blocking=False):
+                alone = pool.threads < workers and not pool.grow(workers)
+            (launch or self._launch)(program, words.ctypes.data, alone)
+        finally:
+            if workers > 1:
+                try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
+                    pool.lock.release()
+                except RuntimeError:
+                    # Another thread has it.
+                    pass
+        failed = [(texts, program.records[slot]) for slot, texts in program.checked]
+        if any(status for _, status in failed):
+            for slot, _ in program.checked:
+                program.records[slot] = 0
+            texts, status = next((t, s) for t, s in failed if s)
+            raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        return outputs
+
+    def _launch_steps(
+        self, program: BoundProgram, number: int, count: int, words: int, alone: bool
+    ) -> None:
+        """Run `count` steps from the one of a number on."""
+        records = program.records
+        first, all_ = records[Program.STEPS], records[Program.STEP_COUNT]
+        try:
+            records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
+            records[Program.STEP_COUNT] = count
+            self._run(program.address, words, alone)
+        finally:
+            records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
+
+    def _program(self, state: RunState, arrays: Sequence[Array], workers: int) -> BoundProgram:
+        shapes = tuple([x.shape for x in arrays])
+        key = (shapes, workers)
+        found = state.programs.get(key)
+        if found is None or found.arena != state.arena.address:
+            symbols = self._binding(shapes)
+            pool = self._session.backend.runtime.pool.address
+            found = self._writer.bind(symbols, workers, pool, state.arena.grown)
+            state.programs.add(key, found)
+        return found
+
+
+def _made(program: BoundProgram) -> list[Array]:
+    """Arrays for the outputs."""
+    try:
+        return [np.empty(shape, dtype) for shape, dtype in program.outputs]
+    except NO_MEMORY:
+        # Which one it is.
+        return [allocated(shape, dtype) for shape, dtype in program.outputs]
+
+
+def _product(
+    step: ProductStep, products: Products, width: int, packed: dict[tuple[int, Shape, int], Panels]
+) -> CompiledProduct:
+    """A product with its weight in panels, if it has one. Products that read one weight in panels
+    of one width share them."""
+    array = step.b.buffer.array
+    if array is None or not width:
+        return CompiledProduct(products, None)
+    key = (id(array), step.b.shape, width)
+    panels = packed.get(key)
+    if panels is None:
+        weight = array.reshape(step.b.shape)
+        packs = pack_int8 if array.dtype == np.int8 else pack
+        panels = packed[key] = packs(products, weight.T, width)
+    return CompiledProduct(products, panels)
+
+
+def _without_weight(step: Step, made: Compiled) -> Step:
+    """A product whose weight is packed, without the weight as it came."""
+    if isinstance(made, CompiledProduct) and made.panels is not None:
+        assert isinstance(step, ProductStep)
+        buffer = replace(step.b.buffer, array=None)
+        return replace(step, b=replace(step.b, buffer=buffer))
+    return step
+
+
+def _weights_bytes(lowered: Lowered, made: Sequence[Compiled]) -> int:
+    """Of panels, and of what is read as it came."""
+    panels = (code.panels for code in made if isinstance(code, CompiledProduct))
+    packed = {id(p): int(p.packed.nbytes) for p in panels if p is not None}
+    constants = {b: b.array for step in lowered.steps for b in step.reads}
+    others = (array.nbytes for array in constants.values() if array is not None)
+    return sum(packed.values()) + sum(others)
+
+
+def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
+    """What is to be compiled for a step; products have libraries of their own."""
+    if isinstance(step, NestStep):
+        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused)
+    if isinstance(step, TopKStep):
+        return TopKBundle(step.x.layout.dtype, step.largest)
+    if isinstance(step, AttentionStep):
+        mask = None if step.mask is None else step.mask.layout.dtype
+        causal = step.weighting.causal is not None
+        axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
+        return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
+    return None

@@ -1,0 +1,163 @@
+"""`matmul`: products of arrays as they lie, any shape, nothing packed beforehand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.cpu.tile import COLUMN
+from ftuner.errors import DTypeError, ShapeError
+from ftuner.planner.cpu.plan import Problem
+from ftuner.runtime.cpu.arrays import (
+    Array,
+    as_array,
+    dtype_of,
+    lying_like,
+    on_gpu,
+    readable,
+    same_dtype,
+    writable,
+)
+from ftuner.runtime.cpu.call_cache import KnownCalls
+from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.operands import (
+    a_layout,
+    b_source,
+    batch_axes,
+    overlaps_itself,
+    product_shape,
+    unit_columns,
+)
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.gpu_modules import gpu_module
+from ftuner.runtime.ops.flags import checked_flag
+from ftuner.runtime.session import Session
+
+
+class Matmul:
+    """Matrix products of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known = KnownCalls(session, inputs=2)
+
+    def __call__(
+        self, a: object, b: object, out: object | None = None, accumulate: bool = False
+    ) -> Any:
+        if accumulate is not False:
+            return self._general(a, b, out, checked_flag(accumulate, "accumulate"), False)
+        try:
+            found = self._known.call(a, b, out)
+        except MemoryError:
+            # What can be done without a record says what is lacking.
+            found = None
+        if found is None or found is False:
+            return self._general(a, b, out, False, found is False)
+        return found
+
+    def _general(
+        self, a_given: object, b_given: object, out: object | None, accumulate: bool,
+        remember: bool,
+    ) -> Any:  # fmt: skip
+        if on_gpu(a_given) or on_gpu(b_given):
+            gpu = gpu_module("ftuner.runtime.gpu.matmul")
+            return gpu.matmul(a_given, b_given, out, accumulate)
+        a, b = as_array(a_given, "a"), as_array(b_given, "b")
+        dtype_of(a, "a")
+        dtype_of(b, "b")
+        same_dtype(a, b, "b")
+        if a.ndim == 0 or b.ndim == 0:
+            raise ShapeError(f"a is {a.shape} and b is {b.shape}: a scalar is no matrix or vector")
+        a2 = a[np.newaxis, :] if a.ndim == 1 else a
+        b2 = b[:, np.newaxis] if b.ndim == 1 else b
+        full = product_shape(a2, b2)
+        shape = full
+        if b.ndim == 1:
+            shape = shape[:-1]
+        if a.ndim == 1:
+            shape = (*full[:-2], full[-1]) if b.ndim > 1 else full[:-2]
+        if out is None:
+            if accumulate:
+                raise ShapeError("accumulate needs an out to add to")
+            result = as_array(allocated(shape, a.dtype), "out")
+            target = result.reshape(full)
+        else:
+            result = writable(out)
+            if result.shape != shape:
+                raise ShapeError(f"out is {result.shape}; the product of {a.shape} and {b.shape} "
+                                 f"is {shape}")  # fmt: skip
+            if result.dtype != a.dtype:
+                raise DTypeError(f"out has dtype {result.dtype}, the operands {a.dtype}")
+            target = result
+            if b.ndim == 1:
+                target = target[..., np.newaxis]
+            if a.ndim == 1:
+                target = target[..., np.newaxis, :]
+        if result.size:
+            ran = self._into(readable(a2), readable(b2), target, accumulate)
+            if ran is not None and remember:
+                self._known.remember((a, b), result, out is None, *ran)
+        return result
+
+    def _into(
+        self, a: Array, b: Array, c: Array, accumulate: bool
+    ) -> tuple[Products, Ready] | None:
+        """The product of arrays of two axes or more, to `c`, whatever its strides. What it took, if
+        that was one product of the arrays as they lie."""
+        if not unit_columns(c) and c.strides[-2] == c.itemsize:
+            # C lies transposed: so does the product.
+            self._into(b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2), accumulate)
+            return None
+        shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
+        fits = unit_columns(c) and not overlaps_itself(c)
+        if fits and c.flags.aligned and not shared:
+            return self._run(a, b, c, accumulate)
+        # Where C lies in memory decides neither the plan nor the bits of the result.
+        whole = lying_like(c) if fits else np.empty(c.shape, c.dtype)
+        if accumulate:
+            whole[...] = c
+        self._run(a, b, whole, accumulate)
+        c[...] = whole
+        return None
+
+    def _run(self, a: Array, b: Array, c: Array, accumulate: bool) -> tuple[Products, Ready]:
+        dtype = dtype_of(a, "a")
+        products = self._session.products(dtype)
+        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and c.flags.c_contiguous:
+            rows = math.prod(c.shape[:-1])
+            a, c = a.reshape(rows, a.shape[-1]), c.reshape(rows, c.shape[-1])
+        axes = batch_axes(c.shape[:-2], a, b, c)
+        m, k = a.shape[-2:]
+        page_bytes = products.compiled.library.hardware.page_bytes
+        layout = a_layout(a, b.shape[-1], page_bytes)
+        a_row, a_k = a.strides[-2:]
+        if layout.layout == COLUMN and not layout.must_pack:
+            a_row = a.itemsize
+        problem = Problem(
+            m=m,
+            n=b.shape[-1],
+            k=k,
+            batch=math.prod(axis[0] for axis in axes),
+            a_layout=layout.layout,
+            a_must_pack=layout.must_pack,
+            b_source=b_source(b),
+            width=0,
+            b_k_bytes=abs(b.strides[-2]),
+            workers=self._session.threads,
+        )
+        strides = Strides(
+            a_row=a_row,
+            a_k=a_k,
+            b_k=b.strides[-2],
+            b_column=b.itemsize if unit_columns(b) else b.strides[-1],
+            c_row=c.strides[-2],
+            batch=axes,
+            operands=(),
+            accumulate=accumulate,
+        )
+        ready = products.ready(problem, strides)
+        products.run(ready, a, b, c)
+        return products, ready

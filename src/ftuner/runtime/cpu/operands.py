@@ -1,0 +1,194 @@
+"""How operands lie: from NumPy shapes and strides to a problem and its strides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.core.cpu.tile import COLUMN, ROW
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import INT8
+from ftuner.errors import ShapeError
+from ftuner.graph.steps import ProductStep
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.ukernels.cpu.library import BSource, Operands
+
+COLUMNS_WORTH_PACKING = 64
+"""Columns of a product from which packing a far apart A costs less than reading it in place. Fitted
+on AMD Zen 3 with k steps of 8000 bytes."""
+
+
+class MatrixLayout(NamedTuple):
+    """The A of a product: which layout its uKernels read, and whether they need it packed."""
+
+    layout: str
+    must_pack: bool
+
+
+def a_layout(array: Array | StridedArray, columns: int, page_bytes: int) -> MatrixLayout:
+    """How uKernels read `array[..., m, k]` for a product of `columns` columns.
+
+    A column layout whose k steps are a page or more apart is packed where it is read more than a
+    few times: in place, every step would meet another page for every panel.
+    """
+    m, k = array.shape[-2:]
+    row_stride, k_stride = array.strides[-2:]
+    size = array.itemsize
+    layout = _layout_of_a(k_stride == size, k == 1)
+    if layout == ROW:
+        return MatrixLayout(ROW, False)
+    if row_stride == size or m == 1:
+        # With one row, any stride along k is a column layout.
+        far = abs(k_stride) >= page_bytes and columns >= COLUMNS_WORTH_PACKING
+        return MatrixLayout(COLUMN, far)
+    return MatrixLayout(COLUMN, True)
+
+
+def _layout_of_a(along_k: bool, one_step: bool) -> str:
+    return ROW if along_k or one_step else COLUMN
+
+
+def unit_columns(array: Array | StridedArray) -> bool:
+    """Whether the last axis is contiguous, as C and a B read in place must be."""
+    return array.strides[-1] == array.itemsize or array.shape[-1] == 1
+
+
+BatchAxes = tuple[tuple[int, int, int, int], ...]
+
+
+def batch_axes(
+    shape: tuple[int, ...],
+    a: Array | StridedArray,
+    b: Array | StridedArray,
+    c: Array | StridedArray,
+) -> BatchAxes:
+    """The batch axes of a product, last first, neighbours merged where all operands allow it.
+
+    `shape` is the broadcast batch shape; `c` has it, `a` and `b` broadcast to it (stride 0).
+    """
+    strides = []
+    for array in (a, b, c):
+        own = array.shape[:-2]
+        missing = len(shape) - len(own)
+        steps = [0] * missing + [
+            0 if extent == 1 and full != 1 else stride
+            for extent, full, stride in zip(own, shape[missing:], array.strides[:-2], strict=True)
+        ]
+        strides.append(steps)
+    axes: list[tuple[int, int, int, int]] = []
+    for axis in reversed(range(len(shape))):
+        extent = shape[axis]
+        if extent == 1:
+            continue
+        here = (strides[0][axis], strides[1][axis], strides[2][axis])
+        if axes:
+            inner = axes[-1]
+            if all(h == i * inner[0] for h, i in zip(here, inner[1:], strict=True)):
+                axes[-1] = (inner[0] * extent, *inner[1:])
+                continue
+        axes.append((extent, *here))
+    return tuple(axes)
+
+
+def b_source(b: Array | StridedArray) -> BSource:
+    """Layouts of a B that is not packed."""
+    size = b.itemsize
+    return _source_of_b(b.strides[-2] == size, b.strides[-1] == size, b.shape[-1] == 1)
+
+
+def _source_of_b(along_k: bool, along_n: bool, one_column: bool) -> BSource:
+    in_rows = along_n or one_column
+    if along_k and (one_column or not in_rows):
+        return "columns"
+    return "rows" if in_rows else "other"
+
+
+def step_operands(step: ProductStep) -> Operands:
+    """How A and B of a step may lie: all that `a_layout` and `b_source` tell of them at any extents
+    of the graph."""
+    (k, a_k), (n, b_n) = ((v.shape[-1], v.layout.strides[-1]) for v in (step.a, step.b))
+    layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
+    a_layouts = tuple(dict.fromkeys(layouts))
+    if step.by_weight:
+        return Operands(a_layouts, ("panels",), step.b.layout.dtype == INT8)
+    b_k = step.b.layout.strides[-2]
+    sources = [_source_of_b(*known) for known in product(_is(b_k, 1), _is(b_n, 1), _is(n, 1))]
+    return Operands(a_layouts, tuple(dict.fromkeys(sources)))
+
+
+def _is(x: Dim, value: int) -> tuple[bool, ...]:
+    """Whether a dim is a number; both answers where only run time tells."""
+    return (x == value,) if isinstance(x, int) else (True, False)
+
+
+def step_problem(
+    a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
+    width: int, workers: int, page_bytes: int,
+) -> tuple[Problem, Strides]:  # fmt: skip
+    """What a step of a program asks the planner, and how its arrays lie.
+
+    `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
+    """
+    k, n = b.shape[-2:]
+    layout = a_layout(a, n, page_bytes)
+    axes = batch_axes(c.shape[:-2], a, b, c)
+    b_k = b_column = 0
+    if width:
+        problem = panel_problem(
+            n, k, width, c.shape[0], workers, layout.layout, layout.must_pack,
+            int8=b.itemsize == INT8.itemsize,
+        )  # fmt: skip
+    else:
+        b_k = b.strides[-2]
+        b_column = b.itemsize if unit_columns(b) else b.strides[-1]
+        problem = Problem(
+            m=c.shape[-2], n=n, k=k, batch=math.prod(axis[0] for axis in axes),
+            a_layout=layout.layout, a_must_pack=layout.must_pack, b_source=b_source(b),
+            width=0, b_k_bytes=abs(b_k), workers=workers,
+        )  # fmt: skip
+    a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
+    steps = tuple(x.strides[0] for x in operands)
+    strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
+    return problem, strides
+
+
+def product_shape(a: Array, b: Array) -> tuple[int, ...]:
+    """The shape of `a @ b` for arrays of two axes or more.
+
+    Raises:
+        ShapeError: the extents of k differ, or the batch axes do not broadcast.
+    """
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"a is {a.shape} and b is {b.shape}: the last extent of a ({a.shape[-1]}) and the last "
+            f"but one of b ({b.shape[-2]}) must be equal"
+        )
+    if a.ndim == 2 and b.ndim == 2:
+        return a.shape[0], b.shape[1]
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ShapeError(
+            f"a is {a.shape} and b is {b.shape}: batch axes {a.shape[:-2]} and {b.shape[:-2]} do "
+            "not broadcast"
+        ) from None
+    return (*batch, a.shape[-2], b.shape[-1])
+
+
+def overlaps_itself(c: Array) -> bool:
+    """Whether two indices of an output may be one place in memory, as in a broadcast view."""
+    span = c.itemsize
+    for extent, stride in sorted(zip(c.shape, c.strides, strict=True), key=lambda p: abs(p[1])):
+        if extent > 1:
+            if abs(stride) < span:
+                return True
+            span = abs(stride) * (extent - 1) + span
+    return False

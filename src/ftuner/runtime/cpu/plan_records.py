@@ -1,0 +1,331 @@
+"""Writing a plan as the records that native code walks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.records import Band as BandSlot
+from ftuner.codegen.llvm.native.records import Pack as PackSlot
+from ftuner.codegen.llvm.native.records import Plan as PlanSlot
+from ftuner.codegen.llvm.native.records import Segment as SegmentSlot
+from ftuner.codegen.llvm.native.records import Worker as WorkerSlot
+from ftuner.core.cpu.tile import COLUMN
+from ftuner.core.dtype import INT8
+from ftuner.core.mapping import bounds
+from ftuner.planner.cpu.plan import Band, Plan, Share
+
+ALIGNMENT_BYTES = 64
+"""Packed panels begin on cache lines. Derived: the longest line of the machines we know is 128
+bytes, where two neighbours still share nothing that is written."""
+FETCHED_BYTES = 128 << 10
+"""A and B of a batch element are fetched while the one before is computed if neither is larger.
+Derived: both elements then fit an L2 of 512 KiB."""
+SLACK_BYTES = 256
+"""Room behind packed operands and partial products: packing and reduction touch up to a vector
+behind their end."""
+
+
+class Strides(NamedTuple):
+    """How the operands of one call lie, in bytes."""
+
+    a_row: int
+    a_k: int
+    b_k: int
+    b_column: int
+    c_row: int
+    batch: tuple[tuple[int, int, int, int], ...]
+    """Extent and strides of A, B and C of each batch axis, last axis first."""
+    operands: tuple[int, ...]
+    """One stride for each operand of the epilogue: between rows."""
+    accumulate: bool
+
+
+class Encoded(NamedTuple):
+    """A plan ready to run."""
+
+    records: array[int]
+    """Kept alive as long as the plan; `address` points into it."""
+    address: int
+    workspace_bytes: int
+    workers: int
+    together: bool
+    """Whether the workers wait for each other, so that all of them have to take part at once."""
+
+
+class PlanWriter:
+    """Writes the plans of one choice for arrays that lie as `strides` says.
+
+    All that does not depend on m is written once, as an image of the records; a plan then fills in
+    its rows. Workers with nothing to do have no bands, so a writer serves the plans that have as
+    many bands, worker by worker, as the one it was made from.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        strides: Strides,
+        itemsize: int,
+        kernels: Mapping[str, Sequence[int]],
+        reduce_address: int,
+    ) -> None:
+        """`kernels`: addresses of compiled uKernels by family name; that of height `mr` is at
+        `mr - 1`."""
+        problem, choice, shares = plan.problem, plan.choice, plan.shares
+        self._chunked = plan.chunks > 0
+        if self._chunked:
+            shares = (plan.whole(),)
+        k, parts = problem.k, choice.grid[3]
+        self._itemsize = itemsize
+        self._parts = parts
+        self._kc = choice.kc
+        self._packs_a = choice.pack_a
+        self._together = choice.shared_pack or parts > 1
+        self._next_element = _fetches_next(plan, strides, itemsize)
+        self._bands: list[tuple[int, Sequence[int]]] = []
+        axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
+        workers: list[int] = []
+        body: list[int] = [value for axis in strides.batch for value in axis]
+
+        # The workspace: B packed by all workers, each worker's own B, then what depends on m.
+        workspace = 0
+        widened_bytes = 0
+        if choice.widen:
+            widest = max((b.family.nr for s in shares for b in s.bands), default=0)
+            widened_bytes = aligned(widest * choice.kc * itemsize + SLACK_BYTES)
+        if choice.shared_pack:
+            sizes = {b.column: _panel_bytes(b, k, itemsize) for s in shares for b in s.bands}
+            workspace = aligned(sum(sizes.values()) + SLACK_BYTES)
+        for index, share in enumerate(shares):
+            private_at = workspace
+            packs_at = axes_at + len(body)
+            numbers = _panel_numbers(share)
+            offsets: dict[int, int] = {}
+            if choice.shared_pack:
+                offsets = {b.column: b.column * k * itemsize for b in share.bands}
+                body += _shared_packs(plan, index, itemsize)
+            else:
+                used = 0
+                for band in share.bands:
+                    if band.packed:
+                        offsets[band.column] = used
+                        number = numbers[band.column]
+                        body += _pack_record(band, 0, band.panels, used, number)
+                        used += _panel_bytes(band, k, itemsize)
+                if used:
+                    workspace = aligned(workspace + used + SLACK_BYTES)
+                workspace += widened_bytes
+            bands_at = axes_at + len(body)
+            for band in share.bands:
+                self._bands.append((axes_at + len(body), kernels[band.family.name]))
+                number = numbers[band.column]
+                body += _band_record(plan, share, band, strides, itemsize, offsets, number)
+            workers += (
+                share.batch[0],
+                share.batch[1],
+                packs_at * SLOT_BYTES,
+                (bands_at - packs_at) // PackSlot.SIZE,
+                bands_at * SLOT_BYTES,
+                len(share.bands),
+                private_at,
+                0,
+                0,
+                0,
+            )
+        header = _header(plan, strides, reduce_address, axes_at)
+        if self._chunked:
+            # Every worker has a private workspace of the one record's size. In a program all of
+            # them may come.
+            header[PlanSlot.CHUNK_BY_PANELS] = int(plan.chunk_by_panels)
+            panels = sum(band.panels for band in shares[0].bands)
+            header[PlanSlot.CHUNK_EXTENT] = panels if plan.chunk_by_panels else problem.batch
+            header[PlanSlot.PRIVATE_STRIDE] = workspace
+            workspace *= problem.workers
+        self._workspace = workspace
+        self._image = header + workers + body
+        self._workers = range(PlanSlot.WORKER_RECORDS, axes_at, WorkerSlot.SIZE)
+
+    def write(self, plan: Plan) -> Encoded:
+        """The records of a plan."""
+        records = array("q", self._image)
+        address = records.buffer_info()[0]
+        # Addresses inside the image are relative to its beginning; now they have a place.
+        records[PlanSlot.BATCH_AXES] += address
+        records[PlanSlot.CHUNKS] = plan.chunks
+        if self._next_element:
+            a_bytes = plan.problem.m * plan.problem.k * self._itemsize
+            records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= FETCHED_BYTES)
+        for at in self._workers:
+            records[at + WorkerSlot.PACKS] += address
+            records[at + WorkerSlot.BANDS] += address
+        bands = plan.bands()
+        if self._chunked:
+            # Those of a family differ in columns alone, which the image has.
+            bands = list({band.family.name: band for band in bands}.values())
+        for (at, addresses), band in zip(self._bands, bands, strict=True):
+            segments = band.segments
+            records[at + BandSlot.ROW] = band.rows[0]
+            records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
+            records[at + BandSlot.SEGMENTS] = len(segments)
+            if len(segments) > 1:
+                others = sum(tiles for _, tiles in segments) - segments[0][1]
+                records[at + BandSlot.OTHER_TILES] = others
+            at += BandSlot.FIRST_SEGMENT
+            for mr, tiles in segments:
+                records[at] = addresses[mr - 1]
+                records[at + 1] = mr
+                records[at + 2] = tiles
+                at += SegmentSlot.SIZE
+        workspace = self._workspace
+        if self._parts > 1 or self._packs_a:
+            workspace = self._place_by_rows(plan, records)
+        return Encoded(records, address, workspace, plan.workers, self._together)
+
+    def _place_by_rows(self, plan: Plan, records: array[int]) -> int:
+        """What of the workspace depends on m: partial products and packed blocks of A."""
+        m, workspace = plan.problem.m, self._workspace
+        if self._parts > 1:
+            size = m * plan.problem.n * self._itemsize
+            records[PlanSlot.PARTIAL_OFFSET] = workspace
+            records[PlanSlot.PARTIAL_BYTES] = size
+            workspace = aligned(workspace + self._parts * size + SLACK_BYTES)
+            for index, at in enumerate(self._workers):
+                begin, end = bounds(m, len(self._workers), index)
+                records[at + WorkerSlot.REDUCE_BEGIN] = begin
+                records[at + WorkerSlot.REDUCE_END] = end
+        if self._packs_a:
+            for share, at in zip(plan.shares, self._workers, strict=True):
+                records[at + WorkerSlot.A_BLOCK_OFFSET] = workspace
+                rows = max((_block_rows(plan, band) for band in share.bands), default=0)
+                workspace = aligned(workspace + rows * self._kc * self._itemsize + SLACK_BYTES)
+        return workspace
+
+
+def _fetches_next(plan: Plan, strides: Strides, itemsize: int) -> bool:
+    """Whether batch elements lie in one piece each, and B is small enough to be fetched early."""
+    n, k = plan.problem.n, plan.problem.k
+    in_rows = strides.b_column == itemsize and strides.b_k == n * itemsize
+    in_columns = strides.b_k == itemsize and strides.b_column == k * itemsize
+    a_whole = strides.a_k == itemsize and strides.a_row == k * itemsize
+    b_fits = n * k * itemsize <= FETCHED_BYTES
+    return plan.problem.batch > 1 and a_whole and (in_rows or in_columns) and b_fits
+
+
+def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> list[int]:
+    problem, choice = plan.problem, plan.choice
+    header = [0] * PlanSlot.WORKER_RECORDS
+    header[PlanSlot.WORKERS] = len(plan.shares)
+    header[PlanSlot.BATCH_RANK] = len(strides.batch)
+    header[PlanSlot.BATCH_AXES] = axes_at * SLOT_BYTES
+    header[PlanSlot.A_ROW_STRIDE] = strides.a_row
+    header[PlanSlot.A_K_STRIDE] = strides.a_k
+    header[PlanSlot.B_K_STRIDE] = strides.b_k
+    header[PlanSlot.B_COLUMN_STRIDE] = strides.b_column
+    header[PlanSlot.C_ROW_STRIDE] = strides.c_row
+    header[PlanSlot.K] = problem.k
+    header[PlanSlot.ACCUMULATE] = int(strides.accumulate)
+    header[PlanSlot.SHARED_PACK] = int(choice.shared_pack)
+    header[PlanSlot.PARTS] = choice.grid[3]
+    header[PlanSlot.N] = problem.n
+    header[PlanSlot.REDUCE] = reduce_address
+    header[PlanSlot.A_STRIDE] = strides.a_k if problem.a_layout == COLUMN else strides.a_row
+    for i, stride in enumerate(strides.operands):
+        header[PlanSlot.OPERAND_STRIDES + i] = stride
+    return header
+
+
+def aligned(size: int) -> int:
+    """A size up to where the next piece of a workspace may begin."""
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _panel_bytes(band: Band, k: int, itemsize: int) -> int:
+    """Bytes of a band's panels when packed."""
+    return band.panels * band.family.nr * k * itemsize
+
+
+def _block_rows(plan: Plan, band: Band) -> int:
+    """Rows of A that a band packs at once: a block of the first segment, and all others."""
+    mr, tiles = band.segments[0]
+    first = min(_block_tiles(plan, band) * mr, tiles * mr)
+    return first + sum(mr * tiles for mr, tiles in band.segments[1:])
+
+
+def _block_tiles(plan: Plan, band: Band) -> int:
+    """Row tiles of the first segment in one block."""
+    return max(1, plan.mc // band.segments[0][0])
+
+
+def _panel_numbers(share: Share) -> dict[int, int]:
+    """The number of each band's first panel among the share's, by its column."""
+    numbers, count = {}, 0
+    for band in share.bands:
+        numbers[band.column] = count
+        count += band.panels
+    return numbers
+
+
+def _pack_record(band: Band, first: int, panels: int, offset: int, number: int) -> list[int]:
+    record = [0] * PackSlot.SIZE
+    record[PackSlot.COLUMN] = band.column + first * band.family.nr
+    record[PackSlot.PANELS] = panels
+    record[PackSlot.WIDTH] = band.columns if band.family.tail else band.family.nr
+    record[PackSlot.PADDED] = band.family.nr
+    record[PackSlot.OFFSET] = offset
+    record[PackSlot.FIRST_PANEL] = number
+    return record
+
+
+def _shared_packs(plan: Plan, index: int, itemsize: int) -> list[int]:
+    """The panels that one of all workers packs, whoever uses them."""
+    k = plan.problem.k
+    records: list[int] = []
+    for band in {b.column: b for s in plan.shares for b in s.bands}.values():
+        first, last = bounds(band.panels, len(plan.shares), index)
+        if first < last:
+            column = band.column + first * band.family.nr
+            records += _pack_record(band, first, last - first, column * k * itemsize, 0)
+    return records
+
+
+def _band_record(
+    plan: Plan,
+    share: Share,
+    band: Band,
+    strides: Strides,
+    itemsize: int,
+    offsets: Mapping[int, int],
+    number: int,
+) -> list[int]:
+    """A band without its rows; `number`: of its first panel among the share's."""
+    problem, choice, family = plan.problem, plan.choice, band.family
+    nr, k, column = family.nr, problem.k, band.column
+    b_itemsize = INT8.itemsize if problem.int8 else itemsize
+    record = [0] * BandSlot.SIZE
+    record[BandSlot.COLUMN] = column
+    record[BandSlot.PANELS] = band.panels
+    record[BandSlot.PANEL_WIDTH] = nr
+    record[BandSlot.VALID_COLUMNS] = band.columns if family.tail else nr
+    if band.packed:
+        record[BandSlot.B_IN_WORKSPACE] = 1
+        record[BandSlot.B_OFFSET] = offsets[column]
+    elif problem.in_panels:
+        record[BandSlot.B_OFFSET] = column * k * b_itemsize
+    else:
+        record[BandSlot.B_OFFSET] = column * strides.b_column
+    if band.packed or problem.in_panels:
+        record[BandSlot.B_PANEL_STRIDE] = nr * k * b_itemsize
+        record[BandSlot.B_K_STRIDE] = nr * b_itemsize
+    else:
+        record[BandSlot.B_PANEL_STRIDE] = nr * strides.b_column
+        record[BandSlot.B_K_STRIDE] = strides.b_column if choice.dot else strides.b_k
+    record[BandSlot.B_ITEMSIZE] = b_itemsize
+    record[BandSlot.WIDENS] = int(choice.widen)
+    record[BandSlot.K_BEGIN], record[BandSlot.K_END] = share.k
+    record[BandSlot.KC] = choice.kc
+    record[BandSlot.PACK_A] = int(choice.pack_a)
+    record[BandSlot.FIRST_PANEL] = number
+    record[BandSlot.PARTIAL] = share.part if choice.grid[3] > 1 else -1
+    return record

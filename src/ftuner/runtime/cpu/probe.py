@@ -1,0 +1,432 @@
+"""What the operating system does not tell about the CPU, measured: a fraction of a second.
+
+Four native micro-benchmarks are compiled for each vector ISA: a chain of integer operations
+(the clock), many independent multiply-adds (issue rate), one dependent multiply-add
+(latency), and a sequential read (load ports, and the bandwidth of each memory level). Each is run
+many times for 60 to 120 microseconds, in turns with the others, and the shortest time counts:
+other tenants of the machine only ever make a run longer.
+
+How the numbers follow. Integer `add` and `xor` take one cycle on every core known to us, so their
+chain tells the clock. What a core issues in such a cycle, multiply-adds or loads, is taken for the
+next of `_ISSUE_RATES`: whoever shares the core lowers it, and so does a clock that falls while wide
+vectors compute and at no other time. Units kept full tell that clock: where they do clearly less
+than their number in a cycle of the chain's, the clock is theirs. The latency chain's time in
+cycles, rounded, is the latency: nothing is assumed of how many units there are, nor of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftuner.codegen.llvm.kernels.microbenchmarks import (
+    CHAIN_STEPS,
+    FILL,
+    ISSUE_STEPS,
+    SINK_BYTES,
+    Microbenchmarks,
+)
+from ftuner.codegen.llvm.objects.jit import ISA_FEATURES, host_features
+from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+from ftuner.hardware.system import CacheLevel, SystemFacts, isas_of
+
+_LOG = logging.getLogger(__name__)
+
+_ASSUMED_CLOCK_HZ = 2.5e9
+"""A server's base clock."""
+_CLOCK_RANGE_HZ = (0.2e9, 8e9)
+"""From throttled embedded cores to somewhat above today's fastest."""
+_PLAUSIBLE: Mapping[str, tuple[tuple[float, float], float]] = {
+    "fma_per_cycle": ((0.25, 4.5), 1.0),
+    "fma_latency_cycles": ((2.0, 12.0), 4.0),
+    "load_per_cycle": ((0.4, 4.5), 1.0),
+    "store_per_cycle": ((0.4, 4.5), 1.0),
+}
+"""What cores are known to do (uops.info, Arm's optimisation guides), and what is assumed of a core
+that seems to do something else: one unit of everything. Stores are not measured."""
+
+_ISSUE_RATES = (0.5, 1.0, 2.0, 3.0, 4.0)
+_SHORT = 0.12
+"""How far a rate may lie above one of `_ISSUE_RATES`, or below for the clock to stay the chain's,
+relatively: more than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the
+way from 3 to 4."""
+_LOADS_SHORT = 0.03
+"""The same for loads, above a rate only. What a core was seen to do of two loads a cycle is half of
+that and a little more, so that little more than one is taken for two."""
+
+_RUN_S = 60e-6
+"""At least, and at most twice as long; 1 % of it are the call and the timer."""
+_ROUNDS = 220
+_LEAST_ROUNDS = 40
+_ROUNDS_S = 0.45
+"""Where memory is slow, rounds end after this time."""
+_TOGETHER_RUN_S = 0.6e-3
+"""Longer than a run on one core: the threads start tens of microseconds apart."""
+_TOGETHER_ROUNDS = 40
+_MIB = 1 << 20
+_WINDOW_BYTES = 4 * _MIB
+"""Read from DRAM in one run; the next run reads the next window, long out of the caches."""
+_DRAM_CACHES = 4
+_DRAM_BUFFER_BYTES = (64 * _MIB, 128 * _MIB)
+"""Memory read for the bandwidth of DRAM: `_DRAM_CACHES` times the last cache within these bounds,
+for each instance of the last cache."""
+_PAGE_BYTES = 4096
+
+_Run = Callable[[], object]
+
+
+def probe(facts: SystemFacts, threads: int, synchronise_s: float) -> CpuHardware:
+    """Measure the CPU that `facts` describes, as a process with `threads` threads uses it.
+
+    `synchronise_s` is the cost of starting and joining a job on all workers, in seconds, which the
+    caller knows. The result's `cores` is `threads`, at most `facts.cores`. Raises HardwareError for
+    an unsupported CPU and ConfigurationError for `threads < 1` or a negative `synchronise_s`."""
+    if threads < 1:
+        raise ConfigurationError(f"threads is {threads}; expected at least 1")
+    if not 0 <= synchronise_s < math.inf:
+        raise ConfigurationError(f"synchronise_s is {synchronise_s}; expected seconds, 0 or more")
+    begin = time.perf_counter()
+    cores = min(threads, facts.cores)
+    kernels = [
+        Microbenchmarks(name, VECTOR_ISAS[facts.architecture][name])
+        for name in _runnable_isas(facts)
+    ]
+    compiled = time.perf_counter()
+    buffer = _Buffer(facts, cores)
+    rates, bandwidths = _measure_one_core(facts, kernels, buffer)
+    together = _measure_together(facts, kernels[-1], buffer, bandwidths)
+    clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1])
+    done = time.perf_counter()
+    _LOG.info(
+        "probed %s in %.0f ms, of which compiling %.0f ms",
+        facts.model_name,
+        1e3 * (done - begin),
+        1e3 * (compiled - begin),
+    )
+    slug = re.sub(r"[^a-z0-9]+", "-", facts.model_name.lower()).strip("-")
+    system = {
+        field: facts.provenance.get(field, "system")
+        for field in ("architecture", "model_name", "cores", "page_bytes")
+    }
+    return CpuHardware(
+        name=f"{slug}-{cores}",
+        architecture=facts.architecture,
+        model_name=facts.model_name,
+        cores=cores,
+        clock_hz=clock_hz,
+        isas=tuple(_isa(k, r) for k, r in zip(kernels, rates, strict=True)),
+        levels=_levels(facts, cores, bandwidths, together),
+        page_bytes=facts.page_bytes,
+        synchronise_s=synchronise_s,
+        provenance={**system, "clock_hz": clock_provenance, "synchronise_s": "probed"},
+    )
+
+
+def _runnable_isas(facts: SystemFacts) -> tuple[str, ...]:
+    promised: Sequence[str] = isas_of(facts)
+    if not facts.features:
+        # Hidden from the operating system's files, not from the CPU's own instruction.
+        promised = tuple(VECTOR_ISAS[facts.architecture])
+    host = {f"+{name}" for name, on in host_features().items() if on}
+    runnable = tuple(name for name in promised if host.issuperset(ISA_FEATURES[name].split(",")))
+    if not runnable:
+        raise HardwareError(f"{facts.model_name} runs none of the vector ISAs {promised}")
+    return runnable
+
+
+class _Buffer:
+    """Memory to read. For each thread: `stream_bytes` that are read from DRAM, side by side;
+    `resident_bytes` that stay in the caches, apart from the former; and a sink."""
+
+    def __init__(self, facts: SystemFacts, threads: int) -> None:
+        last = facts.caches[-1]
+        instances = min(threads, math.ceil(facts.cores / last.shared_by_cores))
+        least, most = _DRAM_BUFFER_BYTES
+        wanted = instances * min(max(_DRAM_CACHES * last.capacity_bytes, least), most)
+        self.threads = threads
+        self.stream_bytes = _whole(min(wanted, facts.memory_bytes // 8) / threads)
+        self.resident_bytes = max(
+            _working_set_bytes(facts, level, threads) for level in range(len(facts.caches))
+        )
+        thread_bytes = self.stream_bytes + self.resident_bytes + SINK_BYTES
+        self._memory = np.empty(threads * thread_bytes + _PAGE_BYTES, np.uint8)
+        self._begin = -(-self._memory.ctypes.data // _PAGE_BYTES) * _PAGE_BYTES
+        _on_threads(threads, self._touch)
+
+    def _touch(self, thread: int) -> None:
+        # Each thread writes its own part first, so that the pages lie near its core.
+        ctypes.memset(self.stream(thread), FILL, self.stream_bytes)
+        ctypes.memset(self.resident(thread), FILL, self.resident_bytes)
+
+    def stream(self, thread: int) -> int:
+        return self._begin + thread * self.stream_bytes
+
+    def resident(self, thread: int) -> int:
+        return self.stream(self.threads) + thread * self.resident_bytes
+
+    def sink(self, thread: int) -> int:
+        return self.resident(self.threads) + thread * SINK_BYTES
+
+
+def _windows(begin: int, end: int, size: int) -> Iterator[int]:
+    """Addresses of windows of `size` bytes between two addresses, round and round."""
+    return itertools.cycle(range(begin, end - size + 1, size))
+
+
+def _whole(size: float) -> int:
+    """Rounded down to whole pages, at least one: what every read kernel takes."""
+    return max(int(size) // _PAGE_BYTES, 1) * _PAGE_BYTES
+
+
+def _on_threads(threads: int, task: Callable[[int], object]) -> None:
+    """Run a task on threads of which each keeps to a CPU of its own, where the system lets it: a
+    scheduler may leave two of them on one, and the bandwidth of all would be that of one."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+    def run(thread: int) -> None:
+        if len(cpus) >= threads:
+            # A CPU that is gone by now is not insisted on.
+            with suppress(OSError):
+                os.sched_setaffinity(0, {cpus[thread]})
+        task(thread)
+
+    workers = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _timed(run: _Run) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """What one core did with one ISA, per second."""
+
+    multiply_adds_per_s: float
+    scalar_clock_hz: float
+    """Right after multiply-adds, when some cores are fast again."""
+    chain_steps_per_s: float
+    loads_per_s: float
+
+
+def _working_set_bytes(facts: SystemFacts, level: int, cores: int) -> int:
+    """Bytes that each of `cores` cores reads to see cache `level`, alone or together: half of L1,
+    further out the geometric mean of the core's share and the level inside, or twice the latter."""
+    cache = facts.caches[level]
+    if level == 0:
+        return _whole(cache.capacity_bytes / 2)
+    share = cache.capacity_bytes / min(cores, cache.shared_by_cores)
+    inner = facts.caches[level - 1].capacity_bytes
+    return _whole(max(math.sqrt(inner * share), 2 * inner))
+
+
+def _measure_one_core(
+    facts: SystemFacts, kernels: Sequence[Microbenchmarks], buffer: _Buffer
+) -> tuple[list[_Rates], list[float]]:
+    """The rates of each ISA, and the read bandwidth of each cache and of DRAM in bytes/s."""
+    data, sink = buffer.resident(0), buffer.sink(0)
+    warm: list[_Run] = []
+    timed: list[_Run] = []
+    work: list[float] = []
+
+    def add(kernel: Microbenchmarks, symbol: str, size: int, work_per_repeat: float) -> None:
+        repeats = 1
+        run = once = kernel.bind(symbol, data, size, repeats, sink)
+        # A disturbance must not pass for a run that is long enough: three would have to meet one.
+        while min(_timed(run) for _ in range(3)) < _RUN_S:
+            repeats *= 2
+            run = kernel.bind(symbol, data, size, repeats, sink)
+        # What the other benchmarks left in the caches is replaced before the clock runs.
+        warm.append(once)
+        timed.append(run)
+        work.append(repeats * work_per_repeat)
+
+    l1_bytes = _working_set_bytes(facts, 0, buffer.threads)
+    for kernel in kernels:
+        add(kernel, "issue", 0, ISSUE_STEPS * kernel.chains)
+        add(kernel, "clock", 0, CHAIN_STEPS)
+        add(kernel, "latency", 0, CHAIN_STEPS)
+        add(kernel, "read", l1_bytes, l1_bytes / kernel.isa.vector_bytes)
+    for level in range(1, len(facts.caches)):
+        size = _working_set_bytes(facts, level, buffer.threads)
+        add(kernels[-1], "read", size, size)
+    window = min(_WINDOW_BYTES, buffer.stream_bytes)
+    windows = _windows(buffer.stream(0), buffer.stream(buffer.threads), window)
+    warm.append(lambda: None)
+    timed.append(lambda: kernels[-1].bind("read", next(windows), window, 1, sink)())
+    work.append(window)
+
+    shortest = [math.inf] * len(timed)
+    deadline = time.perf_counter() + _ROUNDS_S
+    for round_ in range(_ROUNDS):
+        if round_ >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+            break
+        for i, (prepare, run) in enumerate(zip(warm, timed, strict=True)):
+            prepare()
+            shortest[i] = min(shortest[i], _timed(run))
+    per_s = [w / s for w, s in zip(work, shortest, strict=True)]
+    rates = [_Rates(*per_s[4 * i : 4 * i + 4]) for i in range(len(kernels))]
+    l1_bandwidth = rates[-1].loads_per_s * kernels[-1].isa.vector_bytes
+    return rates, [l1_bandwidth, *per_s[4 * len(kernels) :]]
+
+
+def _measure_together(
+    facts: SystemFacts, kernel: Microbenchmarks, buffer: _Buffer, one_core: Sequence[float]
+) -> list[float]:
+    """The read bandwidth of each cache and of DRAM in bytes/s, all threads of the buffer at once.
+    Private caches are not measured: nothing is shared that could slow them."""
+    threads = buffer.threads
+    bandwidths = []
+    for level, bandwidth in enumerate(one_core):
+        dram = level == len(facts.caches)
+        if threads == 1 or not (dram or facts.caches[level].shared_by_cores > 1):
+            bandwidths.append(threads * bandwidth)
+            continue
+        repeats = 1
+        if dram:
+            size = min(_whole(_TOGETHER_RUN_S * bandwidth), buffer.stream_bytes)
+            places = [
+                _windows(buffer.stream(i), buffer.stream(i + 1), size) for i in range(threads)
+            ]
+        else:
+            size = _working_set_bytes(facts, level, threads)
+            repeats = max(1, round(_TOGETHER_RUN_S * bandwidth / size))
+            places = [itertools.repeat(buffer.resident(i)) for i in range(threads)]
+        wall = _shortest_together(kernel, buffer, places, size, repeats)
+        bandwidths.append(threads * size * repeats / wall)
+    return bandwidths
+
+
+def _shortest_together(
+    kernel: Microbenchmarks,
+    buffer: _Buffer,
+    places: Sequence[Iterator[int]],
+    size: int,
+    repeats: int,
+) -> float:
+    """Seconds from the first thread's start to the last one's end, in the best of the rounds. Each
+    round, each thread reads `size` bytes at its next place `repeats` times."""
+    barrier = threading.Barrier(buffer.threads)
+    rounds: list[list[tuple[float, float]]] = [[] for _ in range(_TOGETHER_ROUNDS)]
+
+    def work(thread: int) -> None:
+        for spans in rounds:
+            run = kernel.bind("read", next(places[thread]), size, repeats, buffer.sink(thread))
+            barrier.wait()
+            begin = time.perf_counter()
+            run()
+            spans.append((begin, time.perf_counter()))
+
+    _on_threads(buffer.threads, work)
+    return min(max(end for _, end in r) - min(begin for begin, _ in r) for r in rounds)
+
+
+def _within(value: float, bounds: tuple[float, float]) -> bool:
+    return bounds[0] <= value <= bounds[1]
+
+
+def _issue_rate(rate: float, short: float = _SHORT) -> float:
+    """The issue rate that a measured one stands for: the next one, from which it may lie `short`
+    upwards (of two load ports 1.0 to 1.65 were seen on Intel Emerald Rapids and Ice Lake); or the
+    measured one if it is below or above all."""
+    if rate < _ISSUE_RATES[0] * (1 - _SHORT):
+        return rate
+    return min((r for r in _ISSUE_RATES if r >= rate * (1 - short)), default=rate)
+
+
+def _multiply_adds(isa: VectorIsa, rate: float) -> float:
+    """The multiply-adds in a cycle that a measured rate stands for. Units are whole, and a multiply
+    and an add apart are two operations: three units do one and a half of them."""
+    operations = 1 if isa.fused else 2
+    return _issue_rate(operations * rate) / operations
+
+
+def _clock(isa: VectorIsa, rates: _Rates) -> tuple[float, str]:
+    """Clock under load of the ISA that `rates` are of, in Hz, and its provenance."""
+    clock_hz = rates.scalar_clock_hz
+    if not _within(clock_hz, _CLOCK_RANGE_HZ):
+        return _ASSUMED_CLOCK_HZ, "assumed"
+    of_units = rates.multiply_adds_per_s / _multiply_adds(isa, rates.multiply_adds_per_s / clock_hz)
+    if of_units < clock_hz * (1 - _SHORT):
+        return of_units, "probed"
+    # Both tell the same clock: whichever was disturbed less.
+    return max(clock_hz, of_units), "probed"
+
+
+def _isa(kernels: Microbenchmarks, rates: _Rates) -> Isa:
+    # Per cycle of this ISA's own clock, should a wider one run slower.
+    clock_hz, _ = _clock(kernels.isa, rates)
+    # What leaves the units nearly idle, one chain or loads, keeps the integers' clock.
+    idle_hz = max(clock_hz, rates.scalar_clock_hz)
+    measured = {
+        "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz),
+        "fma_latency_cycles": float(round(idle_hz / rates.chain_steps_per_s)),
+        "load_per_cycle": _issue_rate(rates.loads_per_s / idle_hz, _LOADS_SHORT),
+    }
+    provenance = dict.fromkeys(("vector_bytes", "vector_registers", "fused", "masked"), "datasheet")
+    for name, (bounds, assumed) in _PLAUSIBLE.items():
+        plausible = name in measured and _within(measured[name], bounds)
+        provenance[name] = "probed" if plausible else "assumed"
+        if not plausible:
+            measured[name] = assumed
+    isa = kernels.isa
+    return Isa(
+        name=kernels.name,
+        vector_bytes=isa.vector_bytes,
+        vector_registers=isa.vector_registers,
+        fused=isa.fused,
+        masked=isa.masked,
+        provenance=provenance,
+        **measured,
+    )
+
+
+def _levels(
+    facts: SystemFacts, cores: int, one_core: Sequence[float], together: Sequence[float]
+) -> tuple[MemoryLevel, ...]:
+    """The memory levels. Reading further out is never faster, nor are all cores slower than one or
+    faster than as many: where noise says so, the nearer bound is taken."""
+    memory = facts.provenance.get("memory_bytes", "system")
+    line_bytes = facts.caches[-1].line_bytes
+    dram = CacheLevel("DRAM", facts.memory_bytes, line_bytes, 0, cores, memory)
+    levels: list[MemoryLevel] = []
+    limit = limit_all = math.inf
+    for cache, bandwidth, bandwidth_all in zip(
+        (*facts.caches, dram), one_core, together, strict=True
+    ):
+        limit = min(limit, bandwidth)
+        limit_all = min(limit_all, max(limit, min(bandwidth_all, cores * limit)))
+        told = ("capacity_bytes", "line_bytes", "associativity", "shared_by_cores")
+        measured = ("bandwidth_bytes_per_s", "bandwidth_all_bytes_per_s")
+        levels.append(
+            MemoryLevel(
+                name=cache.name,
+                capacity_bytes=cache.capacity_bytes,
+                line_bytes=cache.line_bytes,
+                associativity=cache.associativity,
+                shared_by_cores=min(cache.shared_by_cores, cores),
+                bandwidth_bytes_per_s=limit,
+                bandwidth_all_bytes_per_s=limit_all,
+                provenance=dict.fromkeys(told, cache.provenance)
+                | dict.fromkeys(measured, "probed"),
+            )
+        )
+    return tuple(levels)

@@ -1,0 +1,140 @@
+"""Running matrix products of one library: plan, write, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import ConfigurationError
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.arrays import DATA_WORD, Array
+from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
+from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides
+
+MAX_PLANS = 8192
+"""Plans kept by one library. Derived: a plan is some 2 KiB, so at most 16 MiB."""
+
+
+class Words(NamedTuple):
+    """Where native code finds the arrays of an epilogue."""
+
+    memory: Array | None
+    """For each array, the address of the word that holds the address of its elements."""
+    address: int | None
+
+
+NO_WORDS = Words(None, None)
+
+
+def words(arrays: Sequence[Array]) -> Words:
+    """The words of arrays, which must outlive them."""
+    memory = np.zeros(MAX_OPERANDS, dtype=np.uint64)
+    memory[: len(arrays)] = [id(x) + DATA_WORD for x in arrays]
+    return Words(memory, memory.ctypes.data)
+
+
+class Ready(NamedTuple):
+    """A shape and layout with its written plan."""
+
+    problem: Problem
+    strides: Strides
+    encoded: Encoded
+
+
+class Products:
+    """Matrix products with one dtype and epilogue. Safe to use from several threads."""
+
+    def __init__(self, backend: CpuBackend, compiled: CompiledLibrary) -> None:
+        self.backend = backend
+        self.compiled = compiled
+        self.planner = planner_for(compiled.library)
+        self._entry = backend.runtime.entries[compiled.library.dtype]
+        self._pool = backend.runtime.pool
+        self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
+        self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
+        self._workspaces = backend.runtime.workspaces
+
+    def ready(self, problem: Problem, strides: Strides) -> Ready:
+        """The written plans of a problem; made now if it is new."""
+        key = (problem, strides)
+        found = self._ready.get(key)
+        if found is None:
+            found = Ready(problem, strides, self.encode(self.planner.plan(problem), strides))
+            self._ready.add(key, found)
+        return found
+
+    def seconds(self, ready: Ready) -> float:
+        """What a problem's plan takes by the estimate."""
+        return self.planner.estimate(self.planner.plan(ready.problem)).seconds
+
+    def encode(self, plan: Plan, strides: Strides) -> Encoded:
+        """Write a plan for arrays that lie as `strides` says."""
+        bands = [len(s.bands) for s in plan.shares]
+        key = (plan.problem[1:], plan.choice, strides, plan.chunks > 0, *bands)
+        writer = self._writers.get(key)
+        if writer is None:
+            compiled = self.compiled
+            itemsize = compiled.library.dtype.itemsize
+            writer = PlanWriter(plan, strides, itemsize, compiled.kernels, compiled.reduce_address)
+            self._writers.add(key, writer)
+        return writer.write(plan)
+
+    def run(self, ready: Ready, a: Array, b: Array, c: Array, operands: int | None = None) -> None:
+        """One product. The arrays must lie as the plan was written for; `operands` is the address
+        of the epilogue's `Words`.
+
+        Where another thread has the workers, or there are none to be had, the caller does the same
+        plan alone: the bits of the result are the same."""
+        encoded = ready.encoded
+        if encoded.workers > 1:
+            pool = self._pool
+            try:
+                if pool.lock.acquire(blocking=False) and self._together(encoded, a, b, c, operands):
+                    return
+            finally:
+                try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
+                    pool.lock.release()
+                except RuntimeError:
+                    # Another thread has it.
+                    pass
+        self.alone(encoded, a, b, c, operands)
+
+    def alone(self, encoded: Encoded, a: Array, b: Array, c: Array, operands: int | None) -> None:
+        """Run a plan on the calling thread, whatever number of workers it was made for."""
+        self._enter(encoded, None, a, b, c, operands)
+
+    def launch(self, encoded: Encoded, a: Array, b: Array, c: Array, operands: int | None) -> None:
+        """Run a plan as it is, waiting for the workers if another thread has them."""
+        with self._pool.lock:
+            if not self._together(encoded, a, b, c, operands):
+                raise ConfigurationError(f"cannot start {encoded.workers - 1} threads")
+
+    def _enter(
+        self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array,
+        operands: int | None,
+    ) -> None:  # fmt: skip
+        arrays = id(a) + DATA_WORD, id(b) + DATA_WORD, id(c) + DATA_WORD
+        if not encoded.workspace_bytes:
+            self._entry(encoded.address, pool, None, *arrays, operands)
+            return
+        workspaces = self._workspaces
+        workspace = workspaces.take(encoded.workspace_bytes)
+        try:
+            self._entry(encoded.address, pool, workspace, *arrays, operands)
+        finally:
+            workspaces.give_back(workspace)
+
+    def _together(
+        self, encoded: Encoded, a: Array, b: Array, c: Array, operands: int | None
+    ) -> bool:
+        """Run a plan on the pool; False if it lacks the workers."""
+        if self._pool.threads < encoded.workers and not self._pool.grow(encoded.workers):
+            return False
+        pool = self._pool.address if encoded.workers > 1 else None
+        self._enter(encoded, pool, a, b, c, operands)
+        return True

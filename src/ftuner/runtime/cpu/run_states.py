@@ -1,0 +1,93 @@
+"""What one run of a graph has for itself, so that runs of several callers go side by side.
+
+A run takes a state and gives it back. The last one given back is taken first: a single caller
+always has the same, whose memory is in the caches. A state is made when all of them are taken, and
+kept; there are at most as many as CPUs, and further callers wait until one is given back.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from ftuner.core.forks import renew_after_fork
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.runtime.cpu.memory import Arena
+from ftuner.runtime.cpu.program import BoundProgram
+
+MAX_PROGRAM_BYTES = 256 << 20
+"""Of all programs that a graph keeps; its states have even parts of it. Derived: a program of a
+sentence encoder of six layers has 15 KiB, so that eight callers keep 1,000 shapes each in use."""
+LOOK_AGAIN_S = 1.0
+"""How long to wait for a state before looking whether one has been lost."""
+ProgramKey = tuple[tuple[tuple[int, ...], ...], int]
+"""Shapes of the inputs, and workers."""
+
+
+class RunState:
+    """Memory for intermediate results, and the programs that were bound to it."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self.programs: RecentlyUsed[ProgramKey, BoundProgram] = RecentlyUsed(
+            MAX_PROGRAM_BYTES, size=lambda program: program.records_bytes
+        )
+
+
+class RunStates:
+    """The states of a graph. Safe to use from several threads."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: states at most, one or more."""
+        self._most = most
+        self.renew_in_child()
+        renew_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        """Have no states, as at first: in a forked child those in use belong to threads that it
+        does not have."""
+        self._free: list[RunState] = []
+        # A run that is interrupted may lose its state, which then ends.
+        self._made: weakref.WeakSet[RunState] = weakref.WeakSet()
+        self._waiting = 0
+        self._given_back = threading.Condition(threading.Lock())
+
+    @property
+    def all(self) -> list[RunState]:
+        """Those that there are, in use or not."""
+        return list(self._made)
+
+    def take(self) -> RunState:
+        """A state for the caller alone."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._made_or_waited_for()
+
+    def give_back(self, state: RunState) -> None:
+        # A waiting thread counts itself before it looks again: it finds the state or is notified.
+        self._free.append(state)
+        if self._waiting:
+            with self._given_back:
+                self._given_back.notify()
+
+    def _made_or_waited_for(self) -> RunState:
+        with self._given_back:
+            self._waiting += 1
+            try:
+                while True:
+                    try:
+                        return self._free.pop()
+                    except IndexError:
+                        if len(self._made) < self._most:
+                            return self._new()
+                        self._given_back.wait(LOOK_AGAIN_S)
+            finally:
+                self._waiting -= 1
+
+    def _new(self) -> RunState:
+        made = RunState()
+        self._made.add(made)
+        for state in self.all:
+            state.programs.limit = MAX_PROGRAM_BYTES // len(self._made)
+        return made

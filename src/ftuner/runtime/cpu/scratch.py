@@ -1,0 +1,92 @@
+"""Workspaces of matrix products: scratch memory of a call.
+
+All products of a process share them. A call takes one and gives it back, so that there are as many
+as calls at once have needed. One that is too small for a call goes, and a larger one is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import (
+    GIVE_WORKSPACE_SYMBOL,
+    SLOT_BYTES,
+    TAKE_WORKSPACE_SYMBOL,
+    FreeWorkspaces,
+)
+from ftuner.core.forks import renew_after_fork
+from ftuner.runtime.cpu.arrays import Array
+
+MAX_KEPT_BYTES = 256 << 20
+"""A larger workspace goes when a call needs less than this."""
+MAX_KEPT_TOGETHER_BYTES = 1 << 30
+"""A workspace that would make it more of all that are kept goes after its call."""
+_ALIGNMENT_BYTES = 64
+_ANY = (1 << 63) - 1
+# Called with the interpreter's lock held: they take less time than giving it up.
+_TAKE_TYPE = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_GIVE_TYPE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+class Workspaces:
+    """The workspaces of a process. Safe to use from several threads."""
+
+    def __init__(self, addresses: Mapping[str, int]) -> None:
+        """`addresses`: of native functions, by symbol."""
+        self._take = _TAKE_TYPE(addresses[TAKE_WORKSPACE_SYMBOL])
+        self._give = _GIVE_TYPE(addresses[GIVE_WORKSPACE_SYMBOL])
+        self._table = np.zeros(FreeWorkspaces.SLOTS, np.int64)
+        self.address = int(self._table.ctypes.data)
+        """Of the free ones, where native code takes them too; it takes none of more than
+        `MAX_KEPT_BYTES`."""
+        self.renew_in_child()
+        renew_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        """Have none, as at first: in a forked child those in use belong to threads that it does not
+        have."""
+        self._table[:] = 0
+        self._kept: dict[int, Array] = {}
+        """By address; no more than the table has slots."""
+        self._others: dict[int, Array] = {}
+        """Those that go after their call."""
+        self._lock = threading.Lock()
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(memory.nbytes for memory in list(self._kept.values()))
+
+    def take(self, size: int) -> int:
+        """The address of a workspace of at least `size` bytes, on a cache line.
+
+        Raises:
+            MemoryError: the system has not that much.
+        """
+        most = MAX_KEPT_BYTES if size <= MAX_KEPT_BYTES else _ANY
+        return self._take(self.address, size, most) or self._made(size)
+
+    def give_back(self, address: int) -> None:
+        if address in self._kept:
+            self._give(self.address, address)
+        else:
+            del self._others[address]
+
+    def _made(self, size: int) -> int:
+        with self._lock:
+            # Whatever is free does not fit.
+            unfit = self._take(self.address, 0, _ANY)
+            before = self._kept.pop(unfit).nbytes if unfit else 0
+            # Growing in steps, a workspace is not made again for each length that is a bit longer.
+            grown = max(size, min(2 * before, MAX_KEPT_BYTES)) if before < size else size
+            memory = np.empty(grown + 2 * _ALIGNMENT_BYTES, np.uint8)
+            word = -(-int(memory.ctypes.data) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            address = word + _ALIGNMENT_BYTES
+            ctypes.c_int64.from_address(address - SLOT_BYTES).value = grown
+            room = MAX_KEPT_TOGETHER_BYTES - self.kept_bytes
+            is_kept = len(self._kept) < FreeWorkspaces.SLOTS and grown <= room
+            (self._kept if is_kept or not self._kept else self._others)[address] = memory
+            return address

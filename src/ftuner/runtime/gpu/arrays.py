@@ -1,0 +1,173 @@
+"""Tensors at the boundary: torch's, on one GPU, read and written in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ftuner.core.dtype import ADDRESSABLE_BYTES, GPU_DTYPES, DType
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Multiply
+from ftuner.errors import AllocationError, DTypeError, OperandError
+
+Tensor = torch.Tensor
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64",
+        "uint8", "uint16", "uint32", "uint64", "bool",
+    )
+}  # fmt: skip
+"""torch's element type by the name of ours."""
+_MATRIX_DTYPES = {TORCH_DTYPES[name]: dtype for name, dtype in GPU_DTYPES.items()}
+
+
+def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor whose elements are not set.
+
+    Raises:
+        AllocationError: the device has not that much memory.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    what = f"no memory on {device} for a tensor of {tuple(shape)} elements of {dtype}"
+    if size > ADDRESSABLE_BYTES:
+        raise AllocationError(f"{what}: more than an address space holds")
+    try:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    except RuntimeError as error:
+        # On a CPU, where kernels are interpreted, torch has no error of its own for it.
+        if isinstance(error, torch.OutOfMemoryError) or device.type == "cpu":
+            raise AllocationError(f"{what}: {error}") from error
+        raise
+
+
+def as_tensor(value: object, name: str, device: torch.device | None = None) -> Tensor:
+    """A tensor as it is.
+
+    Raises:
+        OperandError: no tensor, on another device than `device`, sparse, or in need of a gradient.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise OperandError(
+            f"{name} is a {type(value).__name__}; where one operand is on a GPU, all of them are "
+            "tensors on that GPU"
+        )
+    if device is not None and value.device != device:
+        raise OperandError(f"{name} is on {value.device}, other operands on {device}; move one")
+    if value.layout != torch.strided:
+        raise OperandError(f"{name} is {value.layout}; expected a strided tensor")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise OperandError(f"{name} needs a gradient, which ftuner does not make; detach it")
+    return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
+
+
+def writable(value: object, name: str, device: torch.device) -> Tensor:
+    """A tensor to write to.
+
+    Raises:
+        OperandError: as for `as_tensor`; or two of its elements lie at one address.
+    """
+    found = as_tensor(value, name, device)
+    if _overlaps_itself(found):
+        raise OperandError(f"{name} has several elements at one address; clone it")
+    return found
+
+
+def matrix_dtype(tensor: Tensor, name: str) -> DType:
+    """The element type of a tensor that is multiplied.
+
+    Raises:
+        DTypeError: products are made for other ones.
+    """
+    found = _MATRIX_DTYPES.get(tensor.dtype)
+    if found is None:
+        raise DTypeError(
+            f"{name} has dtype {tensor.dtype}; supported on a GPU are {', '.join(GPU_DTYPES)}"
+        )
+    return found
+
+
+def allows_tf32() -> bool:
+    """Whether torch may multiply float32 as tf32, however it was told so."""
+    told = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if told is None:
+        # Before torch 2.9.
+        return torch.get_float32_matmul_precision() != "highest"
+    return bool(told == "tf32")
+
+
+@contextmanager
+def told_tf32(allowed: bool) -> Iterator[None]:
+    """Have torch multiply float32 as tf32, or exactly, and then as it was told before."""
+    matmul: Any = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        before = matmul.fp32_precision
+        matmul.fp32_precision = "tf32" if allowed else "ieee"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
+        return
+    legacy = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(legacy)
+
+
+def multiply_of(dtype: DType, tf32: bool) -> Multiply:
+    """How elements are multiplied: as they are, or float32 as tf32 if that is allowed."""
+    if dtype.name != "float32":
+        return dtype.name  # type: ignore[return-value]
+    return "tf32" if tf32 else "float32"
+
+
+def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
+    """Raises DTypeError unless both tensors have one dtype."""
+    if other.dtype != first.dtype:
+        raise DTypeError(
+            f"{name} has dtype {other.dtype}, the other operands {first.dtype}; convert one of them"
+        )
+
+
+def aligned(matrices: Sequence[Tensor]) -> bool:
+    """Whether addresses and strides of matrices, but for that along the contiguous axis, are
+    multiples of what the widest loads ask for."""
+    for x in matrices:
+        size = x.element_size()
+        if x.data_ptr() % ALIGNMENT_BYTES:
+            return False
+        for axis, (extent, stride) in enumerate(zip(x.shape, x.stride(), strict=True), -x.dim()):
+            contiguous = axis >= -2 and stride == 1
+            if extent > 1 and not contiguous and stride * size % ALIGNMENT_BYTES:
+                return False
+    return True
+
+
+def overlap(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors may share elements, as far as the ranges of their addresses tell."""
+    (x_first, x_end), (y_first, y_end) = address_range(x), address_range(y)
+    return x_first < y_end and y_first < x_end
+
+
+def address_range(x: Tensor) -> tuple[int, int]:
+    """Addresses of the first byte of a tensor, and of what lies behind its last one."""
+    first = int(x.data_ptr())
+    if not x.numel():
+        return first, first
+    reach = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
+    return first, first + (reach + 1) * x.element_size()
+
+
+def _overlaps_itself(x: Tensor) -> bool:
+    """Whether two elements may lie at one address."""
+    reach = 0
+    for stride, extent in sorted((s, e) for s, e in zip(x.stride(), x.shape, strict=True) if e > 1):
+        if stride <= reach:
+            return True
+        reach += (extent - 1) * stride
+    return False

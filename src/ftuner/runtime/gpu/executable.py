@@ -1,0 +1,394 @@
+"""Graphs on one GPU, run at any extents.
+
+Compiling makes a kernel of every schedule of every nest, and all that products may launch; binding
+extents evaluates dims, asks the planners, and leaves a list of launches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, islice, product
+from typing import Any
+
+import torch
+
+from ftuner.codegen.triton.source import Source
+from ftuner.core.dtype import GPU_DTYPES, DType
+from ftuner.core.forks import fork_safe_lock
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.evaluate import Binding
+from ftuner.graph.ir import Graph
+from ftuner.graph.lowering import lower
+from ftuner.graph.precision import held_types
+from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
+from ftuner.runtime.backend import Progress
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
+from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.nests import CompiledNest
+from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.steps import BoundAttention, BoundOperand, BoundProduct, BoundTopK
+from ftuner.runtime.shapes.arena import Span, places
+from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
+
+MAX_LAUNCHES = 1 << 18
+"""Of all programs that a graph keeps. A launch is some 3 KiB of the host's memory; the least that
+is kept, half of this, is 1,000 shapes of an encoder of twelve layers."""
+BUFFER_BYTES = 256
+"""What buffers of the arena begin at multiples of: torch's allocator does the same."""
+
+KINDS_OF_EXTENTS = (5, 64, 1)
+"""Of symbols, where kernels are found that products may launch: at odd extents, at those whose
+strides are aligned, and of one row, which may lie any way."""
+MAX_REHEARSALS = 162
+"""Sets of extents that are tried: all of up to four symbols, and of five those in which no more
+than two differ from the rest."""
+RECORDED_PART = 1 / 64
+"""Of a device's memory, for inputs and outputs of programs of a graph that are recorded."""
+log = logging.getLogger(__name__)
+Memory = Callable[[Buffer], Tensor | int]
+"""The elements of a buffer, or the number of an array of the run."""
+
+
+class GpuGraph:
+    """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
+    runs follow each other."""
+
+    def __init__(
+        self, graph: Graph, session: GpuSession, progress: Progress | None = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        """Lower a graph, compile its kernels and move its constants. `dtype`: what float32 is held
+        in, if not as it is; see `graph.precision`.
+
+        Raises:
+            UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
+            HardwareError: an element type that the chip does not multiply.
+        """
+        self._session = session
+        self._tf32 = allows_tf32()
+        self._binding = Binding(graph)
+        self.lowered = lower(graph, held_types(graph, dtype))
+        self.graph = graph
+        for element in _expect_supported(self.lowered):
+            session.library(element)
+        self._dims = Dims()
+        self._layouts = Layouts(self._dims)
+        self._constants = _moved_constants(self.lowered, session.device)
+        warp_threads = session.hardware.warp_threads
+        self._nests = {
+            step: CompiledNest(step.kernel, session.kernels, self._dims, warp_threads)
+            for step in self.lowered.steps
+            if isinstance(step, NestStep)
+        }
+        for step in self.lowered.steps:
+            for view in getattr(step, "views", ()):
+                self._layouts.number(view.layout)
+            if isinstance(step, TopKStep):
+                self._dims.numbers((step.rows, *step.parameters()))
+            if isinstance(step, AttentionStep) and step.weighting.causal is not None:
+                self._dims.number(step.weighting.causal)
+        self._spans = _spans(self.lowered)
+        self._sizes = {b: self._dims.number(b.elements) for b in self._spans}
+        self._outputs = [
+            (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
+            for v in self.lowered.outputs
+        ]
+        self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
+        self._loops = loops_of((step.kernel for step in self._nests), self._dims)
+        self._evaluate = self._dims.compiled(self._binding.names)
+        nests = [source for nest in self._nests.values() for source in nest.sources]
+        session.kernels.prepare([*nests, *self._rehearsed()], progress)
+        self._checks = [nest.checks for nest in self._nests.values() if nest.checks]
+        self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
+        """A word for each nest that checks something: zero, unless an index was out of range."""
+        self._programs: RecentlyUsed[tuple[tuple[int, ...], ...], Program] = RecentlyUsed(
+            MAX_LAUNCHES,
+            size=lambda program: max(program.launches, 1),
+            forgotten=lambda program: _retire(session.device, program.memory),
+        )
+        self.recording = True
+        """Whether programs that come again are recorded; those that are stay so."""
+        self._recorder = session.recorder()
+        self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
+        self._stream: Any = None
+        """That the last run was launched on, or what is here was made on."""
+        if session.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(session.device)
+        self._lock = fork_safe_lock()
+
+    def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
+        device. Launched on the current stream; waits only where an index may be out of range.
+
+        A caller that captures a CUDA graph gets launches with memory of their own. What a replay of
+        it finds out of range is told by the next run that is not captured.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+            IndexRangeError: an index in the data that is out of range.
+        """
+        with self._lock:
+            if is_capturing(self._session.device):
+                return self._bind(_shapes(arrays)).run(arrays)
+            self._follow()
+            program = self._program(_shapes(arrays))
+            if self.recording and self._recorder.usable and program.is_due(arrays):
+                self._record(program, arrays)
+            outputs = program.run(arrays)
+            if self._checks:
+                _raise_status(self._status, self._checks)
+        return outputs
+
+    def _follow(self) -> None:
+        """Have the current stream wait for the one that used the arena before."""
+        if self._session.device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._session.device)
+        if self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+    def _program(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
+        found = self._programs.get(shapes)
+        if found is None:
+            found = self._bind(shapes)
+            self._programs.add(shapes, found)
+        return found
+
+    def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
+        """Record a program, in place of the oldest ones if need be."""
+        room = int(RECORDED_PART * self._session.hardware.dram_bytes)
+        room -= program.bytes_to_keep(arrays)
+        if room < 0:
+            return
+        recorded = [other for other in self._programs.values() if other.memory]
+        kept = sum(other.kept_bytes for other in recorded)
+        for oldest in recorded:
+            if kept <= room:
+                break
+            kept -= oldest.kept_bytes
+            _retire(self._session.device, oldest.memory)
+            oldest.forget()
+        try:
+            program.record(arrays, self._recorder)
+        except Exception as error:
+            log.warning("a program is not recorded: %s", error)
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
+        """The launches for shapes of the inputs.
+
+        Raises:
+            ShapeError: extents that contradict the graph, come out negative or are divided by
+                zero.
+            AllocationError: the device has not the memory for them.
+        """
+        values = evaluated(self._evaluate, self._binding(shapes), self._extents)
+        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
+        addressable(values, outputs, self._loops)
+        memory = self._memory(values)
+        words = iter(self._status.unbind())
+        launches: list[Launch] = []
+        for step in self.lowered.steps:
+            launch: Launch | None
+            if isinstance(step, NestStep):
+                nest = self._nests[step]
+                word = next(words).unsqueeze(0) if nest.checks else None
+                launch = nest.bind(step, values, memory, word)
+            elif isinstance(step, ProductStep):
+                launch = self._product(step, values, memory)
+            elif isinstance(step, TopKStep):
+                launch = self._top_k(step, values, memory)
+            else:
+                launch = self._attention(step, values, memory)
+            if launch is not None:
+                launches.append(launch)
+        session = self._session
+        return Program(
+            launches, outputs, session.device, session.hardware.dram_bandwidth_bytes_per_s
+        )
+
+    def _memory(self, values: Sequence[int]) -> Memory:
+        """A place for each buffer, such that those of the arena that live together are apart."""
+        spans = []
+        for buffer, (first, last) in self._spans.items():
+            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
+            spans.append(Span(-(-size // BUFFER_BYTES) * BUFFER_BYTES, first, last))
+        found, total = places(spans)
+        offsets = dict(zip(self._spans, found, strict=True))
+        arena, inputs = self._room(total), len(self.lowered.inputs)
+
+        def memory(buffer: Buffer) -> Tensor | int:
+            if buffer.kind == "constant":
+                return self._constants[buffer]
+            if buffer.kind in ("input", "output"):
+                return buffer.number + (inputs if buffer.kind == "output" else 0)
+            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
+            part = arena[offsets[buffer] : offsets[buffer] + size]
+            return part.view(TORCH_DTYPES[buffer.dtype.name])
+
+        return memory
+
+    def _room(self, size: int) -> Tensor:
+        """The arena, as large as it must be; one of its own for what a caller captures."""
+        device = self._session.device
+        if is_capturing(device):
+            return allocated((size,), torch.uint8, device)
+        if size > self._arena.numel():
+            # Programs bound before go first: there may not be room for both.
+            self._programs.clear()
+            _retire(device, [self._arena])
+            self._arena = torch.empty(0, dtype=torch.uint8, device=device)
+            self._arena = allocated((size,), torch.uint8, device)
+        return self._arena
+
+    def _rehearsed(self) -> list[Source]:
+        """What products and attention may launch at extents of each kind."""
+        # Tensors without data: their addresses are offsets from one that is aligned. Extents that
+        # contradict the graph may lead to before it, and tell as much about layouts as others.
+        nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
+
+        def memory(buffer: Buffer) -> Tensor:
+            return nowhere.view(TORCH_DTYPES[buffer.dtype.name])
+
+        found: dict[Source, None] = {}
+        for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
+            try:
+                values = evaluated(self._evaluate, symbols, self._extents)
+                bound: list[BoundProduct | BoundAttention | None] = []
+                for step in self.lowered.steps:
+                    if isinstance(step, ProductStep):
+                        bound.append(self._product(step, values, memory))
+                    elif isinstance(step, AttentionStep):
+                        bound.append(self._attention(step, values, memory))
+            except ShapeError:
+                # These extents do not go together.
+                continue
+            for launch in bound:
+                if launch is not None and launch.exists:
+                    found.update(dict.fromkeys(launch.wanted()))
+        return list(found)
+
+    def _operands(
+        self, views: Sequence[View], values: Sequence[int], memory: Memory
+    ) -> list[BoundOperand]:
+        found = []
+        for view in views:
+            number = self._layouts.number(view.layout)
+            lies = self._layouts.strided(number, values)
+            size = view.layout.dtype.itemsize
+            strides = tuple(stride // size for stride in lies.strides)
+            offset = values[self._layouts.offsets[number]]
+            found.append(BoundOperand(memory(view.buffer), lies.shape, strides, offset))
+        return found
+
+    def _product(
+        self, step: ProductStep, values: Sequence[int], memory: Memory
+    ) -> BoundProduct | None:
+        operands = self._operands(step.views, values, memory)
+        if 0 in operands[2].shape:
+            return None
+        return BoundProduct(self._session.products, step.epilogue, self._tf32, operands)
+
+    def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> BoundTopK | None:
+        rows, count, wanted, distance, offset = (
+            values[n] for n in self._dims.numbers((step.rows, *step.parameters()))
+        )
+        if not rows * wanted:
+            return None
+
+        def operand(buffer: Buffer, along: int, offset: int = 0) -> BoundOperand:
+            shape, strides = (rows // distance, along, distance), (along * distance, distance, 1)
+            return BoundOperand(memory(buffer), shape, strides, offset)
+
+        targets = operand(step.values, wanted), operand(step.positions, wanted)
+        return BoundTopK(operand(step.x.buffer, count, offset), targets, step.largest)
+
+    def _attention(
+        self, step: AttentionStep, values: Sequence[int], memory: Memory
+    ) -> BoundAttention | None:
+        operands = self._operands(step.views, values, memory)
+        if 0 in operands[-1].shape:
+            return None
+        causal = step.weighting.causal
+        past = None if causal is None else values[self._dims.number(causal)]
+        return BoundAttention(self._session.attentions, step.weighting, past, self._tf32, operands)
+
+
+def _retire(device: torch.device, tensors: Sequence[Tensor]) -> None:
+    """Have memory that is given back used again only when the current stream, on which the last run
+    was launched, is past it."""
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+        for x in tensors:
+            x.record_stream(stream)
+
+
+def _kinds(symbols: int) -> Iterator[tuple[int, ...]]:
+    """Kinds of extents of all symbols: all alike first, then one of another kind, then two."""
+    seen = set()
+    for others in range(symbols + 1):
+        for kind, where in product(KINDS_OF_EXTENTS, combinations(range(symbols), others)):
+            for chosen in product(KINDS_OF_EXTENTS, repeat=others):
+                found = [kind] * symbols
+                for place, other in zip(where, chosen, strict=True):
+                    found[place] = other
+                if tuple(found) not in seen:
+                    seen.add(tuple(found))
+                    yield tuple(found)
+
+
+def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple([tuple(x.shape) for x in arrays])
+
+
+def _expect_supported(lowered: Lowered) -> list[DType]:
+    """The element types that are multiplied."""
+    found: dict[str, int] = {}
+    dtypes: dict[DType, None] = {}
+    for step in lowered.steps:
+        if not isinstance(step, ProductStep | AttentionStep):
+            continue
+        dtype = step.views[0].layout.dtype
+        dtypes.setdefault(dtype)
+        if dtype.name not in GPU_DTYPES:
+            name = f"{step.title} of {dtype}"
+            found[name] = found.get(name, 0) + 1
+    if found:
+        listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+        raise UnsupportedOperatorError(f"no kernels on a GPU for: {listed}")
+    return list(dtypes)
+
+
+def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, Tensor]:
+    """Constants on the device, each once, in the element types that they are held in."""
+    moved: dict[Buffer, Tensor] = {}
+    for step in lowered.steps:
+        for buffer in step.reads:
+            if buffer.array is not None and buffer not in moved:
+                flat = torch.from_numpy(buffer.array.copy()).reshape(-1)
+                moved[buffer] = flat.to(device, TORCH_DTYPES[buffer.dtype.name])
+    return moved
+
+
+def _spans(lowered: Lowered) -> dict[Buffer, tuple[int, int]]:
+    """Each arena buffer with the first and the last step that touches it."""
+    spans: dict[Buffer, tuple[int, int]] = {}
+    for number, step in enumerate(lowered.steps):
+        for buffer in (*step.writes, *step.reads):
+            if buffer.kind == "arena":
+                first, _ = spans.get(buffer, (number, number))
+                spans[buffer] = (first, number)
+    return spans
+
+
+def _raise_status(status: Tensor, checks: Sequence[Sequence[str]]) -> None:
+    """Wait for a run, and tell what was out of range."""
+    found = status.tolist()
+    if any(found):
+        status.zero_()
+        number, texts = next((n, t) for n, t in zip(found, checks, strict=True) if n)
+        raise IndexRangeError(f"{texts[number - 1]}: an index is out of range")

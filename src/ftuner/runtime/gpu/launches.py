@@ -1,0 +1,127 @@
+"""Kernels in this process: compiled by Triton for one device, and launched on torch's stream."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+import triton
+
+from ftuner.codegen.triton.compile import compile_kernel
+from ftuner.codegen.triton.source import Source, load
+from ftuner.codegen.triton.targets import Compiled, Target
+from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import HardwareError
+from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.compile_processes import Request, answers
+
+COMPILER_MODULE = "ftuner.codegen.triton.compile"
+INTERPRETER_VARIABLE = "TRITON_INTERPRET"
+INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
+"""Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
+SOURCES_WORTH_A_PROCESS = 2
+"""Importing Triton takes about as long as compiling two kernels."""
+
+
+class Kernel:
+    """A compiled kernel. `kernel(programs, *arguments)` launches it on the current stream."""
+
+    def __init__(self, source: Source, device: torch.device, target: Target | None) -> None:
+        """Compile a source, or find it in Triton's cache; without a target it is interpreted.
+
+        Raises:
+            HardwareError: Triton cannot compile it, or the device cannot hold it.
+        """
+        self.device = device
+        self.cached = False
+        """Whether Triton's cache had it."""
+        self._function: Any = None
+        self._compiled: Any = None
+        if target is None:
+            self._function = load(source)
+            return
+        try:
+            with torch.cuda.device(device):
+                self._compiled, self.cached = compile_kernel(source, target)
+                # Loads the machine code into the device, before anybody waits for it.
+                self._compiled._init_handles()
+        except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
+            raise HardwareError(f"{source.function} cannot run on {device}: {error}") from error
+
+    def __call__(self, programs: int, *arguments: Any) -> None:
+        if self._function is not None:
+            self._function[(programs,)](*arguments)
+        elif torch.cuda.current_device() == self.device.index:
+            self._compiled[(programs, 1, 1)](*arguments)
+        else:
+            with torch.cuda.device(self.device):
+                self._compiled[(programs, 1, 1)](*arguments)
+
+
+class Kernels:
+    """All kernels of one device. Safe to use from several threads."""
+
+    def __init__(self, device: torch.device, target: Target | None) -> None:
+        """`target`: of the device; None to interpret kernels."""
+        self._device = device
+        self._target = target
+        self._kernels: dict[Source, Kernel] = {}
+        self._lock = fork_safe_lock()
+
+    def __len__(self) -> int:
+        """Kernels made so far."""
+        return len(self._kernels)
+
+    def kernel(self, source: Source) -> Kernel:
+        """A kernel, compiled now if it was not prepared."""
+        found = self._kernels.get(source)
+        if found is None:
+            with self._lock:
+                found = self._kernels.get(source)
+                if found is None:
+                    found = Kernel(source, self._device, self._target)
+                    self._kernels[source] = found
+        return found
+
+    def prepare(self, sources: Sequence[Source], progress: Progress | None = None) -> Tuned:
+        """Compile those of some sources that are not there yet, side by side."""
+        wanted = list(dict.fromkeys(sources))
+        compiled = 0
+        with self._lock:
+            missing = [source for source in wanted if source not in self._kernels]
+            if missing and self._target is not None:
+                compiled = _fill_cache(missing, self._target, progress)
+            compiled += sum(not self.kernel(source).cached for source in missing)
+        return Tuned(compiled, len(wanted) - compiled)
+
+
+def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | None) -> int:
+    """Have child processes compile sources, so that Triton finds all of them in its cache; how many
+    it did not have."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = min(cores or 1, len(sources) // SOURCES_WORTH_A_PROCESS)
+    if processes < 2:
+        return 0
+    requests = [Request(source.function, (source, target)) for source in sources]
+    environment = {k: v for k, v in os.environ.items() if k != INTERPRETER_VARIABLE}
+    done = compiled = 0
+    with closing(answers(COMPILER_MODULE, requests, processes, environment)) as found:
+        for _, answer in found:
+            # What went wrong is told when this process compiles it.
+            one: Compiled = pickle.loads(answer)
+            done += 1
+            compiled += not (one.cached or one.error)
+            if progress is not None:
+                progress("compile", done, len(sources))
+    return compiled
+
+
+def target_of(device: torch.device) -> Target:
+    """What kernels for a CUDA device are compiled for."""
+    with torch.cuda.device(device):
+        found = triton.runtime.driver.active.get_current_target()
+    return Target(found.backend, found.arch, found.warp_size)

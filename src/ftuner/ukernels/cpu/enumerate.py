@@ -1,0 +1,45 @@
+"""Enumeration: every register tile that an ISA could hold, before any filter; dot tiles."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ftuner.core.cpu.tile import RegisterTile
+from ftuner.hardware.model import Isa
+
+MAX_VECTORS = 8
+MAX_CHAINS = 8
+MAX_PARTS = 2
+"""Of more, each would read too narrow a strip of a panel: cache lines are fetched in pairs."""
+MAX_DOT_ROWS = 4
+"""Dot tiles serve a few rows or columns; larger products are outer products of packed panels."""
+MAX_DOT_COLUMNS = 5
+"""Tiles of so many columns have as many rows: the scores of a batch of five by five take one tile
+where four columns and four rows would take four."""
+
+
+def register_tiles(isa: Isa) -> list[RegisterTile]:
+    """All tiles with no more accumulators than registers, smallest first."""
+    return [
+        RegisterTile(mr, vectors, chains, parts)
+        for parts in range(1, MAX_PARTS + 1)
+        for vectors in range(1, MAX_VECTORS + 1)
+        for mr in range(1, isa.vector_registers // vectors + 1)
+        for chains in range(1, MAX_CHAINS + 1)
+        if mr * vectors * chains <= isa.vector_registers
+    ]
+
+
+def dot_tiles(isa: Isa) -> list[RegisterTile]:
+    """Dot tiles (`ukernel.DOT`), one for each height and number of columns that the registers hold
+    together with the operands of the shorter side and one of the other; as many chains as hide the
+    latency of a multiply-add, if there is room."""
+    needed = isa.fma_latency_cycles * isa.fma_per_cycle
+    found = []
+    for columns in range(1, MAX_DOT_COLUMNS + 1):
+        for mr in range(1, max(MAX_DOT_ROWS, columns) + 1):
+            room = isa.vector_registers - min(mr, columns) - (1 if isa.fused else 2)
+            if mr * columns <= room:
+                chains = min(ceil(needed / (mr * columns)), room // (mr * columns))
+                found.append(RegisterTile(mr, columns, max(chains, 1)))
+    return found

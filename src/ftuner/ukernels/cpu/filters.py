@@ -1,0 +1,171 @@
+"""Pruning: named filters, each with a reason, over the enumerated register tiles.
+
+Thresholds start where FTuner (arXiv 2407.21418) starts, at 0.95, and are relaxed by 0.05 until
+something is left, so that no machine ends with an empty library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ftuner.core.cpu.tile import RegisterTile
+from ftuner.core.dtype import DType
+from ftuner.cost.cpu.product import efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Pruned, Sieve
+
+MAX_WIDTHS = 2
+"""Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
+More of them only cost tuning time."""
+SAME_LOADS = 1.1
+"""Two widths whose loads for each multiply-add differ by less are not both kept. Measured on Intel
+Emerald Rapids, widths of 64 and 80: with both, products of batches of 5 to 512 rows and columns
+take as long as with the former alone, within 0.4% on average, and tuning a quarter longer."""
+COMMON_COLUMNS = 64
+"""Most extents are multiples of this: what attention heads have."""
+MAX_TAIL_ROWS = 10
+"""Rows of a tile that only tails use. Of tiles of one vector only, which wait for loads at any
+height: by the estimate taller ones gain 7% in the last columns of a product, and they took a tenth
+of the time to tune."""
+SHORT_STEPS = 64
+"""The length of k at which tails are judged: an attention head's. Entering a tile then costs a
+good part of its steps, and low tiles more of it for each row."""
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """From all enumerated tiles to the kept ones."""
+
+    enumerated: int
+    pruned: tuple[Pruned[RegisterTile], ...]
+    kept: tuple[RegisterTile, ...]
+    """One tile for each height and width."""
+    widths: tuple[int, ...]
+    """Widths of full panels, in vectors, narrowest first; narrower ones serve tails only."""
+
+
+def registers_needed(tile: RegisterTile, isa: Isa) -> int:
+    """Accumulators, one row of B, one element of A, and where multiply-add is not one instruction
+    the product on its way."""
+    return tile.accumulators + tile.vectors + 1 + (0 if isa.fused else 1)
+
+
+def run_filters(
+    tiles: Iterable[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+) -> Funnel:
+    """Apply all filters in order.
+
+    The result holds exactly one tile for each height and width that it covers.
+    """
+    sieve = Sieve(tiles)
+    keep = sieve.keep
+    keep(
+        "registers",
+        "accumulators, a row of B and an element of A do not fit the vector registers",
+        lambda t: registers_needed(t, isa) <= isa.vector_registers,
+    )
+    keep(
+        "chains",
+        "fewer chains already hide the latency of a multiply-add",
+        lambda t: (
+            t.chains == 1
+            or step_cycles(RegisterTile(t.mr, t.vectors, t.chains - 1), isa).latency
+            > step_cycles(t, isa).issue
+        ),
+    )
+    best_chains: dict[tuple[int, int, int], RegisterTile] = {}
+    for tile in sieve.left:
+        place = (tile.mr, tile.vectors, tile.parts)
+        found = best_chains.get(place)
+        if found is None or step_cycles(tile, isa).cycles < step_cycles(found, isa).cycles:
+            best_chains[place] = tile
+    keep(
+        "latency",
+        "more chains of the same tile hide more of the latency",
+        lambda t: best_chains[t.mr, t.vectors, t.parts] == t,
+    )
+    whole = [t for t in sieve.left if t.parts == 1]
+    tallest = {t.vectors: t.mr for t in sorted(whole, key=lambda t: t.mr)}
+    widths, reason = _kept_widths(whole, isa, dtype, hardware)
+    keep("width", reason, lambda t: t.width in widths or (t.parts == 1 and t.width < max(widths)))
+    in_parts = _heights_in_parts([t for t in sieve.left if t.parts > 1], tallest, isa)
+    keep(
+        "parts",
+        "one tile of the width is as tall, or loads or latency hold the parts, or lower ones that "
+        f"are not, under {THRESHOLD} of the peak",
+        lambda t: t.parts == 1 or t.mr in in_parts[t.width],
+    )
+    heights = {
+        v: _tail_height([t for t in whole if t.vectors == v], isa)
+        for v in range(1, max(widths) + 1)
+    }
+    keep(
+        "tail height",
+        "a lower tile of a width that only tails use comes within 0.95 of its best at short k, or "
+        f"it has more than {MAX_TAIL_ROWS} rows",
+        lambda t: t.width in widths or t.mr <= heights[t.width],
+    )
+    return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
+
+
+def _kept_widths(
+    tiles: list[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+) -> tuple[set[int], str]:
+    """Widths whose tallest tile is neither load-bound nor bound by L2, fewest loads first."""
+    tallest = {t.vectors: t for t in sorted(tiles, key=lambda t: t.mr)}
+    l2 = hardware.levels[min(1, len(hardware.levels) - 1)]
+    threshold = THRESHOLD
+    while threshold > 0:
+        passing = [
+            t
+            for t in tallest.values()
+            if efficiency(t, isa) >= threshold
+            and panel_intensity(t, isa, dtype, hardware, l2) >= threshold
+        ]
+        if passing:
+            break
+        threshold -= THRESHOLD_STEP
+    else:
+        passing = list(tallest.values())
+
+    def loads_per_multiply_add(tile: RegisterTile) -> tuple[float, int]:
+        return ((tile.mr + tile.vectors) / (tile.mr * tile.vectors), tile.vectors)
+
+    chosen = sorted(passing, key=loads_per_multiply_add)[:MAX_WIDTHS]
+    most, least = (loads_per_multiply_add(t)[0] for t in (chosen[-1], chosen[0]))
+    if most < SAME_LOADS * least:
+        lanes = isa.lanes(dtype)
+        chosen = sorted(chosen, key=lambda t: COMMON_COLUMNS % (t.vectors * lanes) > 0)[:1]
+    reason = (
+        f"load ports or L2 hold its tallest tile under {threshold:.2f} of the peak, "
+        "or other widths load less for each multiply-add, or as little and divide common extents"
+    )
+    return {t.vectors for t in chosen}, reason
+
+
+def _heights_in_parts(
+    tiles: list[RegisterTile], tallest: Mapping[int, int], isa: Isa
+) -> Mapping[int, range]:
+    """By width, the heights from `tallest` on that tiles in parts reach at near the peak."""
+    found = {}
+    for width, height in tallest.items():
+        fast = {t.mr for t in tiles if t.width == width and efficiency(t, isa) >= THRESHOLD}
+        end = height + 1
+        while end in fast:
+            end += 1
+        found[width] = range(height + 1, end)
+    return found
+
+
+def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:
+    """Of the lowest tile that comes within the threshold of the best of its width at short k, or
+    `MAX_TAIL_ROWS`."""
+
+    def rate(tile: RegisterTile) -> float:
+        cycles = SHORT_STEPS * step_cycles(tile, isa).cycles + tile_cycles(tile)
+        return tile.mr / cycles
+
+    best = max(rate(t) for t in tiles)
+    height = min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)
+    return min(height, MAX_TAIL_ROWS)

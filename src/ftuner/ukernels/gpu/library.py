@@ -1,0 +1,163 @@
+"""The library of a GPU: the block tiles kept for one chip and dtype, alone and in pairs.
+
+A pair covers one output by two tiles that differ in height: whole waves of the taller one, and
+lower ones for the rows that are left. Everything that a plan may launch is among `kernels`, so that
+what is compiled once serves every shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Multiply, Order
+from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
+from ftuner.errors import DTypeError, HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.ukernels.gpu.filters import EXTENTS, BlockFunnel, run_block_filters, tile_rate
+
+PAIRED = 0.75
+"""A tile whose rate is at least this part of the best is paired with lower ones: where there is
+work for the others, there is none to be patched."""
+SPECIALISING = ("sm_100",)
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of a persistent loop. For sm_90 they
+leave such a loop as it is."""
+LEAST_SPECIALISED = 64
+"""Rows of the tallest tile: those of the matrix instruction that has memory of its own for sums.
+Lower tiles and sums that are added up across programs Triton cannot hand on, or takes more shared
+memory for than they are worth."""
+DIVISORS = (2, 8)
+"""Of the height of the taller tile of a pair: half of it evens out the last wave, an eighth is for
+a few rows that are left over."""
+
+
+@dataclass(frozen=True)
+class BlockLibrary:
+    """All tiles for one chip, dtype and way to multiply."""
+
+    hardware: GpuHardware
+    dtype: DType
+    multiply: Multiply
+    tiles: tuple[BlockTile, ...]
+    pairs: tuple[tuple[BlockTile, BlockTile], ...]
+    """Of the same width and schedule, the taller one first."""
+    funnel: BlockFunnel
+
+    def kernel(
+        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
+        split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True,
+    ) -> BlockKernel:  # fmt: skip
+        """The uKernel of a tile or pair of the library, for operands as they lie."""
+        found = BlockKernel(
+            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
+            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
+        )  # fmt: skip
+        specialised = replace(found, specialised=True)
+        return specialised if self._specialises(specialised) else found
+
+    def _specialises(self, kernel: BlockKernel) -> bool:
+        """Whether some warps of a block only load: where Triton does that, by descriptors both
+        ways, and the tile fits shared memory unsliced."""
+        architecture = self.hardware.architecture
+        return (
+            architecture in SPECIALISING
+            and kernel.loads == "descriptors"
+            and kernel.c_aligned
+            and kernel.main.bm >= LEAST_SPECIALISED
+            and not kernel.split
+            and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
+        )
+
+    def loads(self, aligned: bool) -> Loads:
+        """How tiles of A and B reach shared memory."""
+        return loads_of(self.hardware, self.multiply, aligned)
+
+    def kernels(
+        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
+        c_aligned: bool = True,
+    ) -> tuple[BlockKernel, ...]:  # fmt: skip
+        """Every uKernel that a plan may launch for such operands: each tile with k in one part and
+        in several, and each pair."""
+        found = []
+        for tiles in self.covers(aligned):
+            for split in (False, True) if len(tiles) == 1 else (False,):
+                found.append(
+                    self.kernel(tiles, a_order, b_order, aligned, split, epilogue, c_aligned)
+                )
+        return tuple(found)
+
+    def covers(self, aligned: bool) -> tuple[tuple[BlockTile, ...], ...]:
+        """Tiles alone and in pairs that serve such operands."""
+        fitting = self.fitting(aligned)
+        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair)]
+        return (*((tile,) for tile in fitting), *pairs)
+
+    def fitting(self, aligned: bool) -> tuple[BlockTile, ...]:
+        """Tiles that serve such operands: those that are not aligned take registers for each
+        element that is loaded."""
+        found = tuple(tile for tile in self.tiles if aligned or self._fit_unaligned((tile,)))
+        # Rather one that spills than none.
+        return found or self.tiles[:1]
+
+    def _fit_unaligned(self, tiles: tuple[BlockTile, ...]) -> bool:
+        return all(fits_unaligned(self.hardware, tile, self.dtype, self.multiply) for tile in tiles)
+
+    def cost(self, tile: BlockTile) -> TileCost:
+        """What a tile of the library takes of a multiprocessor."""
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply)
+        assert found is not None
+        return found
+
+
+@lru_cache(maxsize=64)
+def build_block_library(
+    hardware: GpuHardware, dtype: DType, multiply: Multiply | None = None
+) -> BlockLibrary:
+    """Enumerate and filter: arithmetic on the hardware model, no measurement.
+
+    `multiply` is by default what loses nothing: for float32 that is float32 itself, without matrix
+    units.
+
+    Raises:
+        DTypeError: elements of this dtype are not multiplied so.
+        HardwareError: the chip does not multiply so.
+    """
+    known = MULTIPLIES.get(dtype)
+    if known is None:
+        names = ", ".join(str(other) for other in MULTIPLIES)
+        raise DTypeError(f"dtype is {dtype}; supported on a GPU are {names}")
+    if multiply is None:
+        multiply = known[0]
+    if multiply not in known:
+        raise DTypeError(f"{dtype} is not multiplied as {multiply}, but as {' or '.join(known)}")
+    if not supports(hardware, multiply):
+        rates = [name for name in hardware.matrix_flops_per_s if name != "float64"]
+        raise HardwareError(
+            f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
+            f"they take {', '.join(rates) or 'nothing'}"
+        )
+    funnel = run_block_filters(hardware, dtype, multiply)
+    if not funnel.kept:
+        raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
+    found = BlockLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
+    return replace(found, pairs=_pairs(found))
+
+
+def _pairs(library: BlockLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
+    size = library.dtype.itemsize
+    rates = {}
+    for tile in library.tiles:
+        cost = library.cost(tile)
+        rates[tile] = tile_rate(library.hardware, cost, size, cost.blocks)
+    found = []
+    for tile in library.tiles:
+        if rates[tile] < PAIRED * max(rates.values()):
+            continue
+        for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in DIVISORS}, reverse=True):
+            lower = replace(tile, bm=height)
+            fits = tile_cost(library.hardware, lower, library.dtype, library.multiply)
+            if height < tile.bm and fits is not None:
+                found.append((tile, lower))
+    return tuple(found)
