@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
-from tests.codegen.nest_running import Array
+from tests.codegen.llvm.nest_running import Array
 
 ROUNDINGS = 0.75
 """Unit roundoffs for each factor: half an ulp is at most one of them, and errors add up; beside one

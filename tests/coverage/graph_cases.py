@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tests.codegen.nest_running import A, B, Bindings, C, Case, assert_equal
+from tests.codegen.llvm.nest_running import A, B, Bindings, C, Case, assert_equal
 from tests.coverage.cells import (
     BROADCAST,
     CONSTANT,

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from tests.codegen.nest_cases import CASES
-from tests.codegen.nest_running import A, Array, B, C, Case, below, values_of
+from tests.codegen.llvm.nest_cases import CASES
+from tests.codegen.llvm.nest_running import A, Array, B, C, Case, below, values_of
 
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Shape, minimum

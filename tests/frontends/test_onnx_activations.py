@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from onnx import helper
-from tests.codegen.exact import EXACT, gated
+from tests.codegen.llvm.exact import EXACT, gated
 from tests.frontends.onnx_models import model_of
 
 from ftuner.frontends.onnx import import_model

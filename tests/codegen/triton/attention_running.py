@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from tests.codegen.triton.interpreting import complete
-from tests.runtime.attention_cases import expected_of
+from tests.runtime.cpu.attention_cases import expected_of
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source

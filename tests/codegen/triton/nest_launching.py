@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from tests.codegen.nest_running import Array, Bindings, Case
+from tests.codegen.llvm.nest_running import Array, Bindings, Case
 
 from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load

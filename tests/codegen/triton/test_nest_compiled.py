@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from tests.codegen.nest_cases import CASES
-from tests.core.test_affine import nest_of
+from tests.codegen.llvm.nest_cases import CASES
+from tests.core.test_access import nest_of
 
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.codegen.nest_running import (
+from tests.codegen.llvm.nest_running import (
     A,
     B,
     C,

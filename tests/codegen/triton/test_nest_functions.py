@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.apart import Note, apart
-from tests.codegen.nest_running import (
+from tests.codegen.llvm.nest_running import (
     A,
     Array,
     B,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.nest_cases import CASES
-from tests.codegen.nest_running import (
+from tests.codegen.llvm.nest_cases import CASES
+from tests.codegen.llvm.nest_running import (
     A,
     Array,
     B,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.test_affine import applications, layouts, nest_of
+from tests.core.test_access import applications, layouts, nest_of
 
 from ftuner.core.access import kernel_of
 from ftuner.core.dim import symbol

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.codegen.objects import TARGETS, object_of
+from tests.codegen.llvm.objects import TARGETS, object_of
 
 from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.linking import MACHINES, Linked

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.codegen.objects import TARGETS, object_of
+from tests.codegen.llvm.objects import TARGETS, object_of
 
 from ftuner.codegen.llvm.objects.jit import Engine
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -22,7 +22,7 @@ from ftuner.hardware.system import ARCHITECTURES
 
 HERE = ARCHITECTURES[platform.machine().lower()]
 ELF = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def objects() -> list[bytes]:
@@ -137,7 +137,7 @@ def test_forked_child_has_the_code_and_loads_more() -> None:
     """In a process of its own, which has no threads to fork away from."""
     script = """
 import os
-from tests.codegen.test_loading import LoadedObject, check, objects
+from tests.codegen.llvm.test_loading import LoadedObject, check, objects
 loaded = LoadedObject(objects(), ["scaled"])
 child = os.fork()
 check(loaded.addresses["scaled"])
@@ -155,7 +155,7 @@ def test_code_outlives_daemon_threads() -> None:
     """A thread that is still within native code when the process ends does no harm."""
     script = """
 import ctypes, threading, numpy as np
-from tests.codegen.test_loading import LoadedObject, objects
+from tests.codegen.llvm.test_loading import LoadedObject, objects
 loaded = LoadedObject(objects(), ["wait_for"])
 word = np.zeros(1, np.int64)
 wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(loaded.addresses["wait_for"])

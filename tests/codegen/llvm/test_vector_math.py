@@ -13,7 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 from llvmlite import ir
-from tests.codegen.exact import EXACT, gated
+from tests.codegen.llvm.exact import EXACT, gated
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.expressions import emit

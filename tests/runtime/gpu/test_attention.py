@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.attention_cases import expected_of
+from tests.runtime.cpu.attention_cases import expected_of
 
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import GPU_DTYPES

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.apart import apart
 from tests.reference import Array, assert_product, uniform
-from tests.runtime.holding import held_elsewhere
+from tests.runtime.cpu.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
 
 from ftuner.codegen.llvm.native.call_cache import CALLS_ALONE

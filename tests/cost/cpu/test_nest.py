@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import llvmlite.ir as ir
 import pytest
-from tests.codegen.nest_cases import CASES
-from tests.codegen.nest_running import A, B, C, Case
+from tests.codegen.llvm.nest_cases import CASES
+from tests.codegen.llvm.nest_running import A, B, C, Case
 from tests.conftest import recorded_cpus
 
 from ftuner.codegen.llvm.ir.accumulators import accumulator_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tests.core.test_affine import applications, nest_of
+from tests.core.test_access import applications, nest_of
 
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import Dim, symbol

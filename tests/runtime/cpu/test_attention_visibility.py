@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import Maker, S, T, assert_close, reference
-from tests.runtime.attention_cases import (
+from tests.runtime.cpu.attention_cases import (
     ANY_EXTENTS,
     SCALE,
     Array,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.reference import assert_product, uniform
-from tests.runtime.holding import held_elsewhere
+from tests.runtime.cpu.holding import held_elsewhere
 
 import ftuner
 from ftuner.errors import ConfigurationError

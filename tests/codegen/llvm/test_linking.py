@@ -7,7 +7,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.codegen.objects import TARGETS, object_of
+from tests.codegen.llvm.objects import TARGETS, object_of
 
 from ftuner.codegen.llvm.objects.bundle import AttentionBundle
 from ftuner.codegen.llvm.objects.compile import compile_bundle

@@ -8,7 +8,7 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
-from tests.codegen.exact import EXACT, gated
+from tests.codegen.llvm.exact import EXACT, gated
 
 from ftuner.codegen.triton.source import HEADER, Source, load
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import B, Maker, S, T, assert_runs
-from tests.runtime.attention_cases import (
+from tests.runtime.cpu.attention_cases import (
     ANY_EXTENTS,
     SCALE,
     assert_attention,

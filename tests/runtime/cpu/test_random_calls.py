@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.apart import apart
-from tests.runtime.random_calls import KINDS, run
+from tests.runtime.cpu.random_calls import KINDS, run
 
 from ftuner.runtime.session import Session
 

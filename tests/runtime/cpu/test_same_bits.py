@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from tests.graph.graphs import S, graph_of, inputs_of, layer
 from tests.reference import LAYOUTS, Array, lie, uniform
-from tests.runtime.holding import held_elsewhere
-from tests.runtime.test_products import problem_of, strides_of
+from tests.runtime.cpu.holding import held_elsewhere
+from tests.runtime.cpu.test_products import problem_of, strides_of
 
 from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32

@@ -18,8 +18,8 @@ from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Order
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.block_running import TORCH_TYPES, Sparse, run  # noqa: E402
 from tests.codegen.triton.interpreting import complete  # noqa: E402
+from tests.codegen.triton.product_running import TORCH_TYPES, Sparse, run  # noqa: E402
 
 complete()
 SMALL = BlockTile(16, 16, 16, 4, 2)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.attention_cases import assert_attention, random
+from tests.runtime.cpu.attention_cases import assert_attention, random
 
 import ftuner
 from ftuner.core.attention_weights import Weighting

@@ -24,7 +24,7 @@ COLUMNS = (1, 7, 8, 9, 15, 17, 23, 24, 25, 31, 33, 48, 1000)
 """Every kind of tail of every panel width."""
 OWN_ERROR = {"float32": 2e-6, "float64": 4e-15}
 """What an activation itself may be off by, relative to the largest value it is given: a few units
-in the last place (tests/codegen/test_vecmath.py holds them) of sums of some tens."""
+in the last place (tests/codegen/llvm/test_vector_math.py holds them) of sums of some tens."""
 
 
 def assert_layer(

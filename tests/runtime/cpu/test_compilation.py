@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.codegen.objects import object_of
+from tests.codegen.llvm.objects import object_of
 from tests.conftest import HOST_ISAS
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, KernelBundle

@@ -1,7 +1,7 @@
 """Calls of products, layers, grouped products and attention with random extents and layouts, each
 made from a seed. Operands and results are guarded, and results are compared with float64.
 
-More than the suite runs: `python -m tests.runtime.random_calls --isa avx2 --seeds 0 10000`.
+More than the suite runs: `python -m tests.runtime.cpu.random_calls --isa avx2 --seeds 0 10000`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from tests.apart import Note, apart
 from tests.guarded import Array, Side, check, guarded, guarding
 from tests.reference import assert_product
-from tests.runtime.attention_cases import assert_attention
-from tests.runtime.test_dense import assert_layer
+from tests.runtime.cpu.attention_cases import assert_attention
+from tests.runtime.cpu.test_dense import assert_layer
 
 from ftuner.core.attention_weights import Weighting
 from ftuner.runtime.cpu.attention import Attending

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tests.codegen.nest_running import (
+from tests.codegen.llvm.nest_running import (
     DTYPES,
     EXTENTS,
     LARGE,

@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from tests.codegen.exact import EXACT, gated
+from tests.codegen.llvm.exact import EXACT, gated
 
 from ftuner.core import references as activations
 from ftuner.core.functions import SCALAR_FUNCTIONS
