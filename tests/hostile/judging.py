@@ -24,7 +24,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.backend import compilation as compiling
+from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 

@@ -26,7 +26,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
-from ftuner.runtime.cpu.backend import compilation as compiling
+from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 

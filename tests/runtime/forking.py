@@ -27,9 +27,9 @@ from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.core import forks
 from ftuner.runtime import compile_processes as processes
 from ftuner.runtime import session
-from ftuner.runtime.cpu.backend import attention as attending
-from ftuner.runtime.cpu.backend import compilation as compiling
-from ftuner.runtime.cpu.backend import memory
+from ftuner.runtime.cpu import attention as attending
+from ftuner.runtime.cpu import compilation as compiling
+from ftuner.runtime.cpu import memory
 from ftuner.runtime.session import default_session
 
 SECONDS = 60

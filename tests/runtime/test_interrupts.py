@@ -21,7 +21,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.cpu.backend import memory
+from ftuner.runtime.cpu import memory
 from ftuner.runtime.cpu.compilation import compile_missing, load
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul

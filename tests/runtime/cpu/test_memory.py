@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ftuner.errors import AllocationError
-from ftuner.runtime.cpu.backend import memory
+from ftuner.runtime.cpu import memory
 from ftuner.runtime.cpu.memory import (
     ALIGNMENT_BYTES,
     BLOCK_BYTES,

@@ -13,7 +13,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
-from ftuner.runtime.cpu.backend import probe as probe_module
+from ftuner.runtime.cpu import probe as probe_module
 from ftuner.runtime.cpu.probe import _on_threads, probe
 
 SYNCHRONISE_S = 4e-6

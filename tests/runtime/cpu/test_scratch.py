@@ -12,7 +12,7 @@ import pytest
 from tests.reference import assert_product, uniform
 
 from ftuner.codegen.llvm.native.records import FreeWorkspaces
-from ftuner.runtime.cpu.backend import scratch as module
+from ftuner.runtime.cpu import scratch as module
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.scratch import Workspaces
