@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
@@ -40,6 +40,7 @@ def covered(plan: BlockPlan) -> int:
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
     batch=st.integers(1, 200), name=st.sampled_from(GPUS), aligned=st.booleans(),
 )  # fmt: skip
+@example(m=20, n=3073, k=1, batch=96, name="b200", aligned=False)
 def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool) -> None:
     planner = planner_of(name)
     plan = planner.plan(BlockProblem(m, n, k, batch, aligned=aligned))

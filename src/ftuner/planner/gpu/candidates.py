@@ -271,11 +271,12 @@ def limit_rows(candidates: list[Candidate], multiprocessors: int) -> None:
         for other, other_per_row, other_fixed in costs:
             larger = other.tiles[0]
             if other_per_row < per_row:
-                limits.append(int(other_fixed / (per_row - other_per_row)))
+                last = int(other_fixed / (per_row - other_per_row))
+                limits.append(max(last, other.first_row - 1))
             no_smaller = larger.bm >= tile.bm and larger.bn >= tile.bn and larger != tile
             if no_smaller and other_per_row <= per_row:
                 tiles = MANY_WAVES * multiprocessors // (other.work.columns * other.work.batch)
-                limits.append(max(tiles, 1) * larger.bm)
+                limits.append(max(max(tiles, 1) * larger.bm, other.first_row - 1))
         candidate.last_row = max(min(limits), lowest)
 
 
