@@ -112,7 +112,7 @@ def test_every_number_has_a_provenance(name: str) -> None:
         parts += [*hardware.isas, *hardware.levels]
     else:
         parts += hardware.matrix_instructions
-    apart = {"name", "isas", "levels", "matrix_instructions", "provenance"}
+    apart = {"name", "isas", "levels", "matrix_instructions", "provenance", "tuning"}
     for part in parts:
         named = {field.name for field in dataclasses.fields(part)}
         assert named - set(part.provenance) <= apart
@@ -191,7 +191,7 @@ def test_damaged_document(path: tuple[Any, ...], value: Any, message: str) -> No
         from_document(document)
 
 
-@pytest.mark.parametrize("key", [k for k in cpu_document() if k != "provenance"])
+@pytest.mark.parametrize("key", [k for k in cpu_document() if k not in ("provenance", "tuning")])
 def test_missing_entry(key: str) -> None:
     document = cpu_document()
     del document[key]

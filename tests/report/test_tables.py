@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
+from ftuner.hardware.tuning import CpuTuning, constants
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
 from ftuner.report.units import capacity, count, duration, rate
@@ -32,6 +34,7 @@ def test_hardware(name: str) -> None:
     document = json.loads(json.dumps(hardware_document(hardware), allow_nan=False))
     fingerprint = document.pop("fingerprint", None)
     assert (fingerprint is not None) == isinstance(hardware, CpuHardware)
+    document.pop("constants", None)
     assert from_document(document) == hardware
 
 
@@ -39,6 +42,20 @@ def test_hardware_values_carry_units() -> None:
     text = _text(hardware_table(load_recorded("xeon-8375c")))
     for value in ("2.9 GHz", "48 KiB", "20 us", "4 cycles", "204.8 GB/s", "4 KiB"):
         assert value in text
+
+
+def test_every_constant_is_shown_with_its_provenance() -> None:
+    hardware = load_recorded("epyc-milan-2")
+    assert isinstance(hardware, CpuHardware)
+    hardware = replace(hardware, tuning=CpuTuning(tile_cycles=24.0))
+    document = hardware_document(hardware)
+    text = _text(hardware_table(hardware))
+    for name, known in constants(CpuTuning).items():
+        assert name in text
+        assert document["constants"][name]["provenance"] == known.provenance
+        assert document["tuning"][name] == getattr(hardware.tuning, name)
+    assert "24 cycles" in text
+    assert "fitted on AMD Zen 3" in text
 
 
 def test_funnel() -> None:

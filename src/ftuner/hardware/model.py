@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ftuner.core.dtype import DType
 from ftuner.errors import HardwareError
+from ftuner.hardware.tuning import CpuTuning
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class CpuHardware:
     page_bytes: int
     synchronise_s: float
     """Seconds to start a job on all workers and to wait for them."""
+    tuning: CpuTuning = field(default_factory=CpuTuning)
+    """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     @property

@@ -2,7 +2,8 @@
 
 A document is made of what TOML and JSON have in common: tables, lists, strings, numbers and
 booleans. Its keys are the fields of the dataclass, and `kind` (`cpu` or `gpu`). Recorded machines
-are such documents in `machines/*.toml`, one a file.
+are such documents in `machines/*.toml`, one a file. The table `tuning` holds only the constants
+that differ from the defaults, so that kept models follow the defaults.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.tuning import Constant
 
 _KINDS: Mapping[str, type[CpuHardware] | type[GpuHardware]] = {
     "cpu": CpuHardware,
@@ -73,7 +75,11 @@ def to_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
 
 def _encode(value: Any) -> Any:
     if is_dataclass(value):
-        return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+        return {
+            f.name: _encode(getattr(value, f.name))
+            for f in fields(value)
+            if Constant not in f.metadata or getattr(value, f.name) != f.default
+        }
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if isinstance(value, Mapping):
@@ -113,8 +119,13 @@ def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
     for field in fields(cls):
         if field.name in table:
             value = _decode(hints[field.name], table[field.name], f"{where}.{field.name}")
+            known = field.metadata.get(Constant)
+            if known is not None and known.most is not None and value > known.most:
+                raise HardwareError(
+                    f"{where}.{field.name} is {value}; expected at most {known.most}"
+                )
             values[field.name] = value
-        elif field.default_factory is MISSING:
+        elif field.default is MISSING and field.default_factory is MISSING:
             raise HardwareError(f"{where} lacks {field.name!r}")
     for name, source in values.get("provenance", {}).items():
         if name not in hints or source not in _PROVENANCES:
@@ -133,6 +144,8 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return _expect(value, str, "a string", where)
     if hint is int or hint is float:
         return _decode_number(hint, value, where, zero=field in _MAY_BE_ZERO)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _decode_dataclass(hint, value, where)
     if get_origin(hint) is tuple:
         items = _expect(value, list, "a list", where)
         if not items and field not in _MAY_BE_EMPTY:

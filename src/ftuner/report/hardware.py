@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich.table import Table
 
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MatrixInstruction, MemoryLevel
 from ftuner.hardware.recorded import to_document
+from ftuner.hardware.tuning import CpuTuning, constants
 from ftuner.report.units import capacity, duration, rate
 
 _RATES = {
@@ -31,6 +32,9 @@ def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
     for part in _parts(hardware):
         table.add_section()
         _add_part(table, part.name, part)
+    if isinstance(hardware, CpuHardware):
+        table.add_section()
+        _add_tuning(table, hardware.tuning)
     return table
 
 
@@ -43,11 +47,29 @@ def _parts(
 
 
 def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
-    """The hardware as nested dicts and lists, and its fingerprint where it has one."""
+    """The hardware as nested dicts and lists, its fingerprint where it has one, and under
+    `constants` the unit, meaning and provenance of each value of its tuning."""
     document = to_document(hardware)
     if isinstance(hardware, CpuHardware):
         document["fingerprint"] = hardware.fingerprint
+        document["tuning"] = asdict(hardware.tuning)
+        document["constants"] = {
+            name: {
+                "unit": known.unit,
+                "meaning": known.meaning,
+                "provenance": hardware.tuning.provenance.get(name, known.provenance),
+            }
+            for name, known in constants(hardware.tuning).items()
+        }
     return document
+
+
+def _add_tuning(table: Table, tuning: CpuTuning) -> None:
+    shown = "tuning"
+    for name, known in constants(tuning).items():
+        value = f"{getattr(tuning, name):g} {known.unit}".rstrip()
+        table.add_row(shown, name, value, tuning.provenance.get(name, known.provenance))
+        shown = ""
 
 
 def _add_part(
@@ -58,7 +80,7 @@ def _add_part(
     shown = name
     for field in fields(part):
         value = getattr(part, field.name)
-        if field.name in ("name", "provenance") or isinstance(value, tuple):
+        if field.name in ("name", "provenance", "tuning") or isinstance(value, tuple):
             continue
         source = part.provenance.get(field.name, "")
         if isinstance(value, Mapping):

@@ -1,0 +1,94 @@
+"""Tuning: every constant says what it is, and a document may override single ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import from_document, load_recorded, to_document
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning, constants, part_of
+
+UNITS = {
+    "bytes": ("_bytes", "_bytes_per_cycle"),
+    "bytes per cycle": ("_bytes_per_cycle",),
+    "cycles": ("_cycles", "_cycles_per_vector", "_cycles_per_row", "_cycles_per_round",
+               "_cycles_per_lane", "_cycles_per_16_bytes"),
+    "k steps": ("steps", "_per_round", "_per_short_round", "_per_prefetch"),
+    "s": ("_s",),
+    "us": ("_us",),
+}  # fmt: skip
+"""Endings of names by unit."""
+
+
+def document(**tuning: Any) -> dict[str, Any]:
+    return {**to_document(load_recorded("epyc-milan-2")), "tuning": tuning}
+
+
+def test_every_field_is_a_constant() -> None:
+    named = {field.name for field in dataclasses.fields(CpuTuning)}
+    assert named == {*constants(CpuTuning), "provenance"}
+
+
+@pytest.mark.parametrize("name", constants(CpuTuning))
+def test_constant(name: str) -> None:
+    known = constants(CpuTuning)[name]
+    value = getattr(CpuTuning(), name)
+    assert value > 0
+    assert known.most is None or value <= known.most
+    assert known.meaning
+    assert known.provenance
+    assert name.endswith(UNITS.get(known.unit, ""))
+    # In a document, an integer is a number, but a fraction is no integer.
+    hint = {field.name: field.type for field in dataclasses.fields(CpuTuning)}[name]
+    assert type(value).__name__ == hint
+
+
+def test_a_part_has_its_values() -> None:
+    tuning = CpuTuning(k_streams=4, tile_cycles=1.0)
+    assert part_of(tuning, KLoopTuning) == KLoopTuning(k_streams=4)
+
+
+def test_documents_hold_what_differs_from_the_defaults() -> None:
+    hardware = load_recorded("epyc-milan-2")
+    assert isinstance(hardware, CpuHardware)
+    assert hardware.tuning == CpuTuning()
+    assert to_document(hardware)["tuning"] == {"provenance": {}}
+    tuned = dataclasses.replace(
+        hardware, tuning=CpuTuning(tile_cycles=24.0, provenance={"tile_cycles": "fitted"})
+    )
+    found = json.loads(json.dumps(to_document(tuned)))
+    assert found["tuning"] == {"tile_cycles": 24.0, "provenance": {"tile_cycles": "fitted"}}
+    again = from_document(found)
+    assert again == tuned != hardware
+    assert isinstance(again, CpuHardware)
+    assert again.tuning.provenance == {"tile_cycles": "fitted"}
+    assert again.fingerprint == hardware.fingerprint
+
+
+def test_a_model_without_a_tuning_has_the_defaults() -> None:
+    old = document()
+    del old["tuning"]
+    assert from_document(old) == load_recorded("epyc-milan-2") == from_document(document())
+
+
+@pytest.mark.parametrize(
+    ("tuning", "message"),
+    [
+        ({"tile_cycels": 1.0}, r"hardware\.tuning has the unknown entries \['tile_cycels'\]"),
+        ({"tile_cycles": 0.0}, r"hardware\.tuning\.tile_cycles is 0\.0"),
+        ({"tile_cycles": "many"}, r"hardware\.tuning\.tile_cycles"),
+        ({"k_streams": 2.5}, r"hardware\.tuning\.k_streams is 2\.5 \(float\)"),
+        ({"cache_share": 1.5}, r"hardware\.tuning\.cache_share is 1\.5; expected at most 1"),
+        ({"chunks_per_worker": 256}, r"chunks_per_worker is 256; expected at most 255"),
+        ({"provenance": {"tile_cycels": "fitted"}}, "tile_cycels"),
+        ({"provenance": {"tile_cycles": "guessed"}}, "guessed"),
+    ],
+)
+def test_damaged_tuning(tuning: dict[str, Any], message: str) -> None:
+    with pytest.raises(HardwareError, match=message):
+        from_document(document(**tuning))
