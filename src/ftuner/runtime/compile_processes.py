@@ -34,7 +34,7 @@ sys.path[:] = [path for path in sys.path if path] + [{str(PACKAGE.parent)!r}]
 package = type(sys)({PACKAGE.name!r})
 package.__path__ = [{str(PACKAGE)!r}]
 sys.modules[package.__name__] = package
-from {PACKAGE.name}.codegen.serving import serve
+from {PACKAGE.name}.codegen.compile_server import serve
 serve(sys.argv[1])
 """
 """A compiling process. Modules are not looked for in the folder that it is started in: one there
