@@ -39,8 +39,8 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import Multiply, Order
 from ftuner.planner.gpu.grouped import grouped_planner_for
-from ftuner.planner.gpu.plan import BlockProblem
-from ftuner.planner.gpu.planner import block_planner_for
+from ftuner.planner.gpu.plan import ProductProblem
+from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.runtime.cpu.dense import layer_epilogue
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuSession, session_of
@@ -49,7 +49,7 @@ from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
 DRY_MULTIPLIES: tuple[Multiply, ...] = ("float16", "float32")
@@ -76,7 +76,7 @@ class Thin:
 
     session: GpuSession
 
-    def __call__(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
+    def __call__(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
         whole = self.session.block_library(dtype, multiply)
         pairs = whole.pairs[:1]
         tile = pairs[0][0] if pairs else whole.tiles[0]
@@ -224,9 +224,9 @@ def _dense(bench: Bench, session: GpuSession, multiply: Multiply, activation: st
 def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:
     """Pairs and cut products, which the planner may not choose at these extents."""
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((m, k), (n, k)))
-    planner = block_planner_for(bench.session.block_library(matrix_dtype(a, "a"), multiply))
+    planner = product_planner_for(bench.session.block_library(matrix_dtype(a, "a"), multiply))
     worst = 0.0
-    for plan in plans(planner, BlockProblem(m, n, k)):
+    for plan in plans(planner, ProductProblem(m, n, k)):
         (y,) = bench.copies(1, (m, n), multiply)
         Forced(bench.session, plan).run(a, b.mT, y)
         error = error_of(y, a, b.mT, multiply, rows=m)

@@ -18,9 +18,9 @@ from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
 from ftuner.codegen.triton.product import gemm_source
-from ftuner.planner.gpu.candidates import Candidate, Priced
-from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
-from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
+from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.launches import Kernel
@@ -33,12 +33,12 @@ SETTINGS = Settings(burst_s=1e-3, rounds=5)
 class Forced(Products):
     """Products by one given plan, whatever the planner would choose."""
 
-    def __init__(self, session: GpuSession, plan: BlockPlan) -> None:
+    def __init__(self, session: GpuSession, plan: ProductPlan) -> None:
         counters = Counters(session.device)
         super().__init__(session.device, session.kernels, counters, session.block_library)
         self._plan = plan
 
-    def _planned(self, like: Any, problem: BlockProblem) -> tuple[BlockPlan, Kernel]:
+    def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
         given = self._plan.kernel
         kernel = self._library(given.dtype, given.multiply).kernel(
             given.tiles, given.a_order, given.b_order, given.aligned, given.split, like.epilogue,
@@ -47,7 +47,7 @@ class Forced(Products):
         return self._plan._replace(kernel=kernel), self._kernels.kernel(gemm_source(kernel))
 
 
-def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:
+def plans(planner: ProductPlanner, problem: ProductProblem) -> Iterator[ProductPlan]:
     """Every plan of a problem that the library has."""
     for candidate in planner.candidates(problem):
         for priced in _priced(candidate, problem):
@@ -55,13 +55,13 @@ def plans(planner: BlockPlanner, problem: BlockProblem) -> Iterator[BlockPlan]:
                 candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
                 priced.parts > 1, c_aligned=problem.c_aligned,
             )  # fmt: skip
-            yield BlockPlan(
+            yield ProductPlan(
                 problem, kernel, priced.rows or problem.m, priced.parts, priced.group,
                 priced.programs,
             )  # fmt: skip
 
 
-def _priced(candidate: Candidate, problem: BlockProblem) -> Iterator[Priced]:
+def _priced(candidate: Candidate, problem: ProductProblem) -> Iterator[CandidateEstimate]:
     tiles = -(-problem.m // candidate.granule)
     if len(candidate.tiles) > 1:
         ratio = candidate.tiles[0].bm // candidate.tiles[1].bm
@@ -73,7 +73,7 @@ def _priced(candidate: Candidate, problem: BlockProblem) -> Iterator[Priced]:
         yield candidate.price(tiles, 0, parts)
 
 
-def named(plan: BlockPlan) -> str:
+def named(plan: ProductPlan) -> str:
     """A plan in a few words."""
     tiles = " + ".join(str(tile) for tile in plan.kernel.tiles)
     parts = f", k in {plan.parts}" if plan.parts > 1 else ""
@@ -84,8 +84,8 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     """Regret of one shape; the result as JSON."""
     operands = Operands(bench, case)
     dtype = matrix_dtype(operands.x[0], "x")
-    planner = block_planner_for(bench.session.block_library(dtype, case.multiply))  # type: ignore[arg-type]
-    problem = BlockProblem(case.m, case.n, case.k)
+    planner = product_planner_for(bench.session.block_library(dtype, case.multiply))  # type: ignore[arg-type]
+    problem = ProductProblem(case.m, case.n, case.k)
     chosen = planner.plan(problem)
     began = time.perf_counter()
     others = list(plans(planner, problem))
@@ -132,7 +132,7 @@ def _calls(products: Products, operands: Operands) -> list[Call]:
     return [bind(*each) for each in zip(operands.x, operands.w, operands.y, strict=True)]
 
 
-def _plan_s(planner: BlockPlanner, problem: BlockProblem) -> float:
+def _plan_s(planner: ProductPlanner, problem: ProductProblem) -> float:
     """Seconds to plan for numbers of rows that were not seen before, on average."""
     rows = range(problem.m + 1, problem.m + 101)
     began = time.perf_counter()

@@ -12,14 +12,14 @@ import torch
 from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.recorded import to_document
-from ftuner.planner.gpu.plan import BlockProblem
-from ftuner.planner.gpu.planner import BlockPlanner
+from ftuner.planner.gpu.plan import ProductProblem
+from ftuner.planner.gpu.planner import ProductPlanner
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.dense import GpuDense
 from ftuner.runtime.gpu.launches import target_of
 from ftuner.runtime.gpu.matmul import Matmul
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 LAYER = (4096, 4096)
 """(n, k) of the layer that is prepared for."""
@@ -43,7 +43,7 @@ def tuning(bench: Bench, section: Section) -> None:
     weight = torch.randn((n, k), device=session.device).to(TORCH_TYPES[multiply])
     dtype = matrix_dtype(weight, "weight")
     began = time.perf_counter()
-    library = build_block_library.__wrapped__(session.hardware, dtype, multiply)
+    library = build_gpu_library.__wrapped__(session.hardware, dtype, multiply)
     section.document["hardware"] = to_document(session.hardware)
     section.add(
         "library", seconds=time.perf_counter() - began, tiles=len(library.tiles),
@@ -57,15 +57,15 @@ def tuning(bench: Bench, section: Section) -> None:
     )
     warm_s = _seconds(lambda: again.products.ready(weight.mT))
     section.add("compile, warm cache", seconds=warm_s, kernels=kernels)
-    section.add("plan", **_planning(BlockPlanner(library), n, k))
+    section.add("plan", **_planning(ProductPlanner(library), n, k))
     with torch.inference_mode():
         section.add("call", **_calls(bench, multiply))
 
 
-def _planning(planner: BlockPlanner, n: int, k: int) -> dict[str, Any]:
-    first_s = _seconds(lambda: planner.plan(BlockProblem(33, n, k)))
+def _planning(planner: ProductPlanner, n: int, k: int) -> dict[str, Any]:
+    first_s = _seconds(lambda: planner.plan(ProductProblem(33, n, k)))
     samples = sorted(
-        _seconds(lambda m=m: planner.plan(BlockProblem(m, n, k))) for m in PLANNED_ROWS
+        _seconds(lambda m=m: planner.plan(ProductProblem(m, n, k))) for m in PLANNED_ROWS
     )
     return {
         "first_of_layer_s": first_s,

@@ -25,8 +25,7 @@ from ftuner.runtime.devices import CPU, backend_of, hardware_on
 from ftuner.runtime.gpu_modules import gpu_module
 from ftuner.runtime.ops.flags import checked_flag
 from ftuner.runtime.session import default_session
-from ftuner.ukernels.cpu.filters import Funnel
-from ftuner.ukernels.gpu.filters import BlockFunnel
+from ftuner.ukernels.funnel import Funnel
 
 __all__ = [
     "Dense",
@@ -49,7 +48,7 @@ class TuneReport:
     dtype: str
     isa: str
     """What was compiled for: an ISA, or the architecture of a GPU."""
-    funnel: Funnel | BlockFunnel
+    funnel: Funnel[Any]
     compiled: int
     """Objects compiled now: bundles of uKernels on a CPU, single ones on a GPU."""
     cached: int

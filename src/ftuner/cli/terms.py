@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.cost.cpu.product import Estimate
-    from ftuner.cost.gpu.product import BlockEstimate
+    from ftuner.cost.gpu.product import ProductEstimate
 
 
-def estimate_table(estimate: Estimate | BlockEstimate) -> Table:
+def estimate_table(estimate: Estimate | ProductEstimate) -> Table:
     """A row a term, and their total, which is less than their sum where they overlap."""
     from rich.table import Table
 

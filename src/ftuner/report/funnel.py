@@ -7,15 +7,15 @@ from typing import Any
 from rich.table import Table
 
 from ftuner.report.units import count
-from ftuner.ukernels.cpu.filters import Funnel
+from ftuner.ukernels.cpu.filters import RegisterFunnel
 from ftuner.ukernels.cpu.library import Library
-from ftuner.ukernels.gpu.filters import BlockFunnel
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.funnel import Funnel
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 
-def funnel_table(library: Library | BlockLibrary) -> Table:
+def funnel_table(library: Library | GpuLibrary) -> Table:
     """One row a filter: how many tiles it took out, how many it left, and why."""
-    if isinstance(library, BlockLibrary):
+    if isinstance(library, GpuLibrary):
         where = f"{library.hardware.name}, multiplied as {library.multiply}"
         enumerated = "every block tile of powers of two"
         kept = f"{count(len(library.pairs), 'pair')} of them patch one output together"
@@ -41,7 +41,7 @@ def funnel_table(library: Library | BlockLibrary) -> Table:
     return table
 
 
-def funnel_document(funnel: Funnel | BlockFunnel) -> dict[str, Any]:
+def funnel_document(funnel: Funnel[Any]) -> dict[str, Any]:
     """The funnel as nested dicts and lists, which JSON can hold; widths are in vectors."""
     found: dict[str, Any] = {
         "enumerated": funnel.enumerated,
@@ -50,6 +50,6 @@ def funnel_document(funnel: Funnel | BlockFunnel) -> dict[str, Any]:
         ],
         "kept": [str(tile) for tile in funnel.kept],
     }
-    if isinstance(funnel, Funnel):
+    if isinstance(funnel, RegisterFunnel):
         found["widths"] = list(funnel.widths)
     return found

@@ -10,7 +10,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.ukernels.cpu.library import Library
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 Progress = Callable[[str, int, int], None]
 """Told of long work: what is done, how much of it, of how much."""
@@ -38,7 +38,7 @@ class Backend(ABC):
         """What code is generated for: the name of an ISA, or of a chip's architecture."""
 
     @abstractmethod
-    def library(self, dtype: DType, epilogue: Expr) -> Library | BlockLibrary:
+    def library(self, dtype: DType, epilogue: Expr) -> Library | GpuLibrary:
         """The uKernels kept for this device, dtype and epilogue: enumerated, not compiled.
 
         Raises:

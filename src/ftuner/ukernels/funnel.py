@@ -1,4 +1,4 @@
-"""Named filters, one after the other: what each took out, and why."""
+"""A funnel of named filters, applied in order: what each filter takes out, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 THRESHOLD = 0.95
 """Where thresholds start in FTuner (arXiv 2407.21418)."""
 THRESHOLD_STEP = 0.05
-"""What they are relaxed by until something is left, so that no machine ends with an empty
+"""A threshold is lowered by this until a tile is left, so that no machine ends with an empty
 library."""
 
 Tile = TypeVar("Tile")
@@ -17,15 +17,27 @@ Tile = TypeVar("Tile")
 
 @dataclass(frozen=True)
 class Pruned(Generic[Tile]):
-    """What one filter took out."""
+    """The tiles that one filter took out."""
 
     name: str
     reason: str
     tiles: tuple[Tile, ...]
 
 
+@dataclass(frozen=True)
+class Funnel(Generic[Tile]):
+    """The way from all enumerated tiles to the kept ones."""
+
+    enumerated: int
+    """Tiles before the first filter."""
+    pruned: tuple[Pruned[Tile], ...]
+    """One entry for each filter, in order."""
+    kept: tuple[Tile, ...]
+    """One tile for each height and width."""
+
+
 class Sieve(Generic[Tile]):
-    """Tiles on their way through filters."""
+    """The tiles that are left while filters are applied."""
 
     def __init__(self, tiles: Iterable[Tile]) -> None:
         self.left = list(tiles)
@@ -37,14 +49,14 @@ class Sieve(Generic[Tile]):
         return tuple(self._pruned)
 
     def keep(self, name: str, reason: str, passes: Callable[[Tile], bool]) -> None:
-        """Take out what does not pass."""
+        """Take out the tiles that do not pass."""
         out = tuple(t for t in self.left if not passes(t))
         self.left = [t for t in self.left if passes(t)]
         self._pruned.append(Pruned(name, reason, out))
 
     def keep_above(self, name: str, reason: str, measure: Callable[[Tile], float]) -> None:
-        """Take out what measures less than the highest threshold that leaves something; `reason`
-        says it with `{threshold}`."""
+        """Take out the tiles that measure less than the highest threshold that leaves a tile.
+        `reason` contains `{threshold}`."""
         threshold = THRESHOLD
         best = max((measure(t) for t in self.left), default=0.0)
         while threshold > THRESHOLD_STEP and best < threshold:

@@ -23,7 +23,7 @@ from ftuner.core.gpu.attention import (
     AttentionMask,
     AttentionTile,
 )
-from ftuner.planner.gpu.attention_plan import BlockAttentionPlan, BlockAttentionProblem
+from ftuner.planner.gpu.attention_plan import AttentionPlan, AttentionProblem
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
 PLAIN = Weighting()
@@ -50,9 +50,9 @@ class Operands(NamedTuple):
     mask: torch.Tensor | None = None
 
     @property
-    def problem(self) -> BlockAttentionProblem:
+    def problem(self) -> AttentionProblem:
         batch, heads, sharing, rows, depth = self.q.shape
-        return BlockAttentionProblem(
+        return AttentionProblem(
             batch, heads, sharing, rows, self.k.shape[2], depth, self.v.shape[3]
         )
 
@@ -97,14 +97,14 @@ class Launcher:
 
     def __call__(
         self, operands: Operands, weighting: Weighting = PLAIN, blind: float | None = None,
-        problem: BlockAttentionProblem | None = None, out: torch.Tensor | None = None,
+        problem: AttentionProblem | None = None, out: torch.Tensor | None = None,
         offsets: dict[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """The result. `problem` and `offsets` are given for requests of unequal length."""
         kernel, (q, k, v, mask) = self.kernel, operands
         past = weighting.causal if isinstance(weighting.causal, int) else 0
         problem = (problem or operands.problem)._replace(past=past)
-        plan = BlockAttentionPlan(problem, kernel, self.group, self.parts)
+        plan = AttentionPlan(problem, kernel, self.group, self.parts)
         if out is None:
             out = torch.full((*q.shape[:-1], v.shape[-1]), SENTINEL, dtype=q.dtype)
         if blind is None:

@@ -14,10 +14,10 @@ from ftuner.codegen.triton.source import load
 from ftuner.core.access import Kernel
 from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import (
-    BlockSchedule,
+    Schedule,
     best_schedule,
-    block_schedules,
     reduced_elements,
+    schedules_of,
 )
 
 PROGRAMS = 3
@@ -53,17 +53,17 @@ def launch(
     return int(status)
 
 
-def chosen(kernel: Kernel, bindings: Bindings) -> BlockSchedule:
+def chosen(kernel: Kernel, bindings: Bindings) -> Schedule:
     """The schedule that a launcher takes."""
-    schedules = block_schedules(kernel)
+    schedules = schedules_of(kernel)
     lanes = [evaluate(s.lanes(kernel), bindings) for s in schedules]
     reduced = evaluate(reduced_elements(kernel), bindings)
     return schedules[best_schedule(schedules, lanes, reduced)]
 
 
-def small(kernel: Kernel) -> BlockSchedule:
+def small(kernel: Kernel) -> Schedule:
     """The schedule that holds any extents, with blocks so small that all extents have several."""
-    schedule = block_schedules(kernel)[-1]
+    schedule = schedules_of(kernel)[-1]
     rows, columns = schedule.block
     block = (min(rows, 2), min(columns, 8))
     if schedule.reduction == 0:

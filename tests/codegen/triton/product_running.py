@@ -19,13 +19,13 @@ from ftuner.codegen.triton.product_arguments import (
 )
 from ftuner.codegen.triton.source import load
 from ftuner.core.expr import operands
-from ftuner.core.gpu.tile import BlockKernel
+from ftuner.core.gpu.tile import ProductKernel
 
 TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def run(
-    kernel: BlockKernel,
+    kernel: ProductKernel,
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor,

@@ -23,7 +23,7 @@ from ftuner.core.gpu.attention import (
     AttentionMask,
     AttentionTile,
 )
-from ftuner.planner.gpu.attention_plan import BlockAttentionProblem
+from ftuner.planner.gpu.attention_plan import AttentionProblem
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -158,7 +158,7 @@ def ragged(
     v = random(2, (1, keys + 40, heads, columns), dtype).permute(0, 2, 1, 3)
     k[:, :, keys:] = math.nan
     v[:, :, keys:] = math.nan
-    problem = BlockAttentionProblem(len(lengths), heads, sharing, rows, keys, depth, columns)
+    problem = AttentionProblem(len(lengths), heads, sharing, rows, keys, depth, columns)
     operands = Operands(q, k, v)
     kernel = kernel_of(operands, dtype, packed=packed, split=parts > 1, causal=causal,
                        ragged=offsets, **form)  # fmt: skip

@@ -18,7 +18,7 @@ from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, gelu
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Multiply, Order
+from ftuner.core.gpu.tile import BlockTile, Multiply, Order, ProductKernel
 from ftuner.errors import ObjectFileError
 
 pytest.importorskip("triton")
@@ -34,7 +34,7 @@ class Case:
     """A kernel for a chip, and instructions that it must have."""
 
     target: str
-    kernel: BlockKernel
+    kernel: ProductKernel
     patterns: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -47,11 +47,11 @@ def kernel(
     orders: tuple[Order, Order] = ("k", "k"),
     multiply: Multiply | None = None,
     **options: Any,
-) -> BlockKernel:
+) -> ProductKernel:
     tiles = tuple(BlockTile(*size) for size in sizes)
     if multiply is None:
         multiply = "bfloat16" if dtype is BFLOAT16 else "float16"
-    return BlockKernel(tiles, dtype, multiply, *orders, **options)
+    return ProductKernel(tiles, dtype, multiply, *orders, **options)
 
 
 COPY, COPY_BACK = (

@@ -11,7 +11,7 @@ from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 pytest.importorskip("triton")
 
@@ -32,7 +32,7 @@ def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply) -> None
     hardware = load_recorded(chip)
     assert isinstance(hardware, GpuHardware)
     dtype = FLOAT32 if multiply == "tf32" else BFLOAT16
-    kernels = build_block_library(hardware, dtype, multiply).kernels("k", "k")
+    kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k")
     target = TARGETS[hardware.architecture]
     found = {}
     for kernel, compiled in zip(

@@ -19,7 +19,7 @@ from ftuner.codegen.triton.grouped_product import (
 )
 from ftuner.codegen.triton.source import load
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Order
+from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -37,9 +37,9 @@ GUARD = 7.0
 def kernel_of(
     tile: BlockTile = SMALL, dtype: DType = FLOAT32, orders: tuple[Order, Order] = ("k", "k"),
     **options: Any,
-) -> BlockKernel:  # fmt: skip
+) -> ProductKernel:  # fmt: skip
     multiply: Any = dtype.name
-    return BlockKernel((tile,), dtype, multiply, *orders, grouped=True, **options)
+    return ProductKernel((tile,), dtype, multiply, *orders, grouped=True, **options)
 
 
 def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, aligned: bool) -> Any:
@@ -56,7 +56,7 @@ def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, aligned:
 
 
 def run(
-    kernel: BlockKernel, sizes: Sequence[tuple[int, int, int]], programs: int, group: int = 2,
+    kernel: ProductKernel, sizes: Sequence[tuple[int, int, int]], programs: int, group: int = 2,
 ) -> None:  # fmt: skip
     """Launch a kernel on products of some sizes, in their order, and compare."""
     tile, dtype = kernel.main, kernel.dtype
@@ -86,7 +86,7 @@ def run(
 
 
 def launch(
-    kernel: BlockKernel, rows: Sequence[Sequence[int]], ends: Sequence[int], programs: int,
+    kernel: ProductKernel, rows: Sequence[Sequence[int]], ends: Sequence[int], programs: int,
     group: int,
 ) -> None:  # fmt: skip
     filled = [*ends, *[BEHIND_ALL] * (-len(ends) % LOOKED_AT)]
@@ -165,7 +165,7 @@ def test_text_of_a_small_kernel(golden) -> None:  # type: ignore[no-untyped-def]
 def test_promises_are_those_of_alignment() -> None:
     """Whole granules of 16 bytes, where operands are aligned, and of k where pointers walk it."""
 
-    def promised(kernel: BlockKernel) -> dict[str, int]:
+    def promised(kernel: ProductKernel) -> dict[str, int]:
         lines = grouped_source(kernel).text.splitlines()
         found = {}
         for name in COLUMNS:
@@ -186,8 +186,8 @@ def test_promises_are_those_of_alignment() -> None:
 def test_what_no_kernel_is_made_for() -> None:
     low = BlockTile(8, 16, 16, 4, 2)
     for wrong in (
-        BlockKernel((SMALL,), FLOAT32, "float32", "k", "k"),
-        BlockKernel((SMALL, low), FLOAT32, "float32", "k", "k", grouped=True),
+        ProductKernel((SMALL,), FLOAT32, "float32", "k", "k"),
+        ProductKernel((SMALL, low), FLOAT32, "float32", "k", "k", grouped=True),
         kernel_of(loads="descriptors"),
         kernel_of(split=True),
     ):

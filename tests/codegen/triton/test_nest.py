@@ -31,7 +31,7 @@ from tests.guarded import Guard
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dtype import BOOL
 from ftuner.core.evaluation import evaluate
-from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.core.index_expr import Nest, Operand, Stage, Store, Writer
 from ftuner.errors import UnsupportedKernelError
 
@@ -47,7 +47,7 @@ OTHERS = frozenset({"float64", "int8", "int16", "uint8", "uint64"})
 on one set of extents."""
 
 
-def check(case: Case, kernel: Kernel, schedule: BlockSchedule, bindings: Bindings, seed: int = 0
+def check(case: Case, kernel: Kernel, schedule: Schedule, bindings: Bindings, seed: int = 0
           ) -> None:  # fmt: skip
     arrays = case.arrays(bindings, seed)
     (result,) = case.results()
@@ -79,7 +79,7 @@ def test_every_schedule_holds_what_it_says(kind: str) -> None:
     case = Case("reduce", (("float32", (A, C)),), {"kind": kind, "axes": (1,)}, (make,),
                 2.0**13, lambda x, **_: np.max(np.abs(x), initial=1.0))  # fmt: skip
     kernel = case.kernel()
-    for schedule in block_schedules(kernel):
+    for schedule in schedules_of(kernel):
         if is_slow(case):
             schedule = replace(schedule, block=(schedule.block[0], 16))
         columns = schedule.block[1]

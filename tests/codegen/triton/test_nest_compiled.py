@@ -15,7 +15,7 @@ from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
 from ftuner.core.functions import FLOATS, SCALAR_FUNCTIONS
-from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 
@@ -108,7 +108,7 @@ def test_what_is_contiguous_moves_in_vectors(
     assert len(VECTOR.findall(result.assembly)) >= KERNELS[name].vectors
 
 
-def assert_compiled(kernels: Sequence[tuple[Kernel, BlockSchedule]]) -> None:
+def assert_compiled(kernels: Sequence[tuple[Kernel, Schedule]]) -> None:
     sources = [nest_kernel(kernel, schedule).source for kernel, schedule in kernels]
     results = compile_all([(source, TARGETS["sm_90"]) for source in sources])
     for source, result in zip(sources, results, strict=True):
@@ -124,7 +124,7 @@ def test_all_schedules_compile() -> None:
     kernels.append(kernel("reduce", (HALF, (B, S, T, S)), kind="maximum", axes=(1, 3)))
     for dtype in ("float32", "float64"):
         kernels += [kernel("reduce", (dtype, (B, S)), kind="product", axes=(a,)) for a in (0, 1)]
-    assert_compiled([(k, schedule) for k in kernels for schedule in block_schedules(k)])
+    assert_compiled([(k, schedule) for k in kernels for schedule in schedules_of(k)])
 
 
 def test_operators_compile() -> None:
@@ -132,4 +132,4 @@ def test_operators_compile() -> None:
     alone are compiled elsewhere."""
     scalar = {name for name, function in SCALAR_FUNCTIONS.items() if function.kinds <= FLOATS}
     kernels = [cases[-1].kernel() for op, cases in CASES.items() if op not in scalar]
-    assert_compiled([(k, block_schedules(k)[-1]) for k in kernels])
+    assert_compiled([(k, schedules_of(k)[-1]) for k in kernels])

@@ -26,7 +26,7 @@ from tests.wild_products import assert_product, wild_matrix
 from ftuner.core.access import Kernel
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
-from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.graph.operators import OPERATORS
 
 torch = pytest.importorskip("torch")
@@ -37,7 +37,7 @@ from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  #
 from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
 
 
-def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], BlockSchedule] = small
+def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], Schedule] = small
             ) -> Array:  # fmt: skip
     (result,) = case.results()
     out = Guard(tuple(evaluate(n, {}) for n in result.shape), result.dtype.name)
@@ -48,8 +48,8 @@ def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], BlockS
     return out.array
 
 
-def whole(kernel: Kernel) -> BlockSchedule:
-    return block_schedules(kernel)[0]
+def whole(kernel: Kernel) -> Schedule:
+    return schedules_of(kernel)[0]
 
 
 @pytest.mark.parametrize("target", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Order
+from ftuner.core.gpu.tile import BlockTile, Loads, Order, ProductKernel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -38,9 +38,9 @@ def kernel_of(
     orders: tuple[Order, Order] = ("k", "k"),
     epilogue: Expr = ACCUMULATOR,
     **options: Any,
-) -> BlockKernel:
+) -> ProductKernel:
     multiply = options.pop("multiply", dtype.name)
-    return BlockKernel(tiles or (SMALL,), dtype, multiply, *orders, epilogue=epilogue, **options)
+    return ProductKernel(tiles or (SMALL,), dtype, multiply, *orders, epilogue=epilogue, **options)
 
 
 def operand(

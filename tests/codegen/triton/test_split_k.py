@@ -13,7 +13,7 @@ from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
-from ftuner.core.gpu.tile import BlockKernel, BlockTile
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.gpu.attention import attention_planner
@@ -25,12 +25,12 @@ from tests.codegen.triton.compiling import compile_all
 PLAIN = BlockTile(64, 64, 32, 4, 3)
 EXACT = BlockTile(32, 32, 16, 4, 3)
 PRODUCTS = {
-    "product": BlockKernel((PLAIN,), BFLOAT16, "bfloat16", "k", "k", split=True),
-    "product of two bands": BlockKernel(
+    "product": ProductKernel((PLAIN,), BFLOAT16, "bfloat16", "k", "k", split=True),
+    "product of two bands": ProductKernel(
         (PLAIN, BlockTile(32, 64, 32, 4, 3)), BFLOAT16, "bfloat16", "k", "k", split=True
     ),
-    "exact product": BlockKernel((EXACT,), FLOAT32, "float32", "k", "k", split=True),
-    "unaligned product": BlockKernel(
+    "exact product": ProductKernel((EXACT,), FLOAT32, "float32", "k", "k", split=True),
+    "unaligned product": ProductKernel(
         (EXACT,), FLOAT32, "float32", "k", "spatial", aligned=False, split=True
     ),
 }

@@ -17,8 +17,8 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import (
     MAX_WARPS,
     best_schedule,
-    block_schedules,
     reduced_elements,
+    schedules_of,
 )
 from ftuner.core.index_expr import Nest
 from ftuner.graph.ir import TensorType
@@ -86,13 +86,13 @@ TABLE: tuple[tuple[str, Kernel, list[tuple[tuple[int, int], int | None, bool, in
 
 @pytest.mark.parametrize(("what", "made", "expected"), TABLE, ids=[t[0] for t in TABLE])
 def test_blocks(what: str, made: Kernel, expected: Any) -> None:
-    found = [(s.block, s.reduction, s.whole, s.warps) for s in block_schedules(made)]
+    found = [(s.block, s.reduction, s.whole, s.warps) for s in schedules_of(made)]
     assert found == expected
 
 
 @pytest.mark.parametrize("made", [t[1] for t in TABLE], ids=[t[0] for t in TABLE])
 def test_wide_warps_have_the_same_threads(made: Kernel) -> None:
-    for narrow, wide in zip(block_schedules(made, 32), block_schedules(made, 64), strict=True):
+    for narrow, wide in zip(schedules_of(made, 32), schedules_of(made, 64), strict=True):
         assert replace(wide, warps=narrow.warps) == narrow
         assert wide.warps == max(narrow.warps // 2, 1)
 
@@ -115,7 +115,7 @@ SCATTERS: tuple[tuple[str, Kernel, tuple[int, ...]], ...] = (
 def test_elements_that_may_meet_follow_each_other(
     what: str, made: Kernel, serial: tuple[int, ...]
 ) -> None:
-    (schedule,) = block_schedules(made)
+    (schedule,) = schedules_of(made)
     assert schedule.serial == serial
 
 
@@ -126,7 +126,7 @@ def test_every_axis_is_somewhere_once(
 ) -> None:
     nest, results = application
     made = kernel_of(nest, contiguous(results))
-    for schedule in block_schedules(made):
+    for schedule in schedules_of(made):
         rows, columns = schedule.axes
         axes = (*rows, *columns, *schedule.singles, *schedule.serial)
         assert sorted(axes) == list(range(len(made.axes)))
@@ -156,16 +156,16 @@ def test_short_rows_share_a_block(length: int, expected: int) -> None:
 
 
 def best(made: Kernel, bindings: dict[str, int]) -> int:
-    schedules = block_schedules(made)
+    schedules = schedules_of(made)
     lanes = [evaluate(s.lanes(made), bindings) for s in schedules]
     return best_schedule(schedules, lanes, evaluate(reduced_elements(made), bindings))
 
 
 def test_tiles_are_blocks_of_the_kept_axes() -> None:
     made = softmax((B, S, 768), 1)
-    (schedule,) = block_schedules(made)
+    (schedule,) = schedules_of(made)
     assert evaluate(schedule.tiles(made), {"B": 3, "S": 1000}) == 3 * 24
     flat = kernel("negative", (FLOAT32, (B,)))
-    (schedule,) = block_schedules(flat)
+    (schedule,) = schedules_of(flat)
     for elements, tiles in ((0, 0), (1, 1), (1024, 1), (1025, 2)):
         assert evaluate(schedule.tiles(flat), {"B": elements}) == tiles

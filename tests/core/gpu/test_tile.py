@@ -8,10 +8,10 @@ import pytest
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Operand, gelu
-from ftuner.core.gpu.tile import BlockKernel, BlockTile
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 WIDE = BlockTile(128, 256, 64, 8, 4)
-COPIED = BlockKernel((WIDE,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors")
+COPIED = ProductKernel((WIDE,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors")
 POINTED = replace(COPIED, loads="pointers")
 LOW = replace(COPIED, tiles=(BlockTile(16, 128, 128, 4, 4),))
 RESIDUAL = ACCUMULATOR + Operand("res", "matrix")
@@ -31,7 +31,7 @@ RESIDUAL = ACCUMULATOR + Operand("res", "matrix")
         (replace(LOW, tiles=(BlockTile(128, 16, 64, 1, 2),), epilogue=RESIDUAL), 1),
     ],
 )
-def test_slices(kernel: BlockKernel, slices: int) -> None:
+def test_slices(kernel: ProductKernel, slices: int) -> None:
     assert kernel.slices == slices
 
 
@@ -47,13 +47,13 @@ def test_slices(kernel: BlockKernel, slices: int) -> None:
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_80", 65_536),
         (replace(POINTED, tiles=(BlockTile(64, 64, 32, 4, 3),), aligned=False), "sm_90", 8_192),
         (
-            BlockKernel((BlockTile(64, 64, 16, 4, 3),), FLOAT32, "float32", "k", "k"),
+            ProductKernel((BlockTile(64, 64, 16, 4, 3),), FLOAT32, "float32", "k", "k"),
             "sm_90",
             16_384,
         ),
     ],
 )
-def test_shared_bytes(kernel: BlockKernel, architecture: str, bytes_: int) -> None:
+def test_shared_bytes(kernel: ProductKernel, architecture: str, bytes_: int) -> None:
     assert kernel.shared_bytes(architecture) == bytes_
 
 

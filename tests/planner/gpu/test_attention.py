@@ -20,8 +20,8 @@ from ftuner.planner.gpu.attention import (
     kept_tiles,
 )
 from ftuner.planner.gpu.attention_plan import (
-    BlockAttentionPlan,
-    BlockAttentionProblem,
+    AttentionPlan,
+    AttentionProblem,
     RequestLengths,
 )
 
@@ -55,12 +55,12 @@ def planner_of(
 
 def problem_of(
     batch: int, heads: int, sharing: int, rows: int, keys: int, depth: int, causal: bool
-) -> BlockAttentionProblem:
+) -> AttentionProblem:
     past = keys - rows if causal else 0
-    return BlockAttentionProblem(batch, heads, sharing, rows, keys, depth, depth, past)
+    return AttentionProblem(batch, heads, sharing, rows, keys, depth, depth, past)
 
 
-def plan_of(name: str, case: tuple[int, int, int, int, int, int, bool]) -> BlockAttentionPlan:
+def plan_of(name: str, case: tuple[int, int, int, int, int, int, bool]) -> AttentionPlan:
     return planner_of(name, case[5], case[6], case[2] > 1).plan(problem_of(*case))
 
 
@@ -110,7 +110,7 @@ def test_any_requests(
 ) -> None:
     planner = planner_of(name, 64, causal, heads[1] > 1, ragged=True)
     rows, keys = (tuple(each) for each in zip(*lengths, strict=True))
-    problem = BlockAttentionProblem(len(lengths), *heads, sum(rows), sum(keys), 64, 64)
+    problem = AttentionProblem(len(lengths), *heads, sum(rows), sum(keys), 64, 64)
     given_lengths = RequestLengths(rows, keys)
     plan = planner.plan(problem, given_lengths)
     assert plan.kernel in planner.kernels

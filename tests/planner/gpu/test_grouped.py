@@ -16,14 +16,14 @@ from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.cost.gpu.product import Walk, chip_of, estimate_product, work_of
 from ftuner.planner.gpu import grouped as block_grouped
 from ftuner.planner.gpu.grouped import GroupedPlan, GroupedPlanner, GroupedProblem
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 Sizes = tuple[tuple[int, int, int], ...]
 
 
 def planner_of(name: str, dtype: DType = FLOAT16) -> GroupedPlanner:
     hardware = gpu(name)
-    return block_grouped.grouped_planner_for(build_block_library(hardware, dtype))
+    return block_grouped.grouped_planner_for(build_gpu_library(hardware, dtype))
 
 
 def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
-from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
-from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 SHAPES = (
     (1, 4096, 4096, 1), (5, 4096, 4096, 1), (16, 6144, 4096, 1), (33, 28672, 4096, 1),
@@ -20,12 +20,12 @@ SHAPES = (
 )  # fmt: skip
 
 
-def planner_of(name: str) -> BlockPlanner:
+def planner_of(name: str) -> ProductPlanner:
     hardware = gpu(name)
-    return block_planner_for(build_block_library(hardware, FLOAT16))
+    return product_planner_for(build_gpu_library(hardware, FLOAT16))
 
 
-def covered(plan: BlockPlan) -> int:
+def covered(plan: ProductPlan) -> int:
     """Elements of one matrix that tiles store, each tile cut where the matrix ends."""
     n, width, total = plan.problem.n, plan.kernel.main.bn, 0
     for tile, first, last in plan.bands:
@@ -43,7 +43,7 @@ def covered(plan: BlockPlan) -> int:
 @example(m=20, n=3073, k=1, batch=96, name="b200", aligned=False)
 def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool) -> None:
     planner = planner_of(name)
-    plan = planner.plan(BlockProblem(m, n, k, batch, aligned=aligned))
+    plan = planner.plan(ProductProblem(m, n, k, batch, aligned=aligned))
     assert covered(plan) == m * n
     tiles = plan.kernel.tiles
     assert plan.rows == m if len(tiles) == 1 else 0 < plan.rows < m
@@ -64,10 +64,10 @@ def test_more_work_takes_longer(name: str) -> None:
     """Ten times an extent never takes less, but for what estimates of two tiles may differ by."""
     planner = planner_of(name)
     for m, n, k, batch, _ in ((*shape, 0) for shape in SHAPES):
-        seconds = planner.estimate(planner.plan(BlockProblem(m, n, k, batch))).seconds
+        seconds = planner.estimate(planner.plan(ProductProblem(m, n, k, batch))).seconds
         for larger in ((10 * m, n, k, batch), (m, 10 * n, k, batch), (m, n, 10 * k, batch),
                        (m, n, k, 10 * batch)):  # fmt: skip
-            assert planner.estimate(planner.plan(BlockProblem(*larger))).seconds >= 0.97 * seconds
+            assert planner.estimate(planner.plan(ProductProblem(*larger))).seconds >= 0.97 * seconds
 
 
 @pytest.mark.parametrize("name", ["h200", "a100-sxm-80gb", "rtx4090", "v100"])
@@ -80,7 +80,7 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
     lines += [f"kept         {' '.join(map(str, library.tiles))}"]
     lines += [f"pairs        {' '.join(f'{a}+{b.bm}' for a, b in library.pairs)}", "", "# plans"]
     for m, n, k, batch in SHAPES:
-        plan = planner.plan(BlockProblem(m, n, k, batch))
+        plan = planner.plan(ProductProblem(m, n, k, batch))
         shape = f"{batch}*{m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
         bands = " + ".join(f"{last - first} by {tile}" for tile, first, last in plan.bands)
         lines.append(

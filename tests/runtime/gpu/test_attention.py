@@ -23,7 +23,7 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedKernelError,
 )
-from ftuner.planner.gpu.attention_plan import BlockAttentionPlan
+from ftuner.planner.gpu.attention_plan import AttentionPlan
 from ftuner.runtime.gpu import attention_launches as attentions_room
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.attention import GpuAttending, attention
@@ -86,7 +86,7 @@ def assert_right(
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def last_plan(attend: GpuAttending) -> BlockAttentionPlan:
+def last_plan(attend: GpuAttending) -> AttentionPlan:
     return list(attend._attentions._calls.values())[-1].plan
 
 

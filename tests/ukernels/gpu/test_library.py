@@ -8,7 +8,7 @@ from tests.recorded_gpus import GPUS, gpu
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from ftuner.cost.gpu.tile import MULTIPLIES, supports
 from ftuner.errors import DTypeError, HardwareError
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 CASES = [(name, d, m) for name in GPUS for d, known in MULTIPLIES.items() for m in known]
 
@@ -18,9 +18,9 @@ def test_libraries(name, dtype, multiply) -> None:  # type: ignore[no-untyped-de
     hardware = gpu(name)
     if not supports(hardware, multiply):
         with pytest.raises(HardwareError, match="has no matrix units for"):
-            build_block_library(hardware, dtype, multiply)
+            build_gpu_library(hardware, dtype, multiply)
         return
-    library = build_block_library(hardware, dtype, multiply)
+    library = build_gpu_library(hardware, dtype, multiply)
     funnel = library.funnel
     assert len(funnel.kept) + sum(len(p.tiles) for p in funnel.pruned) == funnel.enumerated
     assert all(p.name and p.reason for p in funnel.pruned)
@@ -49,20 +49,20 @@ def test_warps_are_specialised_where_that_is_done() -> None:
         hardware = gpu(name)
         if not supports(hardware, "bfloat16"):
             continue
-        kernels = build_block_library(hardware, BFLOAT16).kernels("k", "k")
+        kernels = build_gpu_library(hardware, BFLOAT16).kernels("k", "k")
         found = [kernel for kernel in kernels if kernel.specialised]
         assert bool(found) == (hardware.architecture == "sm_100")
         for kernel in found:
             assert kernel.stores_by_descriptor
             assert not kernel.split
             assert kernel.shared_bytes("sm_100") <= hardware.shared_bytes_per_block
-    loose = build_block_library(gpu("b200"), BFLOAT16).kernels("k", "k", c_aligned=False)
+    loose = build_gpu_library(gpu("b200"), BFLOAT16).kernels("k", "k", c_aligned=False)
     assert not any(kernel.specialised for kernel in loose)
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(DTypeError, match="float64"):
-        build_block_library(gpu("h200"), FLOAT64)
+        build_gpu_library(gpu("h200"), FLOAT64)
     with pytest.raises(DTypeError, match="not multiplied as tf32"):
-        build_block_library(gpu("h200"), FLOAT16, "tf32")
-    assert build_block_library(gpu("h200"), FLOAT32).multiply == "float32"
+        build_gpu_library(gpu("h200"), FLOAT16, "tf32")
+    assert build_gpu_library(gpu("h200"), FLOAT32).multiply == "float32"

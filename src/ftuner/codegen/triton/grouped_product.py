@@ -19,7 +19,7 @@ from ftuner.codegen.triton.product_results import result_lines
 from ftuner.codegen.triton.product_tiles import sum_lines
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Argument, Source, function_source
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, ProductKernel
 
 COLUMNS = ("a", "b", "c", "m", "n", "k", "a_stride", "b_stride", "c_row", "begin")
 """Of the table, all int64: addresses; extents; elements from one row of a stored matrix to the
@@ -40,7 +40,7 @@ ARGUMENTS = (
 of all groups. `group`: row tiles that are walked together, as in `gemm`."""
 
 
-def grouped_source(kernel: BlockKernel) -> Source:
+def grouped_source(kernel: ProductKernel) -> Source:
     """The kernel, ready to be compiled; launched with as many programs as the plan says, and
     `ARGUMENTS`."""
     assert kernel.grouped
@@ -72,7 +72,7 @@ def grouped_source(kernel: BlockKernel) -> Source:
     return function_source(kernel.symbol, "", ARGUMENTS, lines, tile.warps, tile.stages)
 
 
-def _table_lines(kernel: BlockKernel) -> list[str]:
+def _table_lines(kernel: ProductKernel) -> list[str]:
     """The columns of the row at `at`, with what the kernel is promised of them."""
     ab, c, size = granule(kernel), c_granule(kernel), kernel.dtype.itemsize
     divisors = {"a": ab * size, "b": ab * size, "c": c * size}

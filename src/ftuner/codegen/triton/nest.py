@@ -24,7 +24,7 @@ from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
 from ftuner.core.functions import neutral
-from ftuner.core.gpu.schedule import BlockSchedule, block_schedules
+from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.core.index_expr import Stage
 from ftuner.core.scaled_product import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
 from ftuner.errors import UnsupportedKernelError
@@ -42,7 +42,7 @@ class NestKernel:
     """
 
     kernel: Kernel
-    schedule: BlockSchedule
+    schedule: Schedule
     source: Source
 
     @property
@@ -81,7 +81,7 @@ class NestKernel:
 
 def nest_kernel(
     kernel: Kernel,
-    schedule: BlockSchedule | None = None,
+    schedule: Schedule | None = None,
     aligned: bool = True,
     even: bool = False,
 ) -> NestKernel:
@@ -94,12 +94,12 @@ def nest_kernel(
         UnsupportedKernelError: something in the kernel has no schedule here; the message says what.
     """
     expect_supported(kernel)
-    schedule = schedule or block_schedules(kernel)[-1]
+    schedule = schedule or schedules_of(kernel)[-1]
     source = _Emission(kernel, schedule).source(aligned, even)
     return NestKernel(kernel, schedule, source)
 
 
-def _even_parameters(kernel: Kernel, schedule: BlockSchedule) -> tuple[Dim, ...]:
+def _even_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Dim, ...]:
     """Strides, offsets, and the extent of the axis along which vectors lie."""
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     needed: list[Dim] = [d for a in accesses for d in (a.constant, *a.coefficients)]
@@ -134,7 +134,7 @@ def expect_supported(kernel: Kernel) -> None:
 class _Emission:
     """The writing of one kernel."""
 
-    def __init__(self, kernel: Kernel, schedule: BlockSchedule) -> None:
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel = kernel
         self.schedule = schedule
         self.frame = Frame(kernel, schedule)

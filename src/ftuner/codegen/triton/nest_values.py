@@ -12,7 +12,7 @@ from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
-from ftuner.core.gpu.schedule import BlockSchedule
+from ftuner.core.gpu.schedule import Schedule
 from ftuner.core.guards import guards, inner_steps, needs
 
 Dimensions = frozenset[int]
@@ -32,7 +32,7 @@ class Term:
 class Frame:
     """What all places of one kernel share: the text, and the names of arguments."""
 
-    def __init__(self, kernel: Kernel, schedule: BlockSchedule) -> None:
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel = kernel
         self.schedule = schedule
         self.functions = Functions()

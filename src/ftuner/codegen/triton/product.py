@@ -16,10 +16,10 @@ from ftuner.codegen.triton.product_arguments import gemm_arguments
 from ftuner.codegen.triton.product_results import result_lines
 from ftuner.codegen.triton.product_tiles import sum_lines
 from ftuner.codegen.triton.source import Source, function_source
-from ftuner.core.gpu.tile import BlockKernel, BlockTile
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 
-def gemm_source(kernel: BlockKernel) -> Source:
+def gemm_source(kernel: ProductKernel) -> Source:
     """The kernel, ready to be compiled; launched with as many programs as the plan says, and the
     arguments of `gemm_arguments`."""
     arguments = gemm_arguments(kernel)
@@ -55,11 +55,11 @@ def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:
     ]
 
 
-def _flattened(kernel: BlockKernel) -> bool:
+def _flattened(kernel: ProductKernel) -> bool:
     return kernel.loads == "descriptors" and not kernel.split
 
 
-def _band_lines(kernel: BlockKernel, tile: BlockTile, extent: str) -> list[str]:
+def _band_lines(kernel: ProductKernel, tile: BlockTile, extent: str) -> list[str]:
     """The loop over the tiles of one band of `extent` rows."""
     rest = tile is not kernel.main
     lines = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument
 from ftuner.core.expr import operands
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockKernel, Order
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Order, ProductKernel
 
 _STRIDE = "i64"
 
@@ -14,12 +14,12 @@ def operand_argument(name: str) -> str:
     return f"operand_{name}"
 
 
-def granule(kernel: BlockKernel) -> int:
+def granule(kernel: ProductKernel) -> int:
     """Elements that addresses and strides of A and B are multiples of."""
     return ALIGNMENT_BYTES // kernel.dtype.itemsize if kernel.aligned else 1
 
 
-def c_granule(kernel: BlockKernel) -> int:
+def c_granule(kernel: ProductKernel) -> int:
     """The same of C and of the epilogue's matrices."""
     return granule(kernel) if kernel.c_aligned else 1
 
@@ -29,7 +29,7 @@ def stored_block(order: Order, spatial: int, k: int) -> tuple[int, int]:
     return (spatial, k) if order == "k" else (k, spatial)
 
 
-def gemm_arguments(kernel: BlockKernel) -> tuple[Argument, ...]:
+def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     """The arguments of a kernel, in their order.
 
     `a`, `b`, `c`: the matrices, as pointers, or as descriptors of rank 3, (batch element, axis that
@@ -103,7 +103,7 @@ def gemm_arguments(kernel: BlockKernel) -> tuple[Argument, ...]:
 
 
 def workspace_elements(
-    kernel: BlockKernel, m: int, n: int, batch: int, rows: int, parts: int
+    kernel: ProductKernel, m: int, n: int, batch: int, rows: int, parts: int
 ) -> int:
     """Numbers of float32 that the parts of a split product leave."""
     columns = -(-n // kernel.main.bn)

@@ -15,10 +15,10 @@ from ftuner.codegen.triton.product_tiles import element_base
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
 from ftuner.core.expr import ACCUMULATOR, Operand, flatten, operands
-from ftuner.core.gpu.tile import BlockKernel, BlockTile
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 
-def result_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
+def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
     """From `sums` of the tile at `row`, `column` of batch element `element` to C. `rest` tells
     which descriptor, counters and workspace are the tile's."""
     finished = _finished_lines(kernel, tile, rest)
@@ -41,7 +41,7 @@ def result_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
     ]
 
 
-def _finished_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
+def _finished_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
     """Slice the sums, and bring each slice to C."""
     lines: list[str] = []
     slices = ["sums"]
@@ -59,7 +59,7 @@ def _finished_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[st
 
 
 def _slice_lines(
-    kernel: BlockKernel, tile: BlockTile, rest: bool, sums: str, first: int
+    kernel: ProductKernel, tile: BlockTile, rest: bool, sums: str, first: int
 ) -> list[str]:
     """Bring to C the slice that begins at column `first` of its tile."""
     width = tile.bn // kernel.slices
@@ -92,7 +92,7 @@ def _slice_lines(
     return [*lines, f"if column + {first + width} <= n:", f"    {whole}", "else:", f"    {masked}"]
 
 
-def _operand(kernel: BlockKernel, operand: Operand) -> str:
+def _operand(kernel: ProductKernel, operand: Operand) -> str:
     """The load of what an epilogue reads, spread over the slice."""
     name = operand_argument(operand.name)
     if operand.kind == "column":

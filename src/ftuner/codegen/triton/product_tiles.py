@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.codegen.triton.product_arguments import granule, stored_block
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Order
+from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 
-def element_base(kernel: BlockKernel, name: str) -> str:
+def element_base(kernel: ProductKernel, name: str) -> str:
     """Where a matrix of the batch element begins, in the text; groups have addresses of their
     own."""
     return name if kernel.grouped else f"{name} + element.to(tl.int64) * {name}_batch"
@@ -37,7 +37,7 @@ class _Side(NamedTuple):
     """The same for k."""
 
 
-def _sides(kernel: BlockKernel, tile: BlockTile) -> tuple[_Side, _Side]:
+def _sides(kernel: ProductKernel, tile: BlockTile) -> tuple[_Side, _Side]:
     rows, columns = "[:, None]", "[None, :]"
     return (
         _Side("a", kernel.a_order, tile.bm, "row", "m", rows, columns),
@@ -45,7 +45,7 @@ def _sides(kernel: BlockKernel, tile: BlockTile) -> tuple[_Side, _Side]:
     )
 
 
-def sum_lines(kernel: BlockKernel, tile: BlockTile, rest: bool) -> list[str]:
+def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
     """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
     matrices at `a` and `b`: over all `steps`, or over those of part `part` of `parts`. `rest` tells
     which descriptors have its blocks."""
@@ -90,7 +90,7 @@ def _described(side: _Side, bk: int, rest: bool) -> str:
     )
 
 
-def _pointed(side: _Side, bk: int, kernel: BlockKernel) -> tuple[list[str], list[str]]:
+def _pointed(side: _Side, bk: int, kernel: ProductKernel) -> tuple[list[str], list[str]]:
     """A tile by pointers: what stands before the loop over k, and in it."""
     name, across, along = side.name, side.across, side.along
     base = element_base(kernel, name)

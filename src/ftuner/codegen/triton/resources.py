@@ -12,7 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-from ftuner.core.gpu.tile import BlockKernel
+from ftuner.core.gpu.tile import ProductKernel
 from ftuner.errors import ObjectFileError
 
 _ELF_MAGIC = b"\x7fELF\x02\x01"
@@ -115,7 +115,7 @@ def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
 
 
 def disagreements(
-    kernel: BlockKernel, architecture: str, warp_threads: int, compiled: Resources
+    kernel: ProductKernel, architecture: str, warp_threads: int, compiled: Resources
 ) -> tuple[str, ...]:
     """Where a compiled product kernel is not what its model says: spills, more registers than there
     are or fewer than its accumulators, more shared memory. Empty if it is; less shared memory than

@@ -41,7 +41,7 @@ SCATTERED_WARPS = 4
 
 
 @dataclass(frozen=True)
-class BlockSchedule:
+class Schedule:
     """How a kernel is walked."""
 
     axes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -92,7 +92,7 @@ class BlockSchedule:
         return product((*extents, *(kernel.axes[a] for a in (*self.singles, *self.serial))))
 
 
-def block_schedules(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[BlockSchedule, ...]:
+def schedules_of(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[Schedule, ...]:
     """The schedules among which extents choose, for a chip whose warps have so many threads. The
     last one holds any extents."""
     return tuple(
@@ -101,7 +101,7 @@ def block_schedules(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[B
     )
 
 
-def _schedules(kernel: Kernel) -> tuple[BlockSchedule, ...]:
+def _schedules(kernel: Kernel) -> tuple[Schedule, ...]:
     if any(t.rest for t in kernel.targets):
         return (_scattering(kernel),)
     if not kernel.reduced:
@@ -118,7 +118,7 @@ def reduced_elements(kernel: Kernel) -> Dim:
     return product(kernel.reduced)
 
 
-def best_schedule(schedules: Sequence[BlockSchedule], lanes: Sequence[int], reduced: int) -> int:
+def best_schedule(schedules: Sequence[Schedule], lanes: Sequence[int], reduced: int) -> int:
     """The number of the best schedule: the first that holds the kernel and has no more lanes than
     any other does, but for an eighth. `lanes` are those of each schedule, `reduced` is
     `reduced_elements`."""
@@ -178,17 +178,15 @@ def _warps(block: tuple[int, int]) -> int:
     return warps if warps <= MAX_WARPS // 2 else min(warps // 2, MAX_WARPS)
 
 
-def _maps(kernel: Kernel) -> tuple[BlockSchedule, ...]:
+def _maps(kernel: Kernel) -> tuple[Schedule, ...]:
     """Without reductions: blocks of the contiguous axis, of several rows where it is short."""
     axes = range(len(kernel.kept))
     if not axes:
-        return (BlockSchedule(((), ()), (1, 1), (), (), None, True, 1),)
+        return (Schedule(((), ()), (1, 1), (), (), None, True, 1),)
 
-    def found(
-        rows: tuple[int, ...], columns: tuple[int, ...], block: tuple[int, int]
-    ) -> BlockSchedule:
+    def found(rows: tuple[int, ...], columns: tuple[int, ...], block: tuple[int, int]) -> Schedule:
         singles = tuple(a for a in axes if a not in (*rows, *columns))
-        return BlockSchedule((rows, columns), block, singles, (), None, True, _warps(block))
+        return Schedule((rows, columns), block, singles, (), None, True, _warps(block))
 
     vector = _most_contiguous(kernel, axes)
     extent = kernel.axes[vector]
@@ -225,16 +223,16 @@ def _rows(kernel: Kernel, axes: Sequence[int], columns: int) -> int:
     return min(rows, _power(extent)) if isinstance(extent, int) else rows
 
 
-def _along_rows(kernel: Kernel, vector: int) -> tuple[BlockSchedule, ...]:
+def _along_rows(kernel: Kernel, vector: int) -> tuple[Schedule, ...]:
     """Reductions along contiguous elements: rows of the kept axes, columns of the reduced ones."""
     kept = tuple(range(len(kernel.kept)))
     reduced = tuple(a for a in range(len(kept), len(kernel.axes)) if a != vector)
     axes = (kept, (*reduced, vector))
     extent = reduced_elements(kernel)
 
-    def found(rows: int, columns: int, whole: bool) -> BlockSchedule:
+    def found(rows: int, columns: int, whole: bool) -> Schedule:
         block = (min(rows, _rows(kernel, kept, 1)), columns)
-        return BlockSchedule(axes, block, (), (), 1, whole, _warps(block))
+        return Schedule(axes, block, (), (), 1, whole, _warps(block))
 
     if any(stage.kind == "scan" for stage in kernel.stages):
         # Sums pass from block to block: there is nothing to be had of whole rows.
@@ -251,7 +249,7 @@ def _along_rows(kernel: Kernel, vector: int) -> tuple[BlockSchedule, ...]:
     return (loop,)
 
 
-def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
+def _down_columns(kernel: Kernel, vector: int) -> Schedule:
     """Reductions of elements far apart: columns of a contiguous kept axis, rows of the reduced
     ones."""
     kept = range(len(kernel.kept))
@@ -266,20 +264,20 @@ def _down_columns(kernel: Kernel, vector: int) -> BlockSchedule:
     most = max(TILE // rows, min(_line(kernel), 2 * STRIP))
     block = (rows, _strip(product(kernel.axes[a] for a in columns), most))
     axes = (tuple(range(len(kept), len(kernel.axes))), columns)
-    return BlockSchedule(axes, block, singles, (), 0, whole, _warps(block))
+    return Schedule(axes, block, singles, (), 0, whole, _warps(block))
 
 
-def _scattering(kernel: Kernel) -> BlockSchedule:
+def _scattering(kernel: Kernel) -> Schedule:
     """Elements written where data tells, maybe more than once: one after the other, but along axes
     that keep them apart."""
     apart = _apart(kernel)
     serial = tuple(a for a in range(len(kernel.axes)) if a not in apart)
     if not apart:
-        return BlockSchedule(((), ()), (1, 1), (), serial, None, True, 1)
+        return Schedule(((), ()), (1, 1), (), serial, None, True, 1)
     *others, vector = apart
     columns = _strip(kernel.axes[vector], SCATTERED)
     rows = min(_rows(kernel, others, columns), max(1, SCATTERED // columns))
-    return BlockSchedule(
+    return Schedule(
         (tuple(others), (vector,)), (rows, columns), (), serial, None, True, SCATTERED_WARPS
     )
 

@@ -74,7 +74,7 @@ class BlockTile:
 
 
 @dataclass(frozen=True)
-class BlockKernel:
+class ProductKernel:
     """What is compiled and launched once for a product: one uKernel, or two that patch one output.
 
     `tiles[0]` covers the first rows, `tiles[1]`, if there is one, the rest; they have the same

@@ -6,7 +6,7 @@ where lengths differ or rows see ever more keys, long ones begin first, and the 
 even share and half of a unit, or the longest unit alone. What lies above an even share is the tail
 of the last wave.
 
-    seconds = together(max(matrix, power, shared) + stall + tail, l2, dram)
+    seconds = overlapped_seconds(max(matrix, power, shared) + stall + tail, l2, dram)
               + fill + store + reduce + launch
 
 Sources: makespans by waves as in `cost.gpu.product`; parts of keys from flash-decoding (Dao et
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ftuner.core.gpu.attention import AttentionForm, AttentionTile
 from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
-from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, together
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, overlapped_seconds
 
 LAST_UNIT = 0.5
 """Part of a unit that the busiest multiprocessor does beyond an even share, where units differ:
@@ -61,7 +61,7 @@ class AttentionEstimate(NamedTuple):
     @property
     def seconds(self) -> float:
         """What overlaps, and what does not."""
-        overlapping_s = together(self.busiest_s, self.l2_s, self.dram_s)
+        overlapping_s = overlapped_seconds(self.busiest_s, self.l2_s, self.dram_s)
         return overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
 
     def terms(self) -> dict[str, float]:

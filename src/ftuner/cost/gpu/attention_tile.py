@@ -9,8 +9,8 @@ longest of
     shared   keys and values written to shared memory once and read by each row of warps, or on
              their way from L2
 
-which overlap among groups of warps that do not wait for each other (`cost.gpu.tile.together`); a
-group alone does its products and its powers one after the other.
+which overlap among groups of warps that do not wait for each other (`overlapped_seconds`); a group
+alone does its products and its powers one after the other.
 
 Sources: that products and powers take turns from FlashAttention-3 (arXiv 2407.08608), section 3.2.
 Registers and shared memory were fitted on what ptxas reports for some 400 kernels compiled by
@@ -33,8 +33,8 @@ from ftuner.cost.gpu.tile import (
     SUSTAINED_VECTOR,
     is_vector,
     occupancy,
+    overlapped_seconds,
     peak_flops_per_s,
-    together,
     vector_instruction,
     vector_threads,
 )
@@ -262,7 +262,7 @@ def attention_tile_cost(
     each = SCORE_OPERATIONS + (0 if form.mask is None else MASK_OPERATIONS)
     lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
     operations = scores * each + tile.bq * (form.columns + ROW_OPERATIONS)
-    power_s = together(scores / POWERS_PER_CLOCK, operations / lanes) * period
+    power_s = overlapped_seconds(scores / POWERS_PER_CLOCK, operations / lanes) * period
 
     # Shared memory.
     down = max(min(tile.warps, tile.bq // ROWS_A_WARP), 1)
@@ -280,7 +280,7 @@ def attention_tile_cost(
     shared_s = max(passing / shared_rate, block_bytes / port_rate)
 
     # One after the other where a group of warps is alone, and no sooner than blocks arrive.
-    busy_s = together(matrix_s, power_s, shared_s)
+    busy_s = overlapped_seconds(matrix_s, power_s, shared_s)
     turns_s = (matrix_s + power_s) * GROUP_WARPS / tile.warps + STEP_CLOCKS * period
     wait_s = LOADED_LATENCY * hardware.dram_latency_s / max(tile.stages - 1, 1)
     alone_s = max(turns_s, wait_s)

@@ -6,7 +6,7 @@ multiprocessors in turn, so that the busiest one does every S-th unit from the f
 taller tiles first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That is its
 makespan; what lies above an even share is the tail of the last wave.
 
-    seconds = together(max(issue, shared) + stall + tail, l2, dram)
+    seconds = overlapped_seconds(max(issue, shared) + stall + tail, l2, dram)
               + fill + store + reduce + launch
 
 L2 is read once for each tile's rows of A and columns of B, by all multiprocessors together. DRAM is
@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
-from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, together
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.model import GpuHardware
 
 SUSTAINED_DRAM = 0.9
@@ -38,7 +38,7 @@ counter on their way out, and back. Assumed; to be fitted on a device."""
 
 
 @dataclass(frozen=True)
-class BlockEstimate:
+class ProductEstimate:
     """Seconds of a product on a GPU by cause."""
 
     issue_s: float = 0.0
@@ -70,7 +70,7 @@ class BlockEstimate:
     @property
     def overlapping_s(self) -> float:
         """Multiprocessors, L2 and DRAM at the same time."""
-        return together(self.busiest_s, self.l2_s, self.dram_s)
+        return overlapped_seconds(self.busiest_s, self.l2_s, self.dram_s)
 
     @property
     def seconds(self) -> float:
@@ -148,7 +148,7 @@ def work_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bo
     return Work(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
 
 
-def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> BlockEstimate:
+def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> ProductEstimate:
     """A walk over the first band of all batch elements, then over the second, `m` rows in all."""
     first, second = work.first, work.second or work.first
     (tall, low), parts, _, programs = walk
@@ -195,7 +195,7 @@ def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> BlockEstimat
     l2_bytes = row_bytes * (m * work.columns + work.n * (tall + low)) + written_bytes
     passes_a, passes_b = passes(chip, work, walk)
     dram_bytes = row_bytes * (m * passes_a + work.n * passes_b) + written_bytes
-    return BlockEstimate(
+    return ProductEstimate(
         issue_s=issue_s,
         shared_s=shared_s,
         stall_s=max(even_s - max(issue_s, shared_s), 0.0),

@@ -8,10 +8,10 @@ takes a multiprocessor the longest of
              (`operand_reads`), at `shared_bytes_per_clock`
     port     the stage on its way from L2, at `l2_bytes_per_clock`
 
-They overlap, but not freely: what is nearly as busy as the busiest holds it up (`together`). With
-`r` blocks resident these seconds add up, and hide what each block waits for: none begins a step
-sooner than `STEP_CLOCKS` after the last one ended, nor than its loads arrive, of which `stages - 1`
-are under way (Little's law).
+They overlap, but not freely: a resource that is nearly as busy as the busiest one delays it
+(`overlapped_seconds`). With `r` blocks resident these seconds add up, and hide the waits of each
+block: a block begins a step `STEP_CLOCKS` after its last one ended, or later, and not before its
+loads arrive, of which `stages - 1` are in flight (Little's law).
 
 Without matrix units a thread multiplies out a small tile of its own, and what it reads from shared
 memory counts for each thread, whether others read the same or not.
@@ -29,7 +29,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Multiply
+from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, ProductKernel
 from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
 SUSTAINED_MATRIX = 0.85
@@ -121,7 +121,7 @@ class TileCost(NamedTuple):
         return max(self.busy_s, alone_s / resident)
 
 
-def together(*seconds: float) -> float:
+def overlapped_seconds(*seconds: float) -> float:
     """Seconds of resources that are used at the same time: between the largest, as if none waited
     for another, and their sum. The eighth root of the sum of eighth powers: two that are equally
     busy take a tenth longer than one. The exponent is assumed; to be fitted on a device."""
@@ -223,7 +223,7 @@ def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
 def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
     """Shared memory of a block where matrices are aligned."""
     loads = loads_of(hardware, multiply, True)
-    kernel = BlockKernel((tile,), dtype, multiply, "k", "k", loads)
+    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads)
     return kernel.shared_bytes(hardware.architecture)
 
 
@@ -323,7 +323,7 @@ def tile_cost(
     return TileCost(
         tile=tile,
         blocks=blocks,
-        busy_s=together(issue_s, shared_s),
+        busy_s=overlapped_seconds(issue_s, shared_s),
         issue_s=issue_s,
         shared_s=shared_s,
         step_s=STEP_CLOCKS * period,

@@ -29,8 +29,8 @@ from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.gpu.attention_candidates import Candidate, Summary, summary_of
 from ftuner.planner.gpu.attention_plan import (
-    BlockAttentionPlan,
-    BlockAttentionProblem,
+    AttentionPlan,
+    AttentionProblem,
     RequestLengths,
 )
 
@@ -126,8 +126,8 @@ class AttentionPlanner:
         return tuple(kernel for kernel in found if kernel is not None)
 
     def plan(
-        self, problem: BlockAttentionProblem, lengths: RequestLengths | None = None
-    ) -> BlockAttentionPlan:
+        self, problem: AttentionProblem, lengths: RequestLengths | None = None
+    ) -> AttentionPlan:
         """The plan that takes the least; rows, keys and heads of the problem are positive.
         `lengths` are given where requests are of unequal length."""
         least, best, chosen = inf, 1, self._candidates[0]
@@ -159,28 +159,28 @@ class AttentionPlanner:
                 least, best, chosen = seconds, parts, candidate
         kernel = chosen.whole if best == 1 else chosen.split
         assert kernel is not None
-        return BlockAttentionPlan(problem, kernel, self._group(chosen, problem), best)
+        return AttentionPlan(problem, kernel, self._group(chosen, problem), best)
 
     def estimate(
-        self, plan: BlockAttentionPlan, lengths: RequestLengths | None = None
+        self, plan: AttentionPlan, lengths: RequestLengths | None = None
     ) -> AttentionEstimate:
         """What a plan of this planner takes, term by term."""
         candidate = self._candidate(plan)
         work = candidate.work(plan.problem, self._summary(lengths))
         return estimate_attention(self._chip, self._form, candidate.cost, work, plan.parts)
 
-    def price(self, plan: BlockAttentionPlan, lengths: RequestLengths | None = None) -> float:
+    def price(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
         """The seconds that a plan of this planner was chosen by."""
         candidate = self._candidate(plan)
         return candidate.seconds(candidate.work(plan.problem, self._summary(lengths)), plan.parts)
 
-    def _candidate(self, plan: BlockAttentionPlan) -> Candidate:
+    def _candidate(self, plan: AttentionPlan) -> Candidate:
         return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
 
     def _summary(self, lengths: RequestLengths | None) -> Summary | None:
         return None if lengths is None else summary_of(lengths, self._form.causal != "none")
 
-    def _group(self, candidate: Candidate, problem: BlockAttentionProblem) -> int:
+    def _group(self, candidate: Candidate, problem: AttentionProblem) -> int:
         """Heads side by side. Rows that see ever more keys begin with the last ones of as many
         heads as L2 holds the keys of, so that short tiles come last; else tiles of one head follow
         each other."""

@@ -15,7 +15,7 @@ from ftuner.cost.gpu.attention import LAST_UNIT, AttentionWork, mask_bytes_of_bl
 from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES
-from ftuner.planner.gpu.attention_plan import BlockAttentionProblem, RequestLengths
+from ftuner.planner.gpu.attention_plan import AttentionProblem, RequestLengths
 
 LEAST_BLOCKS = 2
 """Blocks of keys that a part must keep: one is on its way while the other is in use."""
@@ -91,7 +91,7 @@ class Candidate:
         self._l2_s_per_part = summed_bytes / chip.l2_bytes_per_s
         self._around_s = cost.fill_s + cost.store_s
 
-    def work(self, problem: BlockAttentionProblem, summary: Summary | None) -> AttentionWork:
+    def work(self, problem: AttentionProblem, summary: Summary | None) -> AttentionWork:
         """What the tile makes of a problem; `summary` where requests are of unequal length."""
         batch, heads, sharing, rows, keys, depth, columns, past = problem
         bq, bk = self._bq, self._bk
@@ -133,7 +133,7 @@ class Candidate:
             heads * keys * size, summary.longest_keys * size, head_tiles * apart,
         )  # fmt: skip
 
-    def price(self, problem: BlockAttentionProblem, summary: Summary | None) -> tuple[float, int]:
+    def price(self, problem: AttentionProblem, summary: Summary | None) -> tuple[float, int]:
         """Seconds, and the parts that keys are cut into."""
         work = self.work(problem, summary)
         units, _, longest, *_ = work
@@ -182,7 +182,7 @@ class Candidate:
         if head_bytes > chip.held_bytes:
             key_bytes *= -(-head_units // (sms * cost.blocks))
         dram_s = blocks * self._dram_s_per_block + (own_bytes + key_bytes) / chip.dram_bytes_per_s
-        # `together`, without a call.
+        # `overlapped_seconds`, without a call.
         near_s *= near_s
         l2_s *= l2_s
         dram_s *= dram_s

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ftuner.core.gpu.attention import AttentionKernel
 
 
-class BlockAttentionProblem(NamedTuple):
+class AttentionProblem(NamedTuple):
     """Extents; where requests are of unequal length, `rows` and `keys` are those of all together,
     and `RequestLengths` says how they are divided."""
 
@@ -32,10 +32,10 @@ class RequestLengths(NamedTuple):
     keys: tuple[int, ...]
 
 
-class BlockAttentionPlan(NamedTuple):
+class AttentionPlan(NamedTuple):
     """One launch: `parts` programs for each tile of each head, or group of heads."""
 
-    problem: BlockAttentionProblem
+    problem: AttentionProblem
     kernel: AttentionKernel
     group: int
     """Heads whose tiles are taken side by side, so that L2 holds their keys and values."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ftuner.core.gpu.tile import BlockTile
 from ftuner.cost.gpu.product import Chip, Work
-from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, together
+from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 
 MIN_PART_STEPS = 4
 """Steps of k that a part keeps at least: with fewer, its pipeline is never full."""
@@ -30,7 +30,7 @@ MAX_ENTRIES = 4096
 MAX_ROWS = 1 << 62
 
 
-class Priced(NamedTuple):
+class CandidateEstimate(NamedTuple):
     """A candidate at one number of row tiles; seconds, and seconds for each row."""
 
     near_s: float
@@ -50,10 +50,10 @@ class Priced(NamedTuple):
     def seconds(self, m: int) -> float:
         l2_s = self.l2_s + m * self.l2_s_per_row
         dram_s = self.dram_s + m * self.dram_s_per_row
-        return self.around_s + together(self.near_s, l2_s, dram_s)
+        return self.around_s + overlapped_seconds(self.near_s, l2_s, dram_s)
 
 
-ENDLESS = Priced(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
+ENDLESS = CandidateEstimate(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
 """Of what cannot be."""
 
 
@@ -67,7 +67,7 @@ class Candidate:
         """Rows between two prices."""
         self.first_row = 1
         self.last_row = MAX_ROWS
-        self.entries: dict[int, Priced] = {}
+        self.entries: dict[int, CandidateEstimate] = {}
         """Prices by numbers of row tiles, of the lower kind in a pair."""
         self._chip = chip
         self._sms = chip.multiprocessors
@@ -101,7 +101,7 @@ class Candidate:
         )
         l2_s = row_s + self._l2_per_tile_s / tiles[0].bm
         dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
-        self.least_s_per_row = together(near_s, l2_s, dram_s)
+        self.least_s_per_row = overlapped_seconds(near_s, l2_s, dram_s)
         self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
         """Seconds besides those for each row."""
 
@@ -109,7 +109,7 @@ class Candidate:
         """Seconds of all steps of a tile, by resident blocks."""
         return (0.0, *(tile.seconds_of_step(r + 1) for r in range(self._blocks)))
 
-    def at(self, m: int, limit_s: float = inf) -> Priced:
+    def at(self, m: int, limit_s: float = inf) -> CandidateEstimate:
         """The price for the row tiles of m; endless if a pair has no rows for both, or takes longer
         than the limit."""
         tiles = -(-m // self.granule)
@@ -129,7 +129,7 @@ class Candidate:
             self.entries[tiles] = found
         return found
 
-    def _single(self, tiles: int) -> Priced:
+    def _single(self, tiles: int) -> CandidateEstimate:
         units = tiles * self._per_row_tile
         if units >= STARVED_WAVES * self._sms or self._steps < 2 * MIN_PART_STEPS:
             return self.price(tiles, 0, 1)
@@ -144,7 +144,7 @@ class Candidate:
         cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
         return tuple(sorted((cut | {1}) - {0}))
 
-    def _paired(self, lows: int, talls: int, limit_s: float) -> Priced:
+    def _paired(self, lows: int, talls: int, limit_s: float) -> CandidateEstimate:
         ratio = self.tiles[0].bm // self.tiles[1].bm
         return self.price(talls, lows - talls * ratio, 1, limit_s)
 
@@ -182,7 +182,7 @@ class Candidate:
         near_s += (share - share_tall) * self._low_step_s[resident]
         return units_tall, units, near_s * -(-self._steps // parts)
 
-    def price(self, talls: int, lows: int, parts: int, limit_s: float = inf) -> Priced:
+    def price(self, talls: int, lows: int, parts: int, limit_s: float = inf) -> CandidateEstimate:
         """Of row tiles of both bands, or of one with k in parts; endless beyond a limit."""
         chip = self._chip
         units_tall, units, near_s = self._near_s(talls, lows, parts)
@@ -219,7 +219,7 @@ class Candidate:
         if talls * tall.tile.bm + lows * low.tile.bm > self._all_kept:
             group, passes_a, passes_b = self._group(tiles, square, at_once)
         rate = chip.dram_bytes_per_s
-        return Priced(
+        return CandidateEstimate(
             near_s,
             around_s,
             tiles * self._l2_per_tile_s,

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.gpu.tile import MOST_COUNTED, BlockKernel, BlockTile, Order
+from ftuner.core.gpu.tile import MOST_COUNTED, BlockTile, Order, ProductKernel
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.product import chip_of
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_PLANS = 1024
 """Problems whose plans are kept."""
@@ -37,20 +37,20 @@ class GroupedProblem(NamedTuple):
     a_order: Order = "k"
     b_order: Order = "k"
     aligned: bool = True
-    """As in `BlockKernel`, for all groups."""
+    """As in `ProductKernel`, for all groups."""
 
 
 class GroupedPlan(NamedTuple):
     """The exact cover of all groups by one tile."""
 
     problem: GroupedProblem
-    kernel: BlockKernel
+    kernel: ProductKernel
     order: tuple[int, ...]
     """Numbers of the groups in the order in which their tiles are taken."""
     ends: tuple[int, ...]
     """Where the tiles of each of them end in the list of all."""
     group: int
-    """As in `BlockPlan`, in every product."""
+    """As in `ProductPlan`, in every product."""
     programs: int
     seconds: float
     """That it takes, by the estimate."""
@@ -64,7 +64,7 @@ class GroupedPlanner:
     """Plans for one library. Holds the last plans, a bounded number of them; safe to use from
     several threads."""
 
-    def __init__(self, library: BlockLibrary) -> None:
+    def __init__(self, library: GpuLibrary) -> None:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
         self._plans: RecentlyUsed[GroupedProblem, GroupedPlan] = RecentlyUsed(MAX_PLANS)
@@ -95,12 +95,14 @@ class GroupedPlanner:
             self._plans.add(problem, found)
         return found
 
-    def kernel(self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool) -> BlockKernel:
+    def kernel(
+        self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool
+    ) -> ProductKernel:
         """The uKernel of a tile for many products."""
         found = self.library.kernel((tile,), a_order, b_order, aligned)
         return replace(found, loads="pointers", specialised=False, grouped=True)
 
-    def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[BlockKernel, ...]:
+    def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[ProductKernel, ...]:
         """Every uKernel that a plan may launch for such operands."""
         return tuple(
             self.kernel(t, a_order, b_order, aligned) for t in self.library.fitting(aligned)
@@ -167,12 +169,12 @@ class GroupedPlanner:
         again = bytes_a * passes_a + bytes_b * passes_b
         dram_bytes = np.where(once <= chip.held_bytes, once, again)
         dram_s = (dram_bytes.sum(axis=1) + written) / chip.dram_bytes_per_s
-        # The eighth powers of `cost.gpu.tile.together`.
+        # The eighth powers of `cost.gpu.tile.overlapped_seconds`.
         powers = sum(s**8 for s in (near_s, l2_bytes / chip.l2_bytes_per_s, dram_s))
         return np.asarray(powers**0.125 + around_s)
 
 
 @lru_cache(maxsize=64)
-def grouped_planner_for(library: BlockLibrary) -> GroupedPlanner:
+def grouped_planner_for(library: GpuLibrary) -> GroupedPlanner:
     """The one planner of a library, with its plans."""
     return GroupedPlanner(library)

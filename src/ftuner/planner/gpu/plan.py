@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Order
+from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 
-class BlockProblem(NamedTuple):
+class ProductProblem(NamedTuple):
     """What is to be planned: extents, and how operands lie."""
 
     m: int
@@ -17,20 +17,20 @@ class BlockProblem(NamedTuple):
     a_order: Order = "k"
     b_order: Order = "k"
     aligned: bool = True
-    """As in `BlockKernel`."""
+    """As in `ProductKernel`."""
     c_aligned: bool = True
-    """As in `BlockKernel`."""
+    """As in `ProductKernel`."""
 
 
-class BlockPlan(NamedTuple):
+class ProductPlan(NamedTuple):
     """The exact cover of one shape.
 
     A tile is numbered within its band; bands follow each other, and batch elements. Of `tiles`
     tiles, each cut into `parts` parts of k, program `p` of `programs` does p, p + programs, ...
     """
 
-    problem: BlockProblem
-    kernel: BlockKernel
+    problem: ProductProblem
+    kernel: ProductKernel
     rows: int
     """Of the first band, a multiple of its `bm` unless it is the only one."""
     parts: int

@@ -13,20 +13,20 @@ from math import inf, sqrt
 from typing import NamedTuple
 
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.gpu.tile import BlockKernel, BlockTile
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.product import (
-    BlockEstimate,
+    ProductEstimate,
     Walk,
     chip_of,
     estimate_product,
     work_of,
 )
-from ftuner.planner.gpu.candidates import ENDLESS, Candidate, Priced, limit_rows
-from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.ukernels.gpu.library import GpuLibrary
 
-MAX_PRICED = 1024
+MAX_PROBLEMS = 1024
 """Problems, apart from m, whose candidates are kept."""
 MAX_KERNELS = 4096
 """uKernels that are kept, so that equal plans share one."""
@@ -40,23 +40,23 @@ class Option(NamedTuple):
     least_s: float
     least_s_per_row: float
     granule: int
-    entries: dict[int, Priced]
+    entries: dict[int, CandidateEstimate]
     candidate: Candidate
 
 
-class BlockPlanner:
+class ProductPlanner:
     """Plans for one library. Holds tables of prices, a bounded number of them; safe to use from
     several threads."""
 
-    def __init__(self, library: BlockLibrary) -> None:
+    def __init__(self, library: GpuLibrary) -> None:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
         self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
-            MAX_PRICED
+            MAX_PROBLEMS
         )
-        self._kernels: dict[tuple[object, ...], BlockKernel] = {}
+        self._kernels: dict[tuple[object, ...], ProductKernel] = {}
 
-    def plan(self, problem: BlockProblem, epilogue: Expr = ACCUMULATOR) -> BlockPlan:
+    def plan(self, problem: ProductProblem, epilogue: Expr = ACCUMULATOR) -> ProductPlan:
         """The cheapest plan; every extent of the problem is positive."""
         m = problem.m
         known = self._options.get(problem[1:])
@@ -71,7 +71,7 @@ class BlockPlanner:
                 near_s = priced[0]
                 if near_s + priced[1] >= least:
                     continue
-                # `Priced.seconds`, without calls.
+                # `CandidateEstimate.seconds`, without calls.
                 l2_s = priced[2] + m * priced[3]
                 dram_s = priced[4] + m * priced[5]
                 near_s *= near_s
@@ -86,9 +86,9 @@ class BlockPlanner:
                     least, best, chosen = seconds, priced, candidate
         assert chosen is not None
         kernel = self._kernel(problem, chosen.tiles, best.parts > 1, epilogue)
-        return BlockPlan(problem, kernel, best.rows or m, best.parts, best.group, best.programs)
+        return ProductPlan(problem, kernel, best.rows or m, best.parts, best.group, best.programs)
 
-    def estimate(self, plan: BlockPlan) -> BlockEstimate:
+    def estimate(self, plan: ProductPlan) -> ProductEstimate:
         """What a plan takes, term by term; it need not be one that would be chosen."""
         problem, tiles = plan.problem, plan.kernel.tiles
         work = work_of(
@@ -100,13 +100,13 @@ class BlockPlanner:
         walk = Walk(row_tiles, plan.parts, plan.group, plan.programs)
         return estimate_product(self._chip, work, walk, problem.m)
 
-    def candidates(self, problem: BlockProblem) -> tuple[Candidate, ...]:
+    def candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         """The candidates of a problem, priced for any m: every tile and pair no wider than n
         needs."""
         known = self._options.get(problem[1:])
         return tuple(option.candidate for option in known or self._known(problem))
 
-    def _known(self, problem: BlockProblem) -> tuple[Option, ...]:
+    def _known(self, problem: ProductProblem) -> tuple[Option, ...]:
         # What may be the fastest comes first: it spares others their price.
         found = tuple(
             Option(c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c)
@@ -115,7 +115,7 @@ class BlockPlanner:
         self._options.add(problem[1:], found)
         return found
 
-    def _make_candidates(self, problem: BlockProblem) -> tuple[Candidate, ...]:
+    def _make_candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         library = self.library
         covers = library.covers(problem.aligned)
         narrowest = min(tiles[0].bn for tiles in covers)
@@ -132,8 +132,8 @@ class BlockPlanner:
         return tuple(found)
 
     def _kernel(
-        self, problem: BlockProblem, tiles: tuple[BlockTile, ...], split: bool, epilogue: Expr
-    ) -> BlockKernel:
+        self, problem: ProductProblem, tiles: tuple[BlockTile, ...], split: bool, epilogue: Expr
+    ) -> ProductKernel:
         key = (
             tiles, problem.a_order, problem.b_order, problem.aligned, split, epilogue,
             problem.c_aligned,
@@ -153,6 +153,6 @@ def _promise(candidate: Candidate) -> tuple[float, int]:
 
 
 @lru_cache(maxsize=64)
-def block_planner_for(library: BlockLibrary) -> BlockPlanner:
+def product_planner_for(library: GpuLibrary) -> ProductPlanner:
     """The one planner of a library, with its tables."""
-    return BlockPlanner(library)
+    return ProductPlanner(library)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction
-from ftuner.cost.gpu.product import BlockEstimate
+from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import GpuHardware
-from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
-from ftuner.planner.gpu.planner import block_planner_for
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.report.roofline import Roof, Roofline
-from ftuner.ukernels.gpu.library import build_block_library
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 TF32 = "tf32"
 """A dtype of commands: float32, multiplied as tf32."""
@@ -43,8 +43,8 @@ class BlockExplanation:
     contraction: Contraction
     multiply: Multiply
     hardware: GpuHardware
-    plan: BlockPlan
-    estimate: BlockEstimate
+    plan: ProductPlan
+    estimate: ProductEstimate
     roofline: Roofline
     enumerated: int
     """Tiles that the chip could hold at all."""
@@ -125,10 +125,10 @@ def explain_block(
             f"dtype is {dtype!r}; supported on a GPU are {', '.join((*GPU_DTYPES, TF32))}"
         )
     element = FLOAT32 if dtype == TF32 else GPU_DTYPES[dtype]
-    library = build_block_library(hardware, element, TF32 if dtype == TF32 else None)
-    planner = block_planner_for(library)
+    library = build_gpu_library(hardware, element, TF32 if dtype == TF32 else None)
+    planner = product_planner_for(library)
     granule = 16 // element.itemsize
-    problem = BlockProblem(m, n, k, batch, aligned=k % granule == 0)
+    problem = ProductProblem(m, n, k, batch, aligned=k % granule == 0)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     contraction = Contraction(m, n, k, element, batch)

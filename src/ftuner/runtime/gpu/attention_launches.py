@@ -29,8 +29,8 @@ from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
 from ftuner.planner.gpu.attention_plan import (
-    BlockAttentionPlan,
-    BlockAttentionProblem,
+    AttentionPlan,
+    AttentionProblem,
     RequestLengths,
 )
 from ftuner.runtime.gpu.arrays import (
@@ -77,7 +77,7 @@ class _Call(NamedTuple):
     """What operands of one layout are attended by: launches with all arguments but tensors."""
 
     kernel: Kernel
-    plan: BlockAttentionPlan
+    plan: AttentionPlan
     numbers: AttentionCall
     described: Mapping[str, tuple[list[int], list[int], list[int]]]
     """Extents, strides and block of each descriptor."""
@@ -252,7 +252,7 @@ class Attentions:
                 f"ends at {MOST_COUNTED}, and so do rows behind others"
             )
         count = batch.requests.extent if requests is None else len(requests.rows) - 1
-        problem = BlockAttentionProblem(
+        problem = AttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
         )
         form = self._form(arrays, batch, weighting, seen)

@@ -32,7 +32,7 @@ from ftuner.runtime.gpu.probe import (
 )
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
-from ftuner.ukernels.gpu.library import BlockLibrary, build_block_library
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 
 class GpuSession(Backend):
@@ -60,13 +60,13 @@ class GpuSession(Backend):
     def target(self) -> str:
         return self._hardware.architecture
 
-    def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> BlockLibrary:
+    def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> GpuLibrary:
         """The block tiles kept for this device, whatever the epilogue."""
         return self.products.library(dtype)
 
-    def block_library(self, dtype: DType, multiply: Multiply) -> BlockLibrary:
+    def block_library(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
         """The same, for one way to multiply, or the exact one where the chip does not have it."""
-        return build_block_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
+        return build_gpu_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         return self.products.tune(dtype, epilogue, progress)

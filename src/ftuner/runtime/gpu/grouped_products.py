@@ -29,7 +29,7 @@ from ftuner.runtime.gpu.arrays import (
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.launches import Kernel, Kernels
 from ftuner.runtime.gpu.operands import lying
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 
 class _Alike(NamedTuple):
@@ -74,7 +74,7 @@ class GroupedProducts:
         self,
         device: torch.device,
         kernels: Kernels,
-        library: Callable[[DType, Multiply], BlockLibrary],
+        library: Callable[[DType, Multiply], GpuLibrary],
     ) -> None:
         self.device = device
         self._kernels = kernels

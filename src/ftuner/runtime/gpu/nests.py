@@ -11,10 +11,10 @@ from ftuner.codegen.triton.nest import NestKernel, nest_kernel
 from ftuner.codegen.triton.source import Source
 from ftuner.core.access import Kernel
 from ftuner.core.gpu.schedule import (
-    BlockSchedule,
+    Schedule,
     best_schedule,
-    block_schedules,
     reduced_elements,
+    schedules_of,
 )
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
@@ -33,7 +33,7 @@ EVEN = 16
 class _Made(NamedTuple):
     """A nest by one of its schedules, and numbers of dims."""
 
-    schedule: BlockSchedule
+    schedule: Schedule
     whatever: NestKernel
     even: NestKernel
     """For parameters that are multiples of what vectors ask for."""
@@ -51,7 +51,7 @@ class CompiledNest:
 
         Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
         self._kernels = kernels
-        self._schedules = block_schedules(kernel, warp_threads)
+        self._schedules = schedules_of(kernel, warp_threads)
         self._reduced = dims.number(reduced_elements(kernel))
         self._made = []
         for schedule in self._schedules:

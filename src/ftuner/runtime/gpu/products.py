@@ -25,21 +25,21 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
     MOST_COUNTED,
-    BlockKernel,
     Multiply,
     Order,
+    ProductKernel,
 )
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ShapeError
-from ftuner.planner.gpu.plan import BlockPlan, BlockProblem
-from ftuner.planner.gpu.planner import BlockPlanner, block_planner_for
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.cuda_graphs import Work
 from ftuner.runtime.gpu.launches import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.scratch import Counters
-from ftuner.ukernels.gpu.library import BlockLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_CALLS = 4096
 """Layouts of operands whose launches are kept."""
@@ -86,15 +86,15 @@ _Geometry = tuple[list[int], list[int], list[int]]
 class _Prepared(NamedTuple):
     """Who plans such products, and all kernels that a plan may launch."""
 
-    planner: BlockPlanner
-    kernels: Mapping[BlockKernel, Kernel]
+    planner: ProductPlanner
+    kernels: Mapping[ProductKernel, Kernel]
 
 
 class _Call(NamedTuple):
     """What operands of one layout are multiplied by: launches with all arguments but tensors."""
 
     kernel: Kernel
-    plan: BlockPlan
+    plan: ProductPlan
     arguments: tuple[str, ...]
     """Names, in the kernel's order."""
     numbers: Mapping[str, int]
@@ -113,7 +113,7 @@ class Products:
         device: torch.device,
         kernels: Kernels,
         counters: Counters,
-        library: Callable[[DType, Multiply], BlockLibrary],
+        library: Callable[[DType, Multiply], GpuLibrary],
     ) -> None:
         self.device = device
         self._kernels = kernels
@@ -122,7 +122,7 @@ class Products:
         self._counters = counters
         self._prepared: dict[_Like, _Prepared] = {}
 
-    def library(self, dtype: DType) -> BlockLibrary:
+    def library(self, dtype: DType) -> GpuLibrary:
         """The block tiles kept for a dtype, as it is multiplied now."""
         return self._library(dtype, multiply_of(dtype, allows_tf32()))
 
@@ -204,7 +204,7 @@ class Products:
             self._calls.add(key, call)
         return call
 
-    def _sources(self, like: _Like) -> dict[BlockKernel, Source]:
+    def _sources(self, like: _Like) -> dict[ProductKernel, Source]:
         """Of all kernels that a plan may launch."""
         library = self._library(like.dtype, like.multiply)
         kernels = library.kernels(
@@ -220,7 +220,7 @@ class Products:
             sources = self._sources(like)
             self._kernels.prepare(list(sources.values()))
             kernels = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
-            planner = block_planner_for(self._library(like.dtype, like.multiply))
+            planner = product_planner_for(self._library(like.dtype, like.multiply))
             found = self._prepared[like] = _Prepared(planner, kernels)
         return found
 
@@ -238,7 +238,9 @@ class Products:
             )
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
-        problem = BlockProblem(m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned)
+        problem = ProductProblem(
+            m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned
+        )
         plan, kernel = self._planned(like, problem)
         # Steps of k by parts of it are less: no plan has more parts than a tile has steps.
         if plan.tiles * plan.parts > MOST_COUNTED:
@@ -269,7 +271,7 @@ class Products:
             offsets=tuple(offsets),
         )
 
-    def _planned(self, like: _Like, problem: BlockProblem) -> tuple[BlockPlan, Kernel]:
+    def _planned(self, like: _Like, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
         prepared = self._prepare(like)
         plan = prepared.planner.plan(problem, like.epilogue)
         plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
@@ -365,7 +367,7 @@ def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
 
 
 def _geometries(
-    plan: BlockPlan, numbers: Mapping[str, int], apart: tuple[int, ...]
+    plan: ProductPlan, numbers: Mapping[str, int], apart: tuple[int, ...]
 ) -> dict[str, _Geometry]:
     """What the copy engine is told of A, B and C, by argument; nothing if they come by pointers."""
     kernel, p = plan.kernel, plan.problem

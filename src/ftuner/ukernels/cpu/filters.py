@@ -13,7 +13,7 @@ from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import DType
 from ftuner.cost.cpu.product import efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Pruned, Sieve
+from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
 
 MAX_WIDTHS = 2
 """Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
@@ -34,13 +34,9 @@ good part of its steps, and low tiles more of it for each row."""
 
 
 @dataclass(frozen=True)
-class Funnel:
-    """From all enumerated tiles to the kept ones."""
+class RegisterFunnel(Funnel[RegisterTile]):
+    """A funnel of register tiles, with the panel widths that were kept."""
 
-    enumerated: int
-    pruned: tuple[Pruned[RegisterTile], ...]
-    kept: tuple[RegisterTile, ...]
-    """One tile for each height and width."""
     widths: tuple[int, ...]
     """Widths of full panels, in vectors, narrowest first; narrower ones serve tails only."""
 
@@ -53,7 +49,7 @@ def registers_needed(tile: RegisterTile, isa: Isa) -> int:
 
 def run_filters(
     tiles: Iterable[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
-) -> Funnel:
+) -> RegisterFunnel:
     """Apply all filters in order.
 
     The result holds exactly one tile for each height and width that it covers.
@@ -106,7 +102,7 @@ def run_filters(
         f"it has more than {MAX_TAIL_ROWS} rows",
         lambda t: t.width in widths or t.mr <= heights[t.width],
     )
-    return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
+    return RegisterFunnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
 
 
 def _kept_widths(

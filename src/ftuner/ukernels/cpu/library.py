@@ -17,7 +17,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.cpu.enumerate import dot_tiles, register_tiles
-from ftuner.ukernels.cpu.filters import Funnel, run_filters
+from ftuner.ukernels.cpu.filters import RegisterFunnel, run_filters
 
 BSource = Literal["panels", "rows", "columns", "other"]
 """How B lies. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along k;
@@ -79,7 +79,7 @@ class Library:
     isa: Isa
     dtype: DType
     epilogue: Expr
-    funnel: Funnel
+    funnel: RegisterFunnel
 
     @property
     def lanes(self) -> int:

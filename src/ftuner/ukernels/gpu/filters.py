@@ -1,15 +1,14 @@
-"""Enumeration and pruning of block tiles: named filters, each with a reason.
+"""Pruning: named filters, each with a reason, over the enumerated block tiles.
 
-A tile is what `cost.gpu.tile` says it takes of a multiprocessor. Filters first take out what cannot
-run, then what leaves the multiprocessor waiting, then all schedules (`bk`, warps, stages) of the
-same extents but one, and last the extents that others make up for.
+Every filter judges a tile by its cost on one multiprocessor (`cost.gpu.tile`). The first filters
+take out tiles that cannot run; the next, tiles that leave the multiprocessor waiting. Then one
+schedule (`bk`, warps, stages) is kept for each height and width. Last, a tile is taken out if half
+of it is nearly as fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import product
 from math import sqrt
 
 from ftuner.core.dtype import DType
@@ -18,85 +17,67 @@ from ftuner.cost.gpu.tile import (
     LOADED_LATENCY,
     TileCost,
     instruction_of,
+    overlapped_seconds,
     registers_per_thread,
     shared_bytes,
     stage_bytes,
     tile_cost,
-    together,
     vector_instruction,
 )
 from ftuner.hardware.model import GpuHardware
-from ftuner.ukernels.funnel import THRESHOLD, Pruned, Sieve
+from ftuner.ukernels.funnel import THRESHOLD, Funnel, Sieve
+from ftuner.ukernels.gpu.enumerate import STAGES, block_tiles
 
-EXTENTS = (16, 32, 64, 128, 256)
-"""Triton's blocks are powers of two, its products 16 at least."""
-ROW_BYTES = (64, 128, 256)
-"""Of a tile's row of k: half a line, one, or two. Swizzled rows of shared memory are as long."""
-WARPS = (4, 8)
-STAGES = (2, 3, 4, 5, 6)
 LINE_BYTES = 128
-"""What L2 and DRAM are read by."""
+"""Transaction size of L2 and DRAM."""
 WARPS_A_SUBPARTITION = 2
-"""So that one issues while another waits."""
+"""Warps resident on each subpartition, so that one issues while another waits."""
 HEADROOM = 2.0
-"""L2 is counted as if it gave this much less, where tiles are compared: reads come in bursts, and
-beside those of C. Assumed; to be fitted on a device."""
+"""Where tiles are compared, L2's bandwidth is divided by this: reads come in bursts, and C is
+written besides. Assumed."""
 REFERENCE_K_BYTES = 8192
-"""Of the k at which tiles are compared: a layer of 4096 features of two bytes."""
+"""Bytes of k at which tiles are compared: a layer of 4096 features of two bytes."""
 TALLEST = 2
 WIDEST = 4
-"""Height over width, and width over height, of a tile at most. They differ because n, the features
-of a layer, is seldom short, and m often is."""
+"""The largest height over width, and width over height, of a tile. They differ because n, the
+features of a layer, is seldom short, and m often is."""
 WIDEST_OF_LOWEST = 8
-"""For the lowest tiles, which serve the fewest rows."""
+"""The largest width over height of the lowest tiles, which serve products of few rows."""
 SAME = 0.99
-"""Schedules whose rates differ by less are told apart by whether rows of k are whole lines, then by
-the bytes that they have under way, by resident blocks, and by how little they need."""
+"""Schedules whose rates differ by less count as equally fast. The choice among them prefers rows of
+k that are whole lines, then more bytes in flight, then more resident blocks, then less shared
+memory, then fewer warps."""
 AMPLE = 2.0
-"""More bytes under way than this many times what L2's share brings in a latency hide nothing."""
+"""More bytes in flight than this many times what L2 delivers to one multiprocessor during a latency
+hide nothing."""
 
 Extents = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class BlockFunnel:
-    """From all enumerated tiles to the kept ones."""
-
-    enumerated: int
-    pruned: tuple[Pruned[BlockTile], ...]
-    kept: tuple[BlockTile, ...]
-    """One schedule for each height and width, lowest first."""
-
-
-def block_tiles(itemsize: int) -> list[BlockTile]:
-    """Every tile of the extents above, before any filter."""
-    depths = [row_bytes // itemsize for row_bytes in ROW_BYTES]
-    return [BlockTile(*found) for found in product(EXTENTS, EXTENTS, depths, WARPS, STAGES)]
 
 
 def tile_rate(
     hardware: GpuHardware, cost: TileCost, itemsize: int, resident: int | None = None
 ) -> float:
-    """Operations a second of one multiprocessor with `resident` blocks (by default all that it
-    holds), every multiprocessor fed from L2 at once, at the reference k."""
+    """Operations per second of one multiprocessor with `resident` blocks (by default as many as it
+    holds), at the reference k, while all multiprocessors read from L2."""
     tile, blocks = cost.tile, resident or cost.blocks
     share = hardware.l2_bandwidth_bytes_per_s / (hardware.multiprocessors * HEADROOM)
     k = REFERENCE_K_BYTES // itemsize
-    step_s = together(cost.seconds_of_step(blocks), stage_bytes(tile, itemsize) / share)
+    step_s = overlapped_seconds(cost.seconds_of_step(blocks), stage_bytes(tile, itemsize) / share)
     seconds = k / tile.bk * step_s + (cost.fill_s + cost.store_s) / blocks
     return 2.0 * tile.bm * tile.bn * k / seconds
 
 
 def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> float:
-    """The part of DRAM's latency that the loads under way cover (Little's law): time that their
-    steps take, over time that they take to arrive; at most 1."""
+    """The fraction of DRAM's latency that the loads in flight cover (Little's law): the time of
+    their k steps over the time until they arrive; at most 1."""
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    step_s = together(cost.busy_s, stage_bytes(cost.tile, itemsize) / share)
+    step_s = overlapped_seconds(cost.busy_s, stage_bytes(cost.tile, itemsize) / share)
     return min(cost.blocks * step_s / cost.wait_s, 1.0)
 
 
-def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> BlockFunnel:
-    """Enumerate and apply all filters in order. The hardware can multiply so."""
+def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funnel[BlockTile]:
+    """Enumerate, and apply all filters in order. The hardware supports `multiply`. The kept tiles
+    are sorted by height and width."""
     size = dtype.itemsize
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
@@ -113,9 +94,9 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
         lambda t: t.bn * size >= LINE_BYTES,
     )
     if hardware.asynchronous_copy:
-        reason = "of two stages only one is under way"
+        reason = "of two stages only one is in flight"
     else:
-        reason = "without asynchronous copies only one stage is under way, and two are enough"
+        reason = "without asynchronous copies only one stage is in flight, and two are enough"
     sieve.keep("copies", reason, lambda t: (t.stages > min(STAGES)) == hardware.asynchronous_copy)
     sieve.keep(
         "registers",
@@ -153,7 +134,7 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
     most = _most_by_extents(covered)
     sieve.keep(
         "latency",
-        f"its loads under way cover less than {THRESHOLD} of DRAM's latency, or of what another "
+        f"its loads in flight cover less than {THRESHOLD} of DRAM's latency, or of what another "
         "schedule of its extents covers",
         lambda t: covered[t] >= THRESHOLD * most[_extents(t)],
     )
@@ -171,7 +152,9 @@ def run_block_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -
         return reached < THRESHOLD * rates[_extents(tile)]
 
     sieve.keep("intensity", f"half of it reaches {THRESHOLD} of its rate", gains)
-    return BlockFunnel(sieve.enumerated, sieve.pruned, tuple(sorted(sieve.left, key=_extents)))
+    return Funnel[BlockTile](
+        sieve.enumerated, sieve.pruned, tuple(sorted(sieve.left, key=_extents))
+    )
 
 
 def _extents(tile: BlockTile) -> Extents:
@@ -188,15 +171,14 @@ def _most_by_extents(measured: Mapping[BlockTile, float]) -> dict[Extents, float
 def _schedules(
     hardware: GpuHardware, costs: list[TileCost], itemsize: int
 ) -> dict[Extents, BlockTile]:
-    """For each height and width the schedule that is fastest both with the chip full of blocks and
-    with one on each multiprocessor: the geometric mean of both rates."""
+    """For each height and width, the fastest schedule by the geometric mean of two rates: with the
+    chip full of blocks, and with one block on each multiprocessor."""
 
     def mean_rate(cost: TileCost) -> float:
         full = tile_rate(hardware, cost, itemsize)
         return sqrt(full * tile_rate(hardware, cost, itemsize, 1))
 
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-
     enough = AMPLE * LOADED_LATENCY * hardware.dram_latency_s * share
 
     def second_to_rate(cost: TileCost) -> tuple[bool, float, int, int, int]:

@@ -12,11 +12,13 @@ from functools import lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.gpu.tile import BlockKernel, BlockTile, Loads, Multiply, Order
+from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, Order, ProductKernel
 from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.model import GpuHardware
-from ftuner.ukernels.gpu.filters import EXTENTS, BlockFunnel, run_block_filters, tile_rate
+from ftuner.ukernels.funnel import Funnel
+from ftuner.ukernels.gpu.enumerate import EXTENTS
+from ftuner.ukernels.gpu.filters import run_filters, tile_rate
 
 PAIRED = 0.75
 """A tile whose rate is at least this part of the best is paired with lower ones: where there is
@@ -34,7 +36,7 @@ a few rows that are left over."""
 
 
 @dataclass(frozen=True)
-class BlockLibrary:
+class GpuLibrary:
     """All tiles for one chip, dtype and way to multiply."""
 
     hardware: GpuHardware
@@ -43,21 +45,21 @@ class BlockLibrary:
     tiles: tuple[BlockTile, ...]
     pairs: tuple[tuple[BlockTile, BlockTile], ...]
     """Of the same width and schedule, the taller one first."""
-    funnel: BlockFunnel
+    funnel: Funnel[BlockTile]
 
     def kernel(
         self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
         split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True,
-    ) -> BlockKernel:  # fmt: skip
+    ) -> ProductKernel:  # fmt: skip
         """The uKernel of a tile or pair of the library, for operands as they lie."""
-        found = BlockKernel(
+        found = ProductKernel(
             tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
             aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
         )  # fmt: skip
         specialised = replace(found, specialised=True)
         return specialised if self._specialises(specialised) else found
 
-    def _specialises(self, kernel: BlockKernel) -> bool:
+    def _specialises(self, kernel: ProductKernel) -> bool:
         """Whether some warps of a block only load: where Triton does that, by descriptors both
         ways, and the tile fits shared memory unsliced."""
         architecture = self.hardware.architecture
@@ -77,7 +79,7 @@ class BlockLibrary:
     def kernels(
         self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
         c_aligned: bool = True,
-    ) -> tuple[BlockKernel, ...]:  # fmt: skip
+    ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Every uKernel that a plan may launch for such operands: each tile with k in one part and
         in several, and each pair."""
         found = []
@@ -112,9 +114,9 @@ class BlockLibrary:
 
 
 @lru_cache(maxsize=64)
-def build_block_library(
+def build_gpu_library(
     hardware: GpuHardware, dtype: DType, multiply: Multiply | None = None
-) -> BlockLibrary:
+) -> GpuLibrary:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
     `multiply` is by default what loses nothing: for float32 that is float32 itself, without matrix
@@ -138,14 +140,14 @@ def build_block_library(
             f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
             f"they take {', '.join(rates) or 'nothing'}"
         )
-    funnel = run_block_filters(hardware, dtype, multiply)
+    funnel = run_filters(hardware, dtype, multiply)
     if not funnel.kept:
         raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
-    found = BlockLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
+    found = GpuLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
     return replace(found, pairs=_pairs(found))
 
 
-def _pairs(library: BlockLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
+def _pairs(library: GpuLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
     size = library.dtype.itemsize
     rates = {}
     for tile in library.tiles:
