@@ -19,6 +19,41 @@ LAYERS = (
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
+ONLY_ON_CPU = {
+    "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
+    "cost.top_k": "a GPU has torch select the best elements",
+    "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
+    "planner.panel_width": "only a CPU packs weights into panels",
+    "runtime.attention_record": "the record that native code reads; a GPU passes arguments",
+    "runtime.call_cache": "native code that skips Python for calls seen before",
+    "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
+    "runtime.memory": "huge pages; a GPU's memory comes from torch",
+    "runtime.packed_weights": "only a CPU packs weights into panels",
+    "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
+    "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
+    "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
+    "runtime.step_plans": "the records that native code reads; a GPU passes arguments",
+    "runtime.targets": "code generator's targets for this machine's own CPU",
+    "runtime.threads": "the thread pool",
+}
+ONLY_ON_GPU = {
+    "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
+    "cost.attention": "the same",
+    "cost.attention_tile": "the same",
+    "cost.tile": "occupancy and shared memory of a tile",
+    "planner.attention_candidates": "tiles of the attention kernel",
+    "planner.attention_plan": "one launch of the attention kernel",
+    "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
+    "runtime.attention_launches": "one launch of the attention kernel",
+    "runtime.attention_layout": "operands as the attention kernel reads them",
+    "runtime.cuda_graphs": "recorded launches",
+    "runtime.grouped_products": "grouped products are one launch",
+    "runtime.launches": "kernels launched from Python; a CPU's programs are native code",
+    "runtime.nests": "one launch for each nest; a CPU's programs are native code",
+    "runtime.steps": "launches of each kind of step; a CPU's programs are native code",
+}
+"""Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
+why. All others stand for the same concept on both devices, and have the same name."""
 SECONDS_TO_IMPORT = 1.0
 """The aim is 0.3 s; the rest is for machines that are busy."""
 
@@ -100,6 +135,20 @@ def test_packages_do_nothing(module: str) -> None:
         lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
         typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         assert isinstance(node, allowed) or lazy or typing, ast.unparse(node)
+
+
+def files_of(device: str) -> set[str]:
+    """The modules right inside each room's folder of a device, as `room.file`."""
+    paths = ROOT.glob(f"*/{device}/*.py")
+    return {f"{p.parts[-3]}.{p.stem}" for p in paths if p.name != "__init__.py"}
+
+
+def test_devices_have_files_of_the_same_names() -> None:
+    cpu, gpu = files_of("cpu"), files_of("gpu")
+    assert cpu & gpu, "no room has both devices"
+    assert cpu - gpu == set(ONLY_ON_CPU), "name both files alike, or say why one device has none"
+    assert gpu - cpu == set(ONLY_ON_GPU), "name both files alike, or say why one device has none"
+    assert all({*ONLY_ON_CPU.values(), *ONLY_ON_GPU.values()})
 
 
 def test_no_star_imports() -> None:
