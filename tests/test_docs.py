@@ -17,6 +17,7 @@ import ftuner
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(ftuner.__file__).parent
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))]
+MAX_COLUMNS = 100
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
 
 
@@ -36,6 +37,25 @@ def test_promises_name_their_tests_by_path() -> None:
     assert not re.findall(r"`test_\w+", text)
     sections = text.split("\n## ")[1:-1]
     assert [s.splitlines()[0] for s in sections if "`tests/" not in s] == []
+
+
+def test_architecture_names_sources_that_exist() -> None:
+    """Paths below `src/ftuner`, and the rooms of the figure with the names of their files."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {path.name for path in SOURCES.iterdir() if path.is_dir()}
+    named = re.findall(r"`(\w+/[\w/.]*)`", text)
+    named = [name for name in named if name.split("/")[0] in rooms]
+    assert len(named) > 50
+    assert [name for name in named if not (SOURCES / name).exists()] == []
+    figure = re.findall(r"^│ (\w*) +│(.*)│(.*)│(.*)│$", text, re.MULTILINE)
+    drawn = [room for room, *_ in figure if room and room != "room"]
+    modules = {path.stem for path in SOURCES.glob("*.py")} - {"__init__"}
+    assert set(drawn) == (rooms | modules) - {"__pycache__"}
+
+
+def test_architecture_is_narrow() -> None:
+    lines = (ROOT / "docs" / "architecture.md").read_text().splitlines()
+    assert [line for line in lines if len(line) > MAX_COLUMNS] == []
 
 
 def rows_of_readme(head: str) -> list[list[str]]:
