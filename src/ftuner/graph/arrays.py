@@ -1,7 +1,7 @@
-"""NumPy arrays of the element types of tensors.
+"""NumPy arrays of the dtypes of tensors.
 
-NumPy has no bfloat16: arrays of float32 hold its elements, each of which float32 has too. The
-references of operators compute float16 and bfloat16 in float32, and what they give is rounded.
+NumPy has no bfloat16. Arrays of float32 hold its elements, exactly. References of operators compute
+float16 and bfloat16 in float32 and round their results.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, DType
 from ftuner.graph.ir import Array
 
 _DROPPED_BITS = 16
-"""Of a float32's significand, which end bfloat16 has not."""
+"""Low bits of a float32 that bfloat16 lacks."""
 
 
 def held_in(dtype: DType) -> np.dtype[Any]:
-    """What NumPy holds elements of a type in."""
+    """The NumPy dtype of arrays that hold elements of `dtype`."""
     return np.dtype("float32" if dtype == BFLOAT16 else dtype.name)
 
 
 def converted(values: Any, dtype: DType) -> Array:
-    """An array in row-major order whose elements are of a type; floats are rounded to the nearest
-    one, half-way to the even one, and overflow to infinity.
+    """A row-major array of `dtype`. Floats are rounded to nearest, ties to even, and overflow to
+    infinity.
 
     Raises:
-        OverflowError: Python integers that the type does not have.
+        OverflowError: Python integers out of range.
     """
     with np.errstate(over="ignore"):
         array = np.asarray(values, held_in(dtype), order="C")
@@ -35,18 +35,18 @@ def converted(values: Any, dtype: DType) -> Array:
 
 
 def widened(array: Array, dtype: DType) -> Array:
-    """An array of a type as references compute with it."""
+    """The array in the dtype that references compute in: float32 for half precision."""
     return array.astype(np.float32) if dtype.name in HALF_DTYPES else array
 
 
 def of_bfloat16(bits: Array) -> Array:
-    """The numbers that words of 16 bits are."""
+    """The float32 values of bfloat16 numbers given as 16-bit words."""
     words: Array = bits.astype(np.uint32) << np.uint32(_DROPPED_BITS)
     return words.view(np.float32)
 
 
 def largest_finite(dtype: DType) -> float:
-    """Of a floating type."""
+    """The largest finite number of a floating dtype."""
     if dtype == BFLOAT16:
         return float.fromhex("0x1.fep127")
     return float(np.finfo(dtype.name).max)
@@ -56,7 +56,7 @@ def _rounded_to_bfloat16(array: Array) -> Array:
     bits = array.view(np.uint32)
     odd = (bits >> np.uint32(_DROPPED_BITS)) & np.uint32(1)
     half = np.uint32((1 << (_DROPPED_BITS - 1)) - 1)
-    # NaN is rounded to no other number: a carry could make infinity or zero of it.
+    # NaN is left out: the carry of rounding could turn it into an infinity or zero.
     kept = np.where(np.isnan(array), bits, bits + half + odd)
     found: Array = (kept & np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF)).view(np.float32)
     return np.where(np.isnan(array), np.float32(np.nan), found)

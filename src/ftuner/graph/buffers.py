@@ -1,4 +1,4 @@
-"""Where tensors lie: buffers of a program, and views of them."""
+"""Memory of tensors: buffers of a program, and strided views of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ftuner.graph.ir import Array, TensorType
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory of a program: `input` and `output` are the caller's, `constant` is the model's; the
-    `arena` is shared by all that do not live at the same time."""
+    """Memory of a program, by kind: `input` and `output` are the caller's, `constant` is the
+    model's, and buffers of the `arena` share memory if their lifetimes do not overlap."""
 
     kind: str
     dtype: DType
     elements: Dim
     number: int = 0
-    """Of an input or output."""
+    """Position among the inputs or outputs."""
     array: Array | None = None
-    """Of a constant."""
+    """The elements of a constant."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class View:
 
 
 def row_major(type_: TensorType) -> Operand:
-    """A whole buffer, the last axis the fastest."""
+    """The row-major layout of a whole buffer."""
     return Operand(type_.dtype, type_.shape, row_major_strides(type_.shape))
 
 
@@ -60,7 +60,7 @@ def permuted(view: View, perm: Sequence[int]) -> View:
 
 
 def broadcast_strides(layout: Operand, shape: Shape) -> Shape:
-    """Strides of an operand read at each index of a broadcast shape."""
+    """The strides with which an operand is read at each index of a broadcast shape."""
     missing = len(shape) - len(layout.shape)
     strides: list[Dim] = [0] * missing
     for extent, whole, stride in zip(layout.shape, shape[missing:], layout.strides, strict=True):
@@ -78,8 +78,8 @@ def spread(view: View, shape: Shape) -> View:
 
 
 def as_rows(view: View) -> View | None:
-    """The view with all axes but the last as one axis of rows; None unless the rows are evenly
-    apart, whatever the extents are. Strides along axes of one element do not count."""
+    """The view with all axes but the last merged into one axis of rows; None unless one stride
+    separates all rows for any extents. Strides of axes of extent 1 do not matter."""
     *axes, last = zip(view.shape, view.layout.strides, strict=True)
     walked = [(extent, stride) for extent, stride in axes if extent != 1]
     if any(outer != inner * extent for (_, outer), (extent, inner) in pairwise(walked)):
@@ -90,10 +90,11 @@ def as_rows(view: View) -> View | None:
 
 
 def reshaped_strides(view: View, shape: Shape) -> Shape | None:
-    """Strides of the same elements in another shape; None if there are none, or none known."""
+    """The strides of the same elements in another shape; None if there are none, or if that is not
+    known."""
     if view.contiguous:
         return row_major_strides(shape)
-    # Runs of axes that hold as many elements in both shapes.
+    # Match runs of axes with equal numbers of elements in both shapes.
     old = [(n, s) for n, s in zip(view.shape, view.layout.strides, strict=True) if n != 1]
     strides: list[Dim] = []
     i = j = 0
@@ -107,7 +108,7 @@ def reshaped_strides(view: View, shape: Shape) -> Shape | None:
         first_new, old_count, new_count = j, old[i][0], shape[j]
         last_old = i
         while old_count != new_count:
-            # Split an axis of old as long as it takes, or walk several as one.
+            # One old axis becomes several new ones.
             if j + 1 < len(shape):
                 j += 1
                 new_count = new_count * shape[j]

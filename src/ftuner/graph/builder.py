@@ -1,9 +1,9 @@
-"""Building a graph node by node, with what is known folded on the way.
+"""Builds a graph node by node and folds constants on the way.
 
-A node whose operands are constants is never made: its result is a constant. Small integer tensors
-are followed element by element as dims, so that the arithmetic on shapes that fills model files
-ends in dims and leaves no nodes. Shapes, and with them the types of everything that follows, are
-known only because of that, which is why folding cannot wait for a pass.
+A node whose operands are constants is not made: its result is a constant. Small integer tensors are
+followed element by element as dims, so that the arithmetic on shapes in model files becomes dims
+and leaves no nodes. The shapes of later nodes depend on these dims, so folding cannot wait for a
+pass.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLLOWED = 64
-"""Elements of the largest tensor that is followed as dims: no shape has more axes."""
+"""Most elements of a tensor that is followed as dims: no shape has more axes."""
 MIN_NARROW_BYTES = 16 << 10
-"""Matrices of 8-bit integers from this size on are not widened while the graph is built: they may
-be weights. Derived: smaller ones stay in L1 as floats, too."""
+"""Matrices of 8-bit integers of this size or more are not widened while the graph is built, because
+they may be weights. Derived: smaller ones fit L1 as floats, too."""
 
 
 class Builder:
-    """A graph in the making."""
+    """The nodes and constraints of a graph so far."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
         self.where = ""
-        """What messages say the nodes that follow come from."""
+        """Origin of the next nodes, for error messages."""
         self._names = 0
         self._made: dict[object, tuple[Value, ...]] = {}
         self.folding = Folding()
@@ -50,10 +50,10 @@ class Builder:
         return Value(name, TensorType(dtype, shape))
 
     def constant(self, array: Any, dtype: DType | None = None) -> Value:
-        """A value whose elements are known, of the array's own type unless another is given."""
+        """A constant of dtype `dtype`, or else of the array's own."""
         if dtype is None:
             array = np.asarray(array)
-            # Other libraries have a bfloat16 for NumPy.
+            # Other libraries add a bfloat16 to NumPy.
             found = GPU_TENSOR_DTYPES.get(array.dtype.name)
             if found is None:
                 raise GraphError(f"constant of dtype {array.dtype}")
@@ -66,12 +66,12 @@ class Builder:
         return Value(self.name(), TensorType(found, array.shape), array, dims)
 
     def stored(self, array: Any, dtype: DType) -> Value:
-        """A constant that the model holds. What is folded is in proportion to these."""
+        """A constant of the model file. The bytes that may be folded grow with these."""
         self.folding.allow(array.nbytes)
         return self.constant(array, dtype)
 
     def dims(self, values: Sequence[Dim], shape: Shape | None = None) -> Value:
-        """A tensor of int64 with the given elements, in one axis unless `shape` is given."""
+        """An int64 tensor with the given elements: a vector unless `shape` is given."""
         shape = (len(values),) if shape is None else shape
         if all(isinstance(v, int) for v in values):
             try:
@@ -81,10 +81,11 @@ class Builder:
         return Value(self.name(), TensorType(INT64, shape), None, tuple(values))
 
     def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-        """Demand x == y, at run time if that is not decided already.
+        """Require x == y, or (`or_one`) that one of them is 1. What is not known now becomes a
+        constraint, checked at run time.
 
         Raises:
-            ShapeError: it is decided, and does not hold.
+            ShapeError: it is known not to hold.
         """
         if x == y or (or_one and 1 in (x, y)):
             return
@@ -102,8 +103,8 @@ class Builder:
         """The results of an operator.
 
         Raises:
-            ShapeError, GraphError, IndexRangeError: what the operator's shape rule demands, or what
-                is known of its operands, does not hold.
+            ShapeError, GraphError, IndexRangeError: the operands break the operator's shape rule,
+                or their known elements are invalid.
         """
         operator = OPERATORS[op]
         try:

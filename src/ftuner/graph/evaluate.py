@@ -1,4 +1,5 @@
-"""Running a graph with the NumPy references of its operators: what schedules must agree with."""
+"""The reference interpreter: runs a graph with the NumPy references of its operators. Compiled
+schedules must agree with it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from ftuner.graph.operators import OPERATORS
 
 
 class Binding:
-    """From the shapes of a graph's inputs to the values of its symbols, worked out once."""
+    """Computes the values of a graph's symbols from the shapes of its inputs. What does not depend
+    on the shapes is prepared once."""
 
     def __init__(self, graph: Graph) -> None:
         self._inputs = graph.inputs
@@ -33,7 +35,7 @@ class Binding:
                     axes.append((-1, dim))
             self._axes.append(axes)
         self.names = list(numbers)
-        # Others wait for data.
+        # The others have data-dependent symbols.
         sides = [side for c in graph.constraints for side in (c.x, c.y)]
         known = all_symbols_in(sides, numbers)
         self._constraints = [
@@ -90,7 +92,8 @@ def _contradiction(constraint: Constraint, x: int, y: int) -> str:
 
 
 def check(graph: Graph, values: Mapping[str, int]) -> None:
-    """Check the constraints of a graph whose symbols are all bound; others wait for data.
+    """Check the constraints of a graph whose symbols are all bound. Constraints with data-dependent
+    symbols that are not bound yet are skipped.
 
     Raises:
         ShapeError: one of them does not hold.

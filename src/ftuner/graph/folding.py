@@ -1,4 +1,4 @@
-"""Evaluating nodes whose operands are constants."""
+"""Constant folding: evaluates nodes whose operands are constants, within a budget."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLDED_BYTES = 64 << 20
-"""Constants that folding would make larger than this (a model can ask for any) are left to run
-time."""
+"""Largest constant that folding makes. A model may ask for any size; larger results are computed at
+run time."""
 FREE_BYTES = 16 << 20
-"""What folding may make in all, beside what is in proportion to the model's own constants."""
+"""Bytes that folding may make in all, in addition to PROPORTION times the model's constants."""
 FREE_WORK = 1 << 27
-"""Elements that folding may read and write in all, besides: a tenth of a second of NumPy's."""
+"""Elements that folding may read and write in all, in addition likewise: a tenth of a second of
+NumPy."""
 PROPORTION = 16
-"""Bytes that folding may make for each byte of the model's constants. Integers of 8 bits that are
-widened, shifted and scaled on their way to a product take twelve."""
+"""Bytes that folding may make for each byte of the model's constants. 8-bit integers that are
+widened, shifted and scaled before a product need twelve."""
 MULTIPLY_ADDS = 8
-"""That NumPy does of floats in the time of one element of anything else."""
+"""Float multiply-adds that NumPy does in the time of one element of other work."""
 
 
 class Folding:
-    """Folds nodes, up to a number of bytes and of elements in all: what is beyond is left to run
+    """Folds nodes within a budget of bytes and of elements. Nodes beyond it are computed at run
     time."""
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Folding:
         self._work_left = FREE_WORK
 
     def allow(self, size: int) -> None:
-        """Allow as much more as the bytes of a constant of the model are worth."""
+        """Enlarge the budget for a constant of the model of `size` bytes."""
         self._bytes_left += PROPORTION * size
         self._work_left += PROPORTION * size
 
@@ -48,10 +49,10 @@ class Folding:
         attributes: Mapping[str, Any],
         types: Sequence[TensorType],
     ) -> list[Array] | None:
-        """The results of an operator, if all that it reads is known and they are not too large.
+        """The results of an operator, or None: operands are unknown, or the budget is spent.
 
         Raises:
-            IndexRangeError, GraphError: what its operands hold is out of range, or does not fit.
+            IndexRangeError, GraphError: the elements of its operands are out of range or invalid.
         """
         given = [v.constant for v in inputs if v.constant is not None]
         if len(given) < len(inputs) or op == "dims":
@@ -75,8 +76,7 @@ class Folding:
         return [reference_result(r, type_) for r, type_ in zip(results, types, strict=True)]
 
     def spend(self, size: int, work: int) -> bool:
-        """Take bytes to make and elements to read and write from what is left, if there is as
-        much."""
+        """Take `size` bytes and `work` elements from the budget; False if less is left."""
         if size > self._bytes_left or work > self._work_left:
             return False
         self._bytes_left -= size
@@ -93,7 +93,8 @@ def _elements_of(type_: TensorType) -> int:
 
 
 def _work(op: str, given: Sequence[Array], types: Sequence[TensorType]) -> int:
-    """Elements that a reference reads and writes, or as many as take as long."""
+    """Work of a reference: the elements it reads and writes, plus its multiply-adds as elements of
+    equal duration."""
     elements = sum(x.size for x in given) + sum(map(_elements_of, types))
     if op in ("matmul", "int8_matmul"):
         floats = types[0].dtype.kind == "float"

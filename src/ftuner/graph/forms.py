@@ -1,4 +1,5 @@
-"""What a value can be while a graph is lowered, and how expressions are put together."""
+"""The forms of a value while a graph is lowered: a view, an expression, a pending product or
+attention. Joins expressions into one nest."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ EXPENSIVE = frozenset({
     "exp", "expm1", "log", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "gelu", "gelu_tanh",
     "silu", "softplus", "mish", "swish", "power",
 })  # fmt: skip
-"""Not worth computing twice."""
+"""Scalar functions that are too expensive to compute twice."""
 MAX_INLINED_STEPS = 160
-"""Longer expressions are written to memory: compiling takes time for each step."""
+"""Longest expression that is inlined; longer ones are written to memory, because compile time grows
+with each step."""
 MAX_REPEATED_STEPS = 8
-"""An expression up to this long is computed again by each of its consumers."""
+"""Longest expression that each of several consumers computes again."""
 
 
 @dataclass(frozen=True)
 class Lazy:
-    """A value that is an expression: a nest and what it reads."""
+    """A value that is not in memory yet: a nest, and the views that it reads."""
 
     nest: Nest
     views: tuple[View, ...]
@@ -48,15 +50,15 @@ class PendingProduct:
     b: View
     result: Value
     flat: bool
-    """Whether all axes of the result but the last are walked as one; A has two axes then."""
+    """Whether all axes of the result but the last are one axis of rows. A then has two axes."""
     epilogue: Epilogue
     title: str
 
 
 @dataclass(frozen=True)
 class PendingAttention:
-    """An attention that has no place for its result yet. The value it is may have another shape:
-    rows and columns of `type` are its last axes, its other axes may be any others."""
+    """An attention whose result has no memory yet. The last two axes of `type` are its rows and
+    columns; the other axes of the value may differ."""
 
     q: View
     k: View
@@ -70,7 +72,7 @@ Form = View | Lazy | PendingProduct | PendingAttention
 
 
 class Joiner:
-    """Expressions put together into one, with what all of them read."""
+    """Joins expressions into one nest, and collects the views that they read."""
 
     def __init__(self) -> None:
         self.writer = Writer()
@@ -85,8 +87,8 @@ class Joiner:
         return len(self.views) - 1
 
     def load(self, form: View | Lazy, dtype: DType | None = None) -> Body:
-        """What the load of an operand becomes, whose elements are to be of `dtype`, whatever
-        memory holds."""
+        """The body that replaces the load of an operand; it converts what memory holds to
+        `dtype`."""
         if isinstance(form, View):
             number, held = self.operand(form), form.layout.dtype
 
@@ -102,7 +104,7 @@ class Joiner:
         return lambda writer, index: writer.copy(form.nest.steps, numbers, index)[value]
 
     def numbers(self, form: Lazy) -> dict[tuple[str, object], Body]:
-        """Its loads, as loads of the operands that they are here."""
+        """The bodies that replace the loads of `form`, by its operand numbers."""
         return {("load", i): self.load(view) for i, view in enumerate(form.views)}
 
     def lazy(self, nest: Nest, title: str) -> Lazy:
@@ -115,7 +117,7 @@ class Joiner:
 
 
 def stored_as(nest: Nest, dtype: DType) -> Nest:
-    """The nest with its one result in an element type."""
+    """The nest, with its one result converted to `dtype`."""
     (store,) = nest.stores
     if nest.steps[store.value].dtype == dtype:
         return nest
@@ -124,7 +126,7 @@ def stored_as(nest: Nest, dtype: DType) -> Nest:
 
 
 def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
-    """The nest of an element's expression, and its writer."""
+    """The writer and the nest of an expression of one element."""
     writer = Writer()
     index = [writer.index(axis) for axis in range(len(shape))]
     value = body(writer, index)
@@ -133,7 +135,7 @@ def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
 
 
 def identity(view: View) -> Lazy:
-    """A copy."""
+    """The expression that copies a view."""
     joiner = Joiner()
     joiner.writer, nest = written(view.shape, joiner.load(view))
     return joiner.lazy(nest, "copy")
@@ -150,7 +152,7 @@ def without_ones(shape: Shape) -> Shape:
 
 
 def ones_reshaped(form: Lazy, old: Shape, new: Shape) -> Lazy:
-    """An expression whose axes of one element come and go."""
+    """The expression reshaped from `old` to `new`, which differ only in axes of extent 1."""
     real = [i for i, extent in enumerate(new) if extent != 1]
     joiner = Joiner()
 

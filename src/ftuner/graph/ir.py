@@ -17,7 +17,7 @@ from ftuner.core.dtype import DType
 
 Array = npt.NDArray[Any]
 MAX_RANK = 64
-"""Axes of a tensor: as many as NumPy's arrays can have."""
+"""Most axes of a tensor: NumPy's own limit."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Value:
     name: str
     type: TensorType
     constant: Array | None = None
-    """Its elements, where they are known; never written to."""
+    """The elements, if they are known. Never written to."""
     dims: tuple[Dim, ...] | None = None
-    """The elements of a small integer tensor, in order, where each is known as a dim."""
+    """The elements of a small integer tensor in row-major order, if each is known as a dim."""
 
     @property
     def dtype(self) -> DType:
@@ -86,7 +86,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What must hold of dims once they are bound: x equals y, or (`or_one`) one of them is one."""
+    """A condition on dims, checked when they are bound: x equals y, or (`or_one`) one of them is
+    1. `what` describes it in error messages."""
 
     x: Dim
     y: Dim
@@ -99,11 +100,11 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Graph:
-    """A program with symbols; see the module."""
+    """Nodes in execution order, with the inputs that they read and the outputs that they give."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[tuple[str, Value], ...]
-    """Names that the user knows, and what they stand for."""
+    """(name in the model, value)."""
     nodes: tuple[Node, ...]
     constraints: tuple[Constraint, ...] = ()
 
@@ -115,7 +116,7 @@ class Graph:
 
 
 def consumers(graph: Graph) -> dict[Value, list[Node]]:
-    """The nodes that read each value, in order, once for each time they read it."""
+    """The nodes that read each value, in order; a node that reads it twice is there twice."""
     found: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for value in node.inputs:
@@ -124,12 +125,12 @@ def consumers(graph: Graph) -> dict[Value, list[Node]]:
 
 
 def producers(graph: Graph) -> dict[Value, Node]:
-    """The node that each value is a result of."""
+    """The node that gives each value."""
     return {value: node for node in graph.nodes for value in node.outputs}
 
 
 def bound_symbols(node: Node) -> tuple[str, ...]:
-    """The symbols that a node binds at run time: extents of its results that its data decides."""
+    """The symbols that a node binds at run time: the data-dependent extents of its results."""
     return (node.attributes["count"],) if node.op == "non_zero" else ()
 
 
@@ -143,7 +144,8 @@ def used_dims(node: Node) -> list[Dim]:
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Iterable[Value]) -> tuple[Node, ...]:
-    """The nodes that outputs depend on, by a value or by a symbol that a node binds, in order."""
+    """The nodes that outputs depend on, through values or through symbols that nodes bind, in
+    order."""
     wanted = set(outputs)
     binding = any(map(bound_symbols, nodes))
     symbols = UsedSymbols()

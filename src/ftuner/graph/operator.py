@@ -17,8 +17,8 @@ Attributes = Mapping[str, Any]
 
 
 class Require(Protocol):
-    """Demand that two dims are equal, or (`or_one`) that one of them is one; raises ShapeError
-    where it is known that they are not."""
+    """Require that two dims are equal, or (`or_one`) that one of them is 1. Raises ShapeError if
+    they are known to differ."""
 
     def __call__(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None: ...
 
@@ -27,9 +27,10 @@ class Require(Protocol):
 class Operator:
     """An entry of the table of operators.
 
-    `infer(types, attributes, require)` gives the types of the results or raises ShapeError or
-    GraphError. `reference(*arrays, **attributes)` is the NumPy meaning. `define(types, attributes,
-    results)` is the definition, None for what has a schedule of its own.
+    `infer(types, attributes, require)` returns the types of the results, or raises ShapeError or
+    GraphError. `reference(*arrays, **attributes)` computes the results with NumPy. `define(types,
+    attributes, results)` returns the definition; it is None for an operator that has its own
+    schedule.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Operator:
 
 
 def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index) -> int:
-    """The element of an operand at an index."""
+    """Append a step that loads the element of an operand at an index; returns the step."""
     assert len(index) == types[operand].rank
     return writer.step("load", types[operand].dtype, *index, payload=operand)
 
@@ -49,7 +50,7 @@ def contiguous(types: Sequence[TensorType]) -> tuple[NestOperand, ...]:
 
 
 def injective(types: Sequence[TensorType], result: TensorType, body: Body) -> Nest:
-    """The definition of an operator without reductions: `body` gives the element at an index."""
+    """The definition of an operator without reductions; `body` writes the element at an index."""
     writer = Writer()
     index = [writer.index(axis) for axis in range(result.rank)]
     value = body(writer, index)
@@ -66,7 +67,7 @@ def reduction(
     body: Callable[[Writer, Index, Index], int],
     last: bool = False,
 ) -> Nest:
-    """The definition of one reduction: `body` gives the element at a kept and a reduced index."""
+    """The definition of one reduction; `body` writes the element at a kept and a reduced index."""
     writer = Writer()
     index = [writer.index(axis) for axis in range(len(kept) + len(reduced))]
     value = body(writer, index[: len(kept)], index[len(kept) :])
@@ -93,19 +94,19 @@ def axis_of(axis: int, rank: int, what: str) -> int:
 
 
 def expect_axis(type_: TensorType, axis: int, what: str) -> None:
-    """Raises ShapeError unless a tensor has an axis, which is counted from the front."""
+    """Raise ShapeError unless a tensor has the axis, counted from the front."""
     if not 0 <= axis < type_.rank:
         raise ShapeError(f"{what} along axis {axis} of {type_}")
 
 
 def expect_within(require: Require, extent: Dim, bound: Dim, what: str) -> None:
-    """Demand that an extent is no larger than another."""
+    """Require that an extent is at most `bound`."""
     require(minimum(extent, bound), extent, what)
 
 
 def expect_elements(require: Require, count: Shape, extent: Dim, what: str) -> None:
-    """Demand that an axis has an element, unless nothing is taken from it: `count` is the shape of
-    what is."""
+    """Require that an axis of `extent` has an element, unless `count`, the shape of the elements
+    taken from it, is empty."""
     least = least_value(extent)
     if least is not None and least > 0:
         return

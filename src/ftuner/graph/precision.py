@@ -1,20 +1,19 @@
-"""Which values lie in memory in another element type than they are computed in, on a GPU.
+"""Half precision on a GPU: which values memory holds in another dtype than they are computed in.
 
-A graph of float32 is computed in float32 whatever this says: loads widen and stores round. Only
-what is held in memory has half the bits, and products and attention multiply what is held, with
-sums in float32. Nothing in the graph changes, so that passes know one kind of graph, and whatever
-lowering fuses is rounded once, at its end.
+A float32 graph is computed in float32: loads widen and stores round. Only values in memory have
+half the bits. Products and attention multiply what memory holds and sum in float32. The graph does
+not change, so passes know one kind of graph, and a fused expression is rounded once, at its end.
 
-Held in half the bits are *activations*: what comes of the float inputs of a graph, of tables that
-are looked up, and of products; and the weights and tables that these read. All else is small, or
-does not survive it, and stays in float32:
+Held in half precision are *activations*, which are computed from the graph's float inputs, from
+tables or by products, and the weights and tables that these read. Other values are small, or would
+be spoiled, and stay in float32:
 
-- what comes of integers alone, such as positions (bfloat16 counts to 256), and masks;
-- what reductions leave, such as the sum of squares of a row, which may be beyond what float16 has;
-- what cosines, sines and rotary positions are given, and the masks of attention;
-- what meets a number that the type is too short for, such as the least finite float32 that hides
-  scores: as infinities, rows that are hidden whole would give NaN. These are numbers of the model;
-  what is given as an input is the caller's.
+- values computed from integers alone, such as positions (bfloat16 counts to 256), and masks;
+- results of reductions, such as the sum of squares of a row, which may overflow float16;
+- operands of cosines, sines and rotary positions, and the masks of attention;
+- values that meet a constant of the model beyond the range of the type, such as the least finite
+  float32 that masks scores: as an infinity it would make NaN of rows that are masked whole. Large
+  numbers in the inputs are the caller's concern.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ftuner.graph.ir import Array, Graph, Node, Value, producers
 
 
 class _Kind(IntEnum):
-    """What a float32 comes of. What comes of several is of the last kind among them."""
+    """What a float32 is computed from; of several kinds the largest counts."""
 
     EXACT = 0
     """Integers, shapes and constants."""
@@ -41,17 +40,19 @@ class _Kind(IntEnum):
 
 _PRODUCTS = frozenset({"matmul", "int8_matmul", "attention"})
 _WHOLE = frozenset({"softmax", "norm"})
-"""Reductions that give each element anew."""
+"""Reductions whose result has the shape of their operand."""
 _REDUCTIONS = frozenset({"reduce", "cumulative_sum"})
 _LIMITS = frozenset({"maximum", "minimum"})
-"""A limit that no number reaches makes none large."""
+"""Operators with which a large constant does not make the result large."""
 _LOOK_UPS = frozenset({"gather", "gather_elements", "gather_nd"})
 
 
 def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:
-    """The element types of values where they lie in memory, where these are not their own: see the
-    module for those of `dtype`, a float of half the bits, or none. Weights of 8-bit integers are
-    held as the numbers that they are multiplied as."""
+    """The dtype that memory holds a value in, for each value that is not held in its own dtype.
+
+    `dtype`: a half-precision dtype for activations, or None to hold them as they are; see the
+    module. Weights of 8-bit integers are held in the dtype that they are multiplied in.
+    """
     held: dict[Value, DType] = {}
     if dtype is not None:
         kept = _delicate(graph) | _huge(graph, largest_finite(dtype))
@@ -67,13 +68,13 @@ def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:
 
 
 def _kinds(graph: Graph) -> dict[Value, _Kind]:
-    """Of the floats that nodes give. What is no float is exact, whatever it was found in."""
+    """The kind of each float that a node gives. Values of other dtypes are exact."""
     found: dict[Value, _Kind] = {}
 
     def kind_of(value: Value) -> _Kind:
         if value.dtype.kind != "float" or value.constant is not None:
             return _Kind.EXACT
-        # What is not made by a node is an input.
+        # No node gives it, so it is an input.
         return found.get(value, _Kind.ACTIVATION)
 
     def kind_of_result(node: Node) -> _Kind:
@@ -92,7 +93,7 @@ def _kinds(graph: Graph) -> dict[Value, _Kind]:
 
 
 def _huge(graph: Graph, largest: float) -> set[Value]:
-    """What may have finite numbers beyond those of a type, of which constants are made."""
+    """Values that may have finite elements above `largest`, because of the model's constants."""
     found: set[Value] = set()
     for node in graph.nodes:
         passed_on = node.op not in _PRODUCTS | _WHOLE | _REDUCTIONS
@@ -105,11 +106,11 @@ def _huge(graph: Graph, largest: float) -> set[Value]:
 
 
 def _beyond(array: Array, largest: float) -> bool:
-    """Whether a finite number is larger in magnitude than a type has."""
+    """Whether a finite element is larger in magnitude than `largest`."""
     if array.dtype.kind != "f" or not array.size:
         return False
     if max(-array.min(), array.max()) <= largest:
-        # No copy of a table, where all of it is finite.
+        # All elements are finite: avoid the copy of a large table.
         return False
     finite = array[np.isfinite(array)]
     return bool((np.abs(finite) > largest).any())
@@ -120,9 +121,9 @@ def _is_table(value: Value) -> bool:
 
 
 def _delicate(graph: Graph) -> set[Value]:
-    """What lies between a product, a norm or an input, and an operand that rounding would spoil:
-    an angle, a cosine or sine of rotary positions, a mask. An angle that a product gives counts
-    too: only its remainder by a turn does."""
+    """Values on the way to an operand that rounding would spoil: an angle, a cosine or sine of
+    rotary positions, a mask. The way begins at a product, a norm or an input. An angle that a
+    product gives is included, because only its remainder modulo a full turn matters."""
     made = producers(graph)
     angles = [v for node in graph.nodes if node.op in ("sin", "cos") for v in node.inputs]
     others = [v for n in graph.nodes if n.op == "rotary" for v in n.inputs[1:]]
@@ -142,7 +143,7 @@ def _delicate(graph: Graph) -> set[Value]:
 
 
 def _tables(graph: Graph, held: Mapping[Value, DType]) -> set[Value]:
-    """Tables all of whose readers look something up that is held."""
+    """Tables that are read only by look-ups whose results are held."""
     readers: dict[Value, list[bool]] = {}
     for node in graph.nodes:
         for position, value in enumerate(node.inputs):

@@ -1,4 +1,4 @@
-"""What passes share: looking around in a graph, and putting nodes in the place of others."""
+"""Helpers of passes: find the neighbours of a node, and replace nodes by others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ftuner.graph.ir import (
 )
 
 ROUNDINGS = 4
-"""Of constants that are multiplied with each other before they are looked at."""
+"""Roundings that a recognised constant may have: it may be a product of several constants."""
 
 
 class Surroundings:
-    """Who makes and who reads each value of a graph."""
+    """The producer and the consumers of each value of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._producers = producers(graph)
@@ -34,7 +34,7 @@ class Surroundings:
         self._equal = {(c.x, c.y) for c in graph.constraints if not c.or_one}
 
     def producer(self, value: Value, op: str) -> Node | None:
-        """The node that makes a value, if it is of the operator."""
+        """The node that gives a value, if it is of operator `op`."""
         node = self._producers.get(value)
         return node if node is not None and node.op == op else None
 
@@ -49,34 +49,34 @@ class Surroundings:
         return len(self.consumers(value)) + (value in self._outputs)
 
     def only_consumer(self, value: Value) -> Node | None:
-        """The one node that reads a value, once, if nobody else wants it."""
+        """The only node that reads a value, if it reads it once and the value is no output."""
         found = self._consumers.get(value, ())
         return found[0] if len(found) == 1 and value not in self._outputs else None
 
     def alike(self, x: Shape, y: Shape) -> bool:
-        """Whether two shapes are the same, or have to be when they are bound."""
+        """Whether two shapes are equal, or constrained to be when they are bound."""
         pairs = list(zip(x, y, strict=False))
         known = (a == b or (a, b) in self._equal or (b, a) in self._equal for a, b in pairs)
         return len(x) == len(y) and all(known)
 
 
 def scalar(value: Value) -> float | None:
-    """The number that a constant of one element is."""
+    """The number in a constant of one element, else None."""
     if value.constant is None or value.constant.size != 1:
         return None
     return float(value.constant.reshape(()))
 
 
 def near(value: float | None, wanted: float, dtype: DType) -> bool:
-    """Whether a number is what a model meant, rounded a few times to its element type, a float, or
-    to a few digits."""
+    """Whether a number is `wanted` up to a few roundings to `dtype`, a float, or up to the few
+    digits that some models have."""
     assert dtype.kind == "float"
     tolerance = max(1e-5, ROUNDINGS * dtype.unit_roundoff)
     return value is not None and math.isclose(value, wanted, rel_tol=tolerance)
 
 
 def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
-    """A value as another one times a number."""
+    """(x, factor) such that the value is x times factor; (value, 1.0) if no factor is found."""
     for op in ("multiply", "divide"):
         node = around.producer(value, op)
         if node is None:
@@ -93,8 +93,8 @@ def scaled(around: Surroundings, value: Value) -> tuple[Value, float]:
 
 
 def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple[int, ...]] | None:
-    """What a value is a reduction of, and over which axes, if it broadcasts with that as it does
-    with these axes of one element."""
+    """(x, axes) if the value is the reduction `kind` of x over axes, in a shape that broadcasts
+    with x as if the axes were kept with extent 1."""
     reshape = around.producer(value, "reshape")
     reduce = around.producer(value if reshape is None else reshape.inputs[0], "reduce")
     if reduce is None or reduce.attributes["kind"] != kind:
@@ -105,7 +105,7 @@ def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple
 
 
 def constant(name: str, dtype: DType, array: Array) -> Value:
-    """A value whose elements are known, kept in row-major order."""
+    """A constant, in row-major order."""
     array = converted(array, dtype)
     return Value(name, TensorType(dtype, array.shape), array)
 
@@ -118,10 +118,11 @@ def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attri
 def rewritten(
     graph: Graph, places: Mapping[Node, Iterable[Node]], same: Mapping[Value, Value]
 ) -> Graph:
-    """A graph with other nodes in the place of some, and values in the place of others.
+    """The graph with some nodes and values replaced.
 
-    `places`: nodes to write where a node was, which may be among them; `same`: what stands for a
-    value from now on.
+    Args:
+        places: the nodes that replace a node, which may be among them.
+        same: the value that replaces a value.
     """
 
     def final(value: Value) -> Value:

@@ -1,7 +1,7 @@
-"""Graphs with extents that only data tells, as several graphs that run one after the other.
+"""Splits graphs with data-dependent shapes into several graphs that run one after the other.
 
-Extents must be known before a program is bound. Where a node's data decides an extent of its
-result, the program ends, and another begins with what is known then.
+Extents must be known before a program is bound. At a node whose data decides an extent of its
+result, the program ends, and the next one begins with the extents known by then.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.ir import Graph, Node, Value, bound_symbols, live_nodes
 
 MAX_PARTS = 64
-"""Programs of a model. Detectors have two or three."""
+"""Most parts of a model. Detection models have two or three."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A graph without such nodes, and the node that follows it, if it is not the last: its operand
-    is the first output, and what other parts read are the others."""
+    """A graph without data-dependent shapes, and the data-dependent node that follows it, None
+    for the last part. The node's operand is the graph's first output; the other outputs are what
+    later parts read."""
 
     graph: Graph
     node: Node | None
 
 
 def split(graph: Graph) -> tuple[Part, ...]:
-    """The parts of a graph, in order; one, as it is, for most graphs.
+    """The parts of a graph, in order. Most graphs have one.
 
-    The inputs of each part are those of the graph, then results of the parts before, and of the
-    nodes between them.
+    The inputs of each part are those of the graph, then results of earlier parts and of the nodes
+    between them.
 
     Raises:
         UnsupportedOperatorError: there would be more than `MAX_PARTS`.
@@ -59,7 +60,7 @@ def split(graph: Graph) -> tuple[Part, ...]:
 def _crossing(
     before: Sequence[Node], behind: Sequence[Node], outputs: Sequence[Value]
 ) -> list[Value]:
-    """Values made before that are read behind, or are outputs of the whole."""
+    """Values given by nodes before the split that later nodes read or that are outputs."""
     made = {value for node in before for value in node.outputs}
     read = [value for node in behind for value in node.inputs]
     return list(dict.fromkeys(v for v in (*read, *outputs) if v in made))

@@ -1,4 +1,4 @@
-"""What holds of every graph."""
+"""Checks the invariants of a graph; runs after each pass."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ftuner.graph.operators import OPERATORS
 
 
 def verify(graph: Graph, typed: set[Node] | None = None) -> None:
-    """Check that nodes come after what they read, that each value is made once, and that types are
-    what the operators' shape rules say.
+    """Check that each node comes after the nodes that it reads, that each value is made once, and
+    that types agree with the operators' shape rules.
 
     Args:
-        typed: nodes whose types are known to be right; those of the graph are added to it.
+        typed: nodes whose types were checked before; those of the graph are added.
 
     Raises:
-        GraphError: otherwise; it is a defect of a pass, not of a model.
+        GraphError: one of these does not hold. That is a defect of a pass, not of a model.
     """
     typed = set() if typed is None else typed
     known: set[Value] = set(graph.inputs)
@@ -39,6 +39,6 @@ def verify(graph: Graph, typed: set[Node] | None = None) -> None:
 
 
 def _agree(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-    """What the builder demanded of dims still holds: only numbers can contradict each other."""
+    """Raise GraphError if two numbers differ. Symbols may still be bound to equal values."""
     if isinstance(x, int) and isinstance(y, int) and x != y and not (or_one and 1 in (x, y)):
         raise GraphError(f"{what}: {x} and {y}")
