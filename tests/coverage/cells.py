@@ -29,6 +29,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.graph.buffers import View
 from ftuner.graph.forms import Form, Lazy
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.plan import Plan, Problem
 
 Cell = tuple[str, ...]
@@ -80,7 +81,7 @@ def _layout_of_view(view: View) -> str:
 
 def kernel_cells(kernel: Kernel, vector_bytes: int) -> Iterator[Cell]:
     """What a nest loads and stores."""
-    schedule = schedule_of(kernel, vector_bytes)
+    schedule = schedule_of(kernel, vector_bytes, CpuTuning().nest_block_elements)
     for step, access in zip(kernel.steps, kernel.accesses, strict=True):
         if access is not None:
             yield "load", str(step.dtype), _access(access, schedule.vector)

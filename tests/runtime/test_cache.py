@@ -27,6 +27,7 @@ from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import CacheWarning
 from ftuner.hardware.recorded import load_recorded, to_document
+from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.compilation import compile_missing
@@ -171,7 +172,9 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def small_bundles() -> list[KernelBundle | RuntimeBundle]:
     isa = HOST_ISAS[0]
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
-    return [KernelBundle((kernel,), reduce, False, False) for reduce in (False, True)]
+    return [
+        KernelBundle((kernel,), reduce, False, False, KLoopTuning()) for reduce in (False, True)
+    ]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])

@@ -16,13 +16,14 @@ from ftuner.codegen.llvm.kernels.nest import emit_nest
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.access import Kernel, kernel_of
-from ftuner.core.cpu.schedule import BLOCK, operand_numbers, schedule_of, task_count
+from ftuner.core.cpu.schedule import operand_numbers, schedule_of, task_count
 from ftuner.core.dim import Dim, Symbolic, symbol
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS
+from ftuner.hardware.tuning import CpuTuning
 
 Array = npt.NDArray[Any]
 Bindings = Mapping[str, int]
@@ -34,6 +35,7 @@ EXTENTS = tuple(
     for a, b, c in ((3, 5, 37), (1, 1, 1), (2, 1, 64), (1, 7, 13), (4, 3, 2), (0, 3, 5), (3, 2, 0))
 )
 """Odd, one, whole vectors, prime, tiny, and none."""
+BLOCK = CpuTuning().nest_block_elements
 LARGE = {"A": 2, "B": 3, "C": 2 * BLOCK + 77}
 
 Make = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Array]
@@ -155,7 +157,8 @@ class Functions:
         module.triple = target.triple
         symbols = [f"f{i}" for i in range(len(kernels))]
         for name, kernel in zip(symbols, kernels, strict=True):
-            emit_nest(module, name, kernel, self.vector_bytes, isa != "sse2")
+            schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
+            emit_nest(module, name, kernel, schedule, isa != "sse2")
         self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
         self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]
@@ -170,7 +173,8 @@ class Functions:
         buffers = np.array(places, np.uint64)
         dims = np.array([evaluate(d, bindings) for d in kernel.parameters()] + [0], np.int64)
         status = np.zeros(1, np.int64)
-        tasks = evaluate(task_count(kernel, schedule_of(kernel, self.vector_bytes)), bindings)
+        schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
+        tasks = evaluate(task_count(kernel, schedule), bindings)
         for begin, end in ((tasks // 2, tasks), (0, tasks // 2)):
             self.calls[number](
                 buffers.ctypes.data, dims.ctypes.data, status.ctypes.data, 0, begin, end

@@ -17,6 +17,7 @@ from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.isa import VECTOR_ISAS
 from ftuner.hardware.system import read_system
+from ftuner.hardware.tuning import KLoopTuning
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="names of x86 CPUs"
@@ -119,7 +120,7 @@ def assembly(isa: str) -> str:
     lanes = vector.vector_bytes // FLOAT32.itemsize
     kernel = UKernel(RegisterTile(4, 2, 1), FLOAT32, isa, lanes)
     bundles = (
-        KernelBundle((kernel,), False, vector.fused, vector.masked),
+        KernelBundle((kernel,), False, vector.fused, vector.masked, KLoopTuning()),
         TopKBundle(FLOAT32, True),
     )
     modules = [WORK, *(str(bundle_module(bundle, target)) for bundle in bundles)]

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,13 @@ from tests.conftest import HOST_ISAS
 
 import ftuner
 from ftuner.codegen.llvm.objects import jit
-from ftuner.codegen.llvm.objects.bundle import TopKBundle
+from ftuner.codegen.llvm.objects.bundle import (
+    Bundle,
+    KernelBundle,
+    NestBundle,
+    RuntimeBundle,
+    TopKBundle,
+)
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, host_target
 from ftuner.codegen.llvm.objects.keys import (
     COMPILER_MODULE,
@@ -25,7 +32,10 @@ from ftuner.codegen.llvm.objects.keys import (
     generator_digest,
     sources_of,
 )
+from ftuner.core.access import Kernel
+from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning, constants, part_of
 
 IMPORTED = f"""
 import sys, types
@@ -128,6 +138,25 @@ def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(f"ftuner.codegen.llvm.objects.keys.{function}", lambda: "other")
             keys.add(bundle_key(bundle, target))
     assert len(keys) == 6
+
+
+def test_keys_depend_on_the_tuning_of_their_code() -> None:
+    target = host_target(HOST_ISAS[0])
+    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, HOST_ISAS[0], 4)
+    nest = Kernel((), (), (), (), (), (), (), ())
+    bundles: list[Callable[[CpuTuning], Bundle]] = [
+        lambda t: KernelBundle((kernel,), False, False, False, part_of(t, KLoopTuning)),
+        lambda t: RuntimeBundle(16, 16, part_of(t, NativeTuning)),
+        lambda t: NestBundle(nest, 16, False, t.nest_block_elements),
+    ]
+    parts: list[set[str]] = [
+        {*constants(KLoopTuning)}, {*constants(NativeTuning)}, {"nest_block_elements"},
+    ]  # fmt: skip
+    for bundle, part in zip(bundles, parts, strict=True):
+        key = bundle_key(bundle(CpuTuning()), target)
+        for name in constants(CpuTuning):
+            changed = replace(CpuTuning(), **{name: 2 * getattr(CpuTuning(), name)})
+            assert (bundle_key(bundle(changed), target) != key) == (name in part), name
 
 
 def test_another_library_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.apart import Note, apart
 from tests.codegen.llvm.nest_cases import CASES
 from tests.codegen.llvm.nest_running import (
+    BLOCK,
     A,
     Array,
     B,
@@ -33,7 +34,7 @@ from tests.conftest import HOST_ISAS
 from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
-from ftuner.core.cpu.schedule import BLOCK, checks, schedule_of, task_count
+from ftuner.core.cpu.schedule import checks, schedule_of, task_count
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64, TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
@@ -344,7 +345,7 @@ _FLOATS: tuple[tuple[Any, Any, Any], ...] = (
 
 @pytest.mark.parametrize(("case", "vector", "lanes"), _FLOATS)
 def test_schedules(case: Case, vector: int | None, lanes: int) -> None:
-    schedule = schedule_of(case.kernel(), 64)
+    schedule = schedule_of(case.kernel(), 64, BLOCK)
     assert schedule.vector == vector
     if vector is not None:
         assert schedule.lanes == lanes
@@ -352,6 +353,6 @@ def test_schedules(case: Case, vector: int | None, lanes: int) -> None:
 
 def test_tasks_are_blocks_of_the_only_axis() -> None:
     kernel = Case("negative", (("float32", (A, B)),)).kernel()
-    tasks = task_count(kernel, schedule_of(kernel, 64))
+    tasks = task_count(kernel, schedule_of(kernel, 64, BLOCK))
     for elements, count in ((0, 0), (1, 1), (BLOCK, 1), (BLOCK + 1, 2)):
         assert evaluate(tasks, {"A": elements, "B": 1}) == count

@@ -30,6 +30,7 @@ from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.tuning import KLoopTuning
 from ftuner.ukernels.cpu.library import build_library
 
 CPUS = {
@@ -54,8 +55,10 @@ def target_of(machine: CpuHardware, isa: Isa) -> Target:
 def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -> ir.Module:
     module = ir.Module("kernel")
     module.triple = triple
-    emit = emit_dot if kernel.b_layout == DOT else emit_ukernel
-    emit(module, kernel, fused, masked)
+    if kernel.b_layout == DOT:
+        emit_dot(module, kernel, fused, masked)
+    else:
+        emit_ukernel(module, kernel, fused, masked, KLoopTuning())
     return module
 
 
@@ -115,10 +118,10 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
                 assembly = compile_assembly(module, target)
                 tile = kernel.mr * kernel.tile.vectors
                 # Whole rounds; a turn of places, where B may have to come; the steps left over.
-                rounds = Counter([steps_of_round(kernel)])
+                rounds = Counter([steps_of_round(kernel, KLoopTuning())])
                 if kernel.b_layout == PACKED:
                     rounds.update([kernel.tile.chains, 1])
-                elif steps_of_round(kernel) > 1:
+                elif steps_of_round(kernel, KLoopTuning()) > 1:
                     rounds.update([1])
                 loops = [k_loops(assembly, pattern, tile * steps) for steps in rounds]
                 assert [len(found) for found in loops] == list(rounds.values()), kernel.symbol

@@ -20,9 +20,9 @@ from tests.reference import Array, assert_product, uniform
 from tests.runtime.cpu.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
 
-from ftuner.codegen.llvm.native.call_cache import CALLS_ALONE
 from ftuner.codegen.llvm.native.records import Known, PoolSlot, Site
 from ftuner.errors import AllocationError
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
@@ -236,14 +236,15 @@ def test_a_worker_that_is_held_up(matmul: _Counted, session: Session) -> None:
     a, b = _short(matmul)
     *_, owner = matmul._known._owners.values()
     left = _pool_slot(session, PoolSlot.ALONE_FOR)
-    for patience, then in ((2**62, 0), (1, CALLS_ALONE)):
+    calls_alone = CpuTuning().calls_alone
+    for patience, then in ((2**62, 0), (1, calls_alone)):
         left.value = 0
         owner.record[Known.PATIENCE_NS] = patience
         assert_product(matmul(a, b), a, b)
         assert left.value == then
-    for i in range(1, CALLS_ALONE + 1):
+    for i in range(1, calls_alone + 1):
         assert_product(matmul(a, b), a, b)
-        assert left.value == CALLS_ALONE - i
+        assert left.value == calls_alone - i
     assert matmul.looked == 0
 
 

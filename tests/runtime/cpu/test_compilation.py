@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import CacheWarning, CompileError, ObjectFileError
+from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.cpu.compilation import compile_missing, load
 
@@ -29,7 +30,7 @@ TARGET = host_target(HOST_ISAS[0])
 
 def bundles() -> list[Bundle]:
     kernels = (UKernel(RegisterTile(rows, 1, 1), FLOAT32, HOST_ISAS[0], 4) for rows in (1, 2))
-    return [KernelBundle((kernel,), False, False, False) for kernel in kernels]
+    return [KernelBundle((kernel,), False, False, False, KLoopTuning()) for kernel in kernels]
 
 
 def loaded(cache: Cache) -> LoadedObject:

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, product
 
-BLOCK = 512
-"""Elements of the vector axis in a task, where it is the only kept one: enough to pay for a task,
-few enough to share."""
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -21,14 +17,19 @@ class Schedule:
     lanes: int
     tasks: tuple[int, ...]
     """The kept axes that tasks number, slowest first; none if they are blocks of `vector`."""
+    block: int
+    """Elements of the vector axis in such a block."""
 
 
-def schedule_of(kernel: Kernel, vector_bytes: int) -> Schedule:
-    """The vector axis is that along which most accesses are contiguous, the last one in doubt."""
+def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
+    """The vector axis is that along which most accesses are contiguous, the last one in doubt.
+
+    `block`: elements of the vector axis in a task, where it is the only kept axis.
+    """
     kept = len(kernel.kept)
     if any(t.rest for t in kernel.targets):
         # Elements may be written more than once: one after the other.
-        return Schedule(None, 1, ())
+        return Schedule(None, 1, (), block)
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
@@ -43,7 +44,7 @@ def schedule_of(kernel: Kernel, vector_bytes: int) -> Schedule:
         # A reduction of rows, element by element.
         vector = None
     tasks = tuple(a for a in range(kept) if a != vector)
-    return Schedule(vector, vector_bytes // _widest(kernel), tasks)
+    return Schedule(vector, vector_bytes // _widest(kernel), tasks, block)
 
 
 def _widest(kernel: Kernel) -> int:
@@ -58,7 +59,7 @@ def task_count(kernel: Kernel, schedule: Schedule) -> Dim:
     """Tasks there are."""
     if schedule.tasks or schedule.vector is None or schedule.vector >= len(kernel.kept):
         return product(kernel.axes[a] for a in schedule.tasks)
-    return ceil_quotient(kernel.axes[schedule.vector], BLOCK)
+    return ceil_quotient(kernel.axes[schedule.vector], schedule.block)
 
 
 def checks(kernel: Kernel) -> list[str]:

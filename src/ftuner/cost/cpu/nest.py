@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ftuner.core.access import POSITIONAL, Access, Kernel
-from ftuner.core.cpu.schedule import BLOCK, operand_numbers, schedule_of
+from ftuner.core.cpu.schedule import operand_numbers, schedule_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Stage
@@ -68,7 +68,9 @@ class NestCost:
         self.kernel = kernel
         self.machine = machine
         self.extents = tuple(evaluate(n, extents) for n in kernel.axes)
-        self.schedule = schedule_of(kernel, machine.isa.vector_bytes)
+        self.schedule = schedule_of(
+            kernel, machine.isa.vector_bytes, machine.hardware.tuning.nest_block_elements
+        )
         self._bindings = extents
         self._kept = len(kernel.kept)
         vector = self.schedule.vector
@@ -81,7 +83,7 @@ class NestCost:
     def tasks(self) -> int:
         if self._blocks:
             assert self.schedule.vector is not None
-            return -(-self.extents[self.schedule.vector] // BLOCK)
+            return -(-self.extents[self.schedule.vector] // self.schedule.block)
         return math.prod(self.extents[a] for a in self.schedule.tasks)
 
     @property
@@ -92,7 +94,7 @@ class NestCost:
     def elements_of_busiest(self) -> int:
         """Where blocks of the vector axis are tasks: its elements along that axis."""
         assert self.schedule.vector is not None
-        return min(self.tasks_of_busiest * BLOCK, self.extents[self.schedule.vector])
+        return min(self.tasks_of_busiest * self.schedule.block, self.extents[self.schedule.vector])
 
     @property
     def share(self) -> float:

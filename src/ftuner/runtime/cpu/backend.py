@@ -26,6 +26,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import DTypeError
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import KLoopTuning, NativeTuning, part_of
 from ftuner.runtime.backend import Backend, Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
@@ -97,6 +98,8 @@ class CpuBackend(Backend):
         self._hardware = hardware
         self.isa = hardware.isa(isa)
         self.cache = cache
+        self._k_loop = part_of(hardware.tuning, KLoopTuning)
+        self._native = part_of(hardware.tuning, NativeTuning)
         self._llvm_target = known_target(isa, cache)
         self._lock = fork_safe_lock()
         self._compiled: dict[Library, CompiledLibrary] = {}
@@ -180,13 +183,15 @@ class CpuBackend(Backend):
     def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
         """Families of a library; with the first of them comes the reduction of partial products."""
         fused, masked = self.isa.fused, self.isa.masked
-        bundles: list[Bundle] = [KernelBundle(f.kernels, False, fused, masked) for f in families]
+        bundles: list[Bundle] = [
+            KernelBundle(f.kernels, False, fused, masked, self._k_loop) for f in families
+        ]
         if library not in self._compiled:
-            bundles.append(KernelBundle((_any_kernel(library),), True, fused, masked))
+            bundles.append(KernelBundle((_any_kernel(library),), True, fused, masked, self._k_loop))
         return bundles
 
     def _runtime_bundle(self) -> RuntimeBundle:
-        return RuntimeBundle(self.isa.vector_bytes, DATA_WORD)
+        return RuntimeBundle(self.isa.vector_bytes, DATA_WORD, self._native)
 
     def _load(
         self, library: Library, families: Sequence[Family], progress: Progress | None

@@ -93,7 +93,8 @@ class CompiledGraph:
         session = self._session
         backend = session.backend
         steps = lowered.steps
-        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa))}
+        block = backend.hardware.tuning.nest_block_elements
+        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa, block))}
         wanted = list(dict.fromkeys(bundles.values()))
         hardware, isa = session.hardware, backend.isa.name
         needs = {step: need_of(step, hardware, isa, self.threads) for step in steps}
@@ -117,7 +118,7 @@ class CompiledGraph:
                 made.append(CompiledNest(addresses[step], step.parameters(), step.rows, ()))
             else:
                 kernel = step.kernel
-                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes))
+                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes, block))
                 texts = tuple(checks(kernel))
                 made.append(CompiledNest(addresses[step], kernel.parameters(), tasks, texts))
         return made
@@ -281,10 +282,13 @@ def _weights_bytes(lowered: Lowered, made: Sequence[Compiled]) -> int:
     return sum(packed.values()) + sum(others)
 
 
-def _bundle(step: Step, isa: Isa) -> GraphBundle | None:
-    """What is to be compiled for a step; products have libraries of their own."""
+def _bundle(step: Step, isa: Isa, block: int) -> GraphBundle | None:
+    """What is to be compiled for a step; products have libraries of their own.
+
+    `block`: elements of a task of a nest whose vector axis is its only kept axis.
+    """
     if isinstance(step, NestStep):
-        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused)
+        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused, block)
     if isinstance(step, TopKStep):
         return TopKBundle(step.x.layout.dtype, step.largest)
     if isinstance(step, AttentionStep):

@@ -4,12 +4,12 @@ All that it executes besides multiply-adds and loads costs time, most where a ne
 core's other hyperthread takes half of the instruction slots. So it takes several steps of k a
 round; finds rows of A at few multiples of their distance, by what addressing adds up for nothing;
 and asks for what comes later between chunks of steps, a cache line at a time. Where B has yet to
-come from behind L2, it matters more how many lines are under way: see `PLACES`.
+come from L3, it matters more how many lines are under way: see `KLoopTuning.k_streams`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from math import ceil
@@ -36,34 +36,12 @@ from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import COLUMN, PACKED_INT8, STRIDED, UKernel
+from ftuner.hardware.isa import VECTOR_ISAS
+from ftuner.hardware.tuning import KLoopTuning
 
-STEPS_OF_ROUND = 4
-"""Steps of k a round, at least. Measured on Intel Emerald Rapids beside a busy hyperthread, tiles
-of 6x64, 8x48 and 14x32: 4 steps take 3 to 8% less time than 2, and 10 to 20% less than one that
-looks at what to fetch at each step; 8 steps take no less than 4."""
-STEPS_OF_SHORT_ROUND = 2
-"""Of smaller tiles, which do less of the work and wait for B: compiling is most of tuning, and with
-four steps for all tiles it takes half as long again."""
-LARGE_TILES: Mapping[str, int] = {"avx2": 12, "avx512": 24}
-"""Vectors of C that make a tile large, three quarters of the registers. On ISAs without an entry a
-round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance their addresses
-anyway."""
-STEPS_OF_CHUNK = 16
-"""Between two looks at what to fetch for later: a line of each row of A, in float32."""
-PREFETCH_BYTES = 2048
-"""How far ahead panels of B are asked for: what is under way between a core and its L3 (latency
-times bandwidth). Fitted on AMD Zen 3, where 1024 to 2048 bytes take 15 to 40% off products of up to
-24 rows, and less hides less. `PLACES` share it."""
-LOW_TILE_ROWS = 3
-"""Tiles this low use up B faster than it comes, and want twice the distance. Fitted likewise. Tiles
-in parts read half of the bytes that they pass, and want it too: fitted on Intel Emerald Rapids."""
-PLACES = 8
-"""Places in k, evenly apart, at which a tile that waits for B goes on in turns: a core has more
-lines under way where it reads at several places. Fitted on Intel Ice Lake beside busy neighbours:
-with 8 places, products of 1 to 6 rows are up to 1.4 times as fast as with one, of 8 to 13 rows up
-to 1.2 times, and those of more rows as fast; with 4 places, 1 to 3 rows gain half of that."""
-PREFETCH_STEPS = 16
-"""The same for a B read in place, in steps of k. Fitted as PREFETCH_BYTES."""
+UNROLLED_ISAS = frozenset({"avx2", "avx512"})
+"""On other ISAs a round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance
+their addresses anyway."""
 LINE_BYTES = 64
 L1, L2 = 3, 2
 """Where a prefetch puts its line, as LLVM's locality."""
@@ -76,12 +54,13 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool =
     builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
 
 
-def steps_of_round(kernel: UKernel) -> int:
+def steps_of_round(kernel: UKernel, tuning: KLoopTuning) -> int:
     """Steps of k that the k loop takes at once: as many for each of the chains."""
     tile, steps = kernel.tile, 1
-    if kernel.isa in LARGE_TILES:
-        large = tile.mr * tile.vectors >= LARGE_TILES[kernel.isa]
-        steps = STEPS_OF_ROUND if large else STEPS_OF_SHORT_ROUND
+    if kernel.isa in UNROLLED_ISAS:
+        registers = VECTOR_ISAS["x86_64"][kernel.isa].vector_registers
+        large = tile.mr * tile.vectors >= tuning.large_tile_share_of_registers * registers
+        steps = tuning.steps_per_round if large else tuning.steps_per_short_round
     return tile.chains * ceil(steps / tile.chains)
 
 
@@ -89,6 +68,7 @@ def emit_k_loop(
     builder: ir.IRBuilder,
     kernel: UKernel,
     fused: bool,
+    tuning: KLoopTuning,
     context: ir.Value,
     tile: ir.Value,
     a: ir.Value,
@@ -97,7 +77,7 @@ def emit_k_loop(
 ) -> list[list[ir.Value]]:
     """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
     `b` where its columns begin in the panel."""
-    return _Loop(builder, kernel, fused, context).sums(tile, a, b, k)
+    return _Loop(builder, kernel, fused, tuning, context).sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -142,13 +122,18 @@ def _power_of_two(number: int) -> int:
 
 class _Loop:
     def __init__(
-        self, builder: ir.IRBuilder, kernel: UKernel, fused: bool, context: ir.Value
+        self,
+        builder: ir.IRBuilder,
+        kernel: UKernel,
+        fused: bool,
+        tuning: KLoopTuning,
+        context: ir.Value,
     ) -> None:
         self._builder, self._kernel, self._fused = builder, kernel, fused
-        self._context = context
+        self._tuning, self._context = tuning, context
         self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
         self._size = size = kernel.dtype.itemsize
-        self._steps = steps_of_round(kernel)
+        self._steps = steps_of_round(kernel, tuning)
         self._size_of_set = kernel.mr * kernel.tile.vectors
         a_stride = slot(builder, context, Context.A_STRIDE)
         in_columns = kernel.a_layout == COLUMN
@@ -160,11 +145,11 @@ class _Loop:
         in_place = kernel.b_layout == STRIDED
         b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
         self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
-        sooner = kernel.mr <= LOW_TILE_ROWS or kernel.tile.parts > 1
+        sooner = kernel.mr <= tuning.low_tile_rows or kernel.tile.parts > 1
         if b_k is not None:
-            self._ahead = builder.mul(b_k, const(PREFETCH_STEPS))
+            self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
         else:
-            self._ahead = const(PREFETCH_BYTES * (2 if sooner else 1))
+            self._ahead = const(tuning.prefetch_bytes * (2 if sooner else 1))
 
     def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
         """B and A that the tile fetches for later."""
@@ -189,9 +174,9 @@ class _Loop:
         return self._builder.icmp_signed("<", tile, asking)
 
     def sums(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
-        """All steps of k. A tile that waits for its B goes on at several places in turns. `chains`
-        sets of sums take the steps in turns, and are added at the end; steps that are left over go
-        to the first."""
+        """All steps of k. A tile that waits for its B interleaves several k streams. `chains` sets
+        of sums take the steps in turns, and are added at the end; steps that are left over go to
+        the first."""
         builder, shape = self._builder, self._kernel.tile
         streams, asks = self._later(tile, a, k), self._asks(tile)
         values = [a, b, *([ir.Constant(self._vector, None)] * (self._size_of_set * shape.chains))]
@@ -201,7 +186,7 @@ class _Loop:
             ends = []
             with builder.if_else(asks, likely=False) as (waits, has):
                 with waits:
-                    ends.append((*self._at_places(values, k, streams), builder.block))
+                    ends.append((*self._in_k_streams(values, k, streams), builder.block))
                 with has:
                     ends.append((*self._in_turn(values, k, streams, asked=False), builder.block))
             (left, *values) = (
@@ -228,17 +213,18 @@ class _Loop:
         values = self._in_chunks(builder.sdiv(k, steps), values, streams, asked)
         return builder.srem(k, steps), values
 
-    def _at_places(
+    def _in_k_streams(
         self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[_Stream]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """As `_in_turn`, a step at each place in turn. Chains take places in turns."""
+        """As `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
+        streams in turns."""
         builder, chains = self._builder, self._kernel.tile.chains
-        turns = ceil(PLACES / chains)
-        places = turns * chains
-        apart = builder.sdiv(k, const(places))
+        turns = ceil(self._tuning.k_streams / chains)
+        count = turns * chains
+        apart = builder.sdiv(k, const(count))
         a_apart = builder.mul(apart, self._a_steps[1])
         b_apart = builder.mul(apart, self._b_steps[1])
-        ahead = const(max(self._ahead.constant // places, self._row_of_b_bytes))
+        ahead = const(max(self._ahead.constant // count, self._row_of_b_bytes))
 
         def turn(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
@@ -250,7 +236,7 @@ class _Loop:
             return [a, b, *sums]
 
         def step(given: list[ir.Value]) -> list[ir.Value]:
-            ends = self._fetched(streams, given[: len(streams)], const(places))
+            ends = self._fetched(streams, given[: len(streams)], const(count))
             a, b, *_ = given = given[len(streams) :]
             _, _, *sums = carried_loop(builder, const(turns), given, turn, some=True)
             return [
@@ -262,7 +248,7 @@ class _Loop:
 
         firsts = [stream.first for stream in streams]
         _, _, *sums = carried_loop(builder, apart, [*firsts, *values], step)[len(streams) :]
-        whole = builder.mul(apart, const(places))
+        whole = builder.mul(apart, const(count))
         a = at(builder, values[0], builder.mul(whole, self._a_steps[1]))
         b = at(builder, values[1], builder.mul(whole, self._b_steps[1]))
         return builder.sub(k, whole), [a, b, *sums]
@@ -274,7 +260,8 @@ class _Loop:
         of A go on in: more rows than a busy core's prefetcher follows. Measured on Intel Emerald
         Rapids beside a busy hyperthread, 6x64: 1 to 3% less time."""
         builder = self._builder
-        rounds_of_chunk = const(ceil(STEPS_OF_CHUNK / self._steps))
+        steps_of_chunk = self._tuning.steps_per_prefetch
+        rounds_of_chunk = const(ceil(steps_of_chunk / self._steps))
         chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
         chunks = builder.sdiv(chunks, rounds_of_chunk)
 
@@ -284,7 +271,7 @@ class _Loop:
             now = builder.select(whole, rounds_of_chunk, left)
             ends = self._fetched(streams, places, builder.mul(now, const(self._steps)))
             if self._kernel.a_layout != COLUMN:
-                lines = range(LINE_BYTES, LINE_BYTES + STEPS_OF_CHUNK * self._size, LINE_BYTES)
+                lines = range(LINE_BYTES, LINE_BYTES + steps_of_chunk * self._size, LINE_BYTES)
                 for i, offset in product(range(self._kernel.mr), lines):
                     row = at(builder, values[0], self._a_rows[i])
                     prefetch(builder, at(builder, row, offset), L1)
@@ -355,7 +342,7 @@ class _Loop:
                 )
                 for _, v in places
             ]
-            if kernel.isa in LARGE_TILES:
+            if kernel.isa in UNROLLED_ISAS:
                 in_order(builder, added)
             done += added
         return done

@@ -30,18 +30,18 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
 from ftuner.core.access import Kernel
-from ftuner.core.cpu.schedule import BLOCK, schedule_of
+from ftuner.core.cpu.schedule import Schedule
 from ftuner.core.index_expr import Stage
 
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])
 
 
 def emit_nest(
-    module: ir.Module, symbol: str, kernel: Kernel, vector_bytes: int, fused: bool
+    module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fused: bool
 ) -> ir.Function:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, KERNEL_TYPE, symbol)
-    _Emission(function, kernel, schedule_of(kernel, vector_bytes), fused).emit()
+    _Emission(function, kernel, schedule, fused).emit()
     return function
 
 
@@ -55,9 +55,9 @@ class _Emission(Frame):
         with counted_loop(builder, self.begin, self.end) as task:
             if blocks:
                 assert vector is not None
-                first = builder.mul(task, const(BLOCK))
+                first = builder.mul(task, const(schedule.block))
                 extent = self.dim(kernel.axes[vector])
-                last = builder.add(first, const(BLOCK))
+                last = builder.add(first, const(schedule.block))
                 last = builder.select(builder.icmp_signed("<", last, extent), last, extent)
                 self._kept_vectors({}, first, last)
             else:

@@ -37,11 +37,14 @@ from ftuner.codegen.llvm.kernels.k_loop import L1, LINE_BYTES, emit_k_loop, pref
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.hardware.tuning import KLoopTuning
 
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
 
-def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
+def emit_ukernel(
+    module: ir.Module, kernel: UKernel, fused: bool, masked: bool, tuning: KLoopTuning
+) -> ir.Function:
     """Add the function of a uKernel to a module.
 
     `fused`: whether the ISA fuses multiply-add; `masked`: whether it loads and stores the first
@@ -74,7 +77,9 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) 
         first_row = builder.add(row, first_row)
         first_column = builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_tile, c_stride)
-        accumulators = emit_k_loop(builder, kernel, fused, context, number, a_tile, b_part, k)
+        accumulators = emit_k_loop(
+            builder, kernel, fused, tuning, context, number, a_tile, b_part, k
+        )
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
             finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,

@@ -40,22 +40,24 @@ from ftuner.codegen.llvm.native.records import (
     Site,
     known_call_symbol,
 )
+from ftuner.hardware.tuning import NativeTuning
 
 NULL = ir.Constant(PTR, None)
 ANY_PROBE_SHIFT = 64 - (Site.PROBES - 1).bit_length()
 """The high bits of a product of 64 bits are the number of a probe."""
 CLOCK_MONOTONIC = 1
 """Of Linux."""
-CALLS_ALONE = 16
-"""Calls of short plans that do without workers after one of these was held up. Two CPUs of a
-virtual machine may share one for tens of milliseconds, and hand it over by sleeping: calls of 50 us
-then take 1.1 ms, and 0.1 ms alone. Derived: trying again costs as much as the calls between."""
 
 
-def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Function:
+def emit_known_call(
+    module: ir.Module, inputs: int, header_bytes: int, tuning: NativeTuning
+) -> ir.Function:
     """Add the function for `inputs` arrays to read: A, and B if no record brings one.
 
-    `header_bytes`: of a Python object, before its own fields.
+    `header_bytes`: of a Python object, before its own fields. After a call in which a worker was
+    preempted, `tuning.calls_alone` short calls run on one thread: two CPUs of a virtual machine may
+    share one for tens of milliseconds and hand it over by sleeping, so that calls of 50 us take
+    1.1 ms, and 0.1 ms on one thread.
     """
     kind = ir.FunctionType(PTR, [PTR, PTR, I64])
     function = ir.Function(module, kind, known_call_symbol(inputs))
@@ -91,7 +93,7 @@ def emit_known_call(module: ir.Module, inputs: int, header_bytes: int) -> ir.Fun
         for i in range(inputs):
             apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
             _go_on_if(builder, apart, unknown)
-    _run(builder, site, record, words, objects[-1], is_made, header_bytes, unknown, seen)
+    _run(builder, site, record, words, objects[-1], is_made, header_bytes, tuning, unknown, seen)
 
     for block, answer in ((unknown, none), (seen, false)):
         builder.position_at_end(block)
@@ -259,7 +261,7 @@ def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value)
 
 def _run(
     builder: ir.IRBuilder, site: ir.Value, record: ir.Value, words: list[ir.Value], out: ir.Value,
-    is_made: ir.Value, header_bytes: int, unknown: ir.Block, seen: ir.Block,
+    is_made: ir.Value, header_bytes: int, tuning: NativeTuning, unknown: ir.Block, seen: ir.Block,
 ) -> None:  # fmt: skip
     """Run the record's plan and return the result."""
     # Before anything else: what Python runs from here on may forget the record.
@@ -313,7 +315,7 @@ def _run(
     with builder.if_then(has_pool):
         held_up = builder.icmp_signed(">", took, patience)
         with builder.if_then(builder.and_(held_up, short), likely=False):
-            set_slot(builder, taken, PoolSlot.ALONE_FOR, const(CALLS_ALONE))
+            set_slot(builder, taken, PoolSlot.ALONE_FOR, const(tuning.calls_alone))
         _release(builder, record)
     _let_go(builder, owner)
     builder.ret(result)

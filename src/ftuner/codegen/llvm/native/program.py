@@ -45,11 +45,12 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.dtype import DType
+from ftuner.hardware.tuning import NativeTuning
 
 
-def emit_program(module: ir.Module) -> None:
+def emit_program(module: ir.Module, tuning: NativeTuning) -> None:
     """Add the runner to a module that has the pool and the drivers."""
-    job, walk = _emit_job(module), _emit_alone(module)
+    job, walk = _emit_job(module, tuning), _emit_alone(module)
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
     program, io, alone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -77,7 +78,7 @@ def emit_program(module: ir.Module) -> None:
     builder.ret_void()
 
 
-def _emit_job(module: ir.Module) -> ir.Function:
+def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
     """`void job(program, worker)`: one worker's way through the steps."""
     function = ir.Function(module, JOB_TYPE, "ftuner_walk_program")
     function.linkage = "internal"
@@ -89,7 +90,7 @@ def _emit_job(module: ir.Module) -> ir.Function:
     builder.store(slot(builder, pool, PoolSlot.TAG), tag)
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
         record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
-        wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE))
+        wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE), tuning)
         number = builder.add(builder.load(tag, typ=I64), const(1))
         builder.store(number, tag)
         workers = slot(builder, record, Step.WORKERS)

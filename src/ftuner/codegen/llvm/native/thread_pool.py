@@ -40,22 +40,11 @@ from ftuner.codegen.llvm.native.records import (
     Barrier,
     PoolSlot,
 )
+from ftuner.hardware.tuning import NativeTuning
 
 JOB_TYPE = ir.FunctionType(VOID, [PTR, I64])
 """A job: `void job(argument, worker)`."""
 
-_PAUSES_PER_US = {"x86_64": 25, "AMD64": 25}
-_OTHER_PAUSES_PER_US = 500
-"""Polls in a microsecond. Derived: a pause is 64 cycles on AMD Zen 3 and 140 on Intel Skylake and
-after; the hint of AArch64 is a no-operation on most cores, and the load beside it is all there
-is."""
-SPIN_FOR_JOB_US = 300
-"""How long a worker polls for a job before it sleeps: longer than the gap between two products of
-one model, shorter than a scheduler's slice, because who sleeps is run at once when woken, and who
-spins beside another spinning thread waits for a whole slice."""
-SPIN_FOR_OTHERS_US = 150
-"""How long workers poll for each other before they sleep: longer than it takes to wake a worker, on
-a virtual machine too. Longer waits mean that somebody has lost its CPU, and may need this one."""
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}
 _GETTID_NUMBER = {"x86_64": 186, "aarch64": 178}
 _GATE_NUMBER_BITS = 32
@@ -64,14 +53,13 @@ _ENTERED = 1 << 16
 """Fields of `PoolSlot.GATE`."""
 _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
-_NAP_US = 100
 
 
-def emit_pool(module: ir.Module) -> None:
+def emit_pool(module: ir.Module, tuning: NativeTuning) -> None:
     """Add the pool's functions to a module."""
-    _emit_barrier(module)
-    _emit_worker(module)
-    _emit_run(module)
+    _emit_barrier(module, tuning)
+    _emit_worker(module, tuning)
+    _emit_run(module, tuning)
 
 
 def wait_for_all(builder: ir.IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
@@ -228,12 +216,22 @@ def _futex(builder: ir.IRBuilder, address: ir.Value, operation: int, value: ir.V
     _system_call(builder, number, address, const(operation), value, ir.Constant(PTR, None))
 
 
-def _spins(us: int) -> ir.Constant:
-    return const(us * _PAUSES_PER_US.get(platform.machine(), _OTHER_PAUSES_PER_US))
+def _polls_per_us(tuning: NativeTuning) -> int:
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return tuning.polls_per_us_x86 if is_x86 else tuning.polls_per_us_other
+
+
+def _polls_for_job(tuning: NativeTuning) -> ir.Constant:
+    return const(tuning.spin_for_job_us * _polls_per_us(tuning))
+
+
+def _polls_for_others(tuning: NativeTuning) -> ir.Constant:
+    return const(tuning.spin_for_others_us * _polls_per_us(tuning))
 
 
 def _wait(
     builder: ir.IRBuilder,
+    tuning: NativeTuning,
     address: ir.Value,
     relation: str,
     value: ir.Value,
@@ -275,7 +273,7 @@ def _wait(
         builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
     else:
         function = intrinsic(builder.module, "usleep", I32, [I32])
-        builder.call(function, [ir.Constant(I32, _NAP_US)])
+        builder.call(function, [ir.Constant(I32, tuning.nap_us)])
     count.add_incoming(following, builder.block)
     builder.branch(poll)
     builder.position_at_end(done)
@@ -296,11 +294,13 @@ def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Va
     return anybody
 
 
-def wait_for_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+def wait_for_completed(
+    builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value, tuning: NativeTuning
+) -> None:
     """Wait until so many chunks of the program are done."""
     place = _slot_address(builder, pool, PoolSlot.COMPLETED)
     sleepers = _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS)
-    _wait(builder, place, ">=", chunks, _spins(SPIN_FOR_OTHERS_US), sleepers)
+    _wait(builder, tuning, place, ">=", chunks, _polls_for_others(tuning), sleepers)
 
 
 def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
@@ -310,7 +310,7 @@ def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> No
     _wake(builder, place, _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS))
 
 
-def _emit_barrier(module: ir.Module) -> None:
+def _emit_barrier(module: ir.Module, tuning: NativeTuning) -> None:
     """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
     record, workers = function.args
@@ -329,12 +329,18 @@ def _emit_barrier(module: ir.Module) -> None:
             _wake(builder, generation_address, sleepers)
         with wait:
             _wait(
-                builder, generation_address, "!=", generation, _spins(SPIN_FOR_OTHERS_US), sleepers
+                builder,
+                tuning,
+                generation_address,
+                "!=",
+                generation,
+                _polls_for_others(tuning),
+                sleepers,
             )
     builder.ret_void()
 
 
-def _emit_worker(module: ir.Module) -> None:
+def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     """`void worker(pool, index)`: serves jobs until one without a function arrives."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
     pool, index = function.args
@@ -356,7 +362,7 @@ def _emit_worker(module: ir.Module) -> None:
     builder.position_at_end(serve)
     # Jobs posted that this worker has seen, and the number of the last one that it took part in.
     epoch, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
-    posted = _wait(builder, mailbox, "!=", epoch, spins, sleepers)
+    posted = _wait(builder, tuning, mailbox, "!=", epoch, spins, sleepers)
     _settle(builder, mailbox)
     builder.branch(look)
 
@@ -382,7 +388,7 @@ def _emit_worker(module: ir.Module) -> None:
     builder.atomic_rmw("sub", gate, const(1), "seq_cst")
     woken = _wake(builder, gate, _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
     # A caller that had to be woken may have been put on this CPU: make room for it.
-    again = builder.select(woken, const(0), _spins(SPIN_FOR_JOB_US))
+    again = builder.select(woken, const(0), _polls_for_job(tuning))
     after_work = builder.block
     builder.branch(serve)
     builder.position_at_end(late)
@@ -390,7 +396,7 @@ def _emit_worker(module: ir.Module) -> None:
     for phi, first, after, otherwise in (
         (epoch, const(0), posted, posted),
         (served, const(0), number, served),
-        (spins, _spins(SPIN_FOR_JOB_US), again, _spins(SPIN_FOR_JOB_US)),
+        (spins, _polls_for_job(tuning), again, _polls_for_job(tuning)),
     ):
         phi.add_incoming(first, entry)
         phi.add_incoming(after, after_work)
@@ -400,7 +406,7 @@ def _emit_worker(module: ir.Module) -> None:
     builder.ret_void()
 
 
-def _emit_run(module: ir.Module) -> None:
+def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
     """`void run(pool, job, argument, workers, tags, everyone)`: the caller is worker 0; one caller
     at a time.
 
@@ -434,13 +440,13 @@ def _emit_run(module: ir.Module) -> None:
     with builder.if_then(is_job):
         call_address(builder, JOB_TYPE, job, [argument, const(0)])
         sleepers = _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS)
-        spins = _spins(SPIN_FOR_OTHERS_US)
+        spins = _polls_for_others(tuning)
         all_needed = builder.icmp_signed("!=", everyone, const(0))
         with builder.if_then(all_needed):
             others = builder.mul(builder.sub(workers, const(1)), const(_ENTERED))
-            _wait(builder, gate, "==", builder.or_(opened, others), spins, sleepers)
+            _wait(builder, tuning, gate, "==", builder.or_(opened, others), spins, sleepers)
         builder.atomic_rmw("or", gate, const(_CLOSED), "seq_cst")
-        _wait(builder, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
+        _wait(builder, tuning, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
         tag = _slot_address(builder, pool, PoolSlot.TAG)
         builder.store(builder.add(builder.load(tag, typ=I64), tags), tag)
     builder.ret_void()

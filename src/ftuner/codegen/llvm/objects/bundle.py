@@ -25,6 +25,7 @@ from ftuner.core.access import Kernel
 from ftuner.core.cached_attribute import kept
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES, DType
+from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class KernelBundle:
     fused: bool
     masked: bool
     """Whether the ISA has `Isa.masked` loads and stores."""
+    tuning: KLoopTuning
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -51,6 +53,7 @@ class RuntimeBundle:
     vector_bytes: int
     header_bytes: int
     """Of a Python object, before its own fields."""
+    tuning: NativeTuning
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -67,10 +70,12 @@ class NestBundle:
     kernel: Kernel
     vector_bytes: int
     fused: bool
+    block_elements: int
+    """Of the vector axis in a task, where it is the only kept axis."""
 
     @kept
     def symbol(self) -> str:
-        text = repr((self.kernel, self.vector_bytes, self.fused))
+        text = repr((self.kernel, self.vector_bytes, self.fused, self.block_elements))
         return f"nest_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property

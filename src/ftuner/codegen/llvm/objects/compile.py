@@ -28,6 +28,7 @@ from ftuner.codegen.llvm.objects.bundle import (
     TopKBundle,
 )
 from ftuner.codegen.llvm.objects.jit import Target, compile_object
+from ftuner.core.cpu.schedule import schedule_of
 from ftuner.core.cpu.tile import DOT
 from ftuner.core.dtype import DTYPES
 
@@ -37,16 +38,17 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
     module = ir.Module("ftuner")
     module.triple = target.triple
     if isinstance(bundle, RuntimeBundle):
-        emit_pool(module)
+        emit_pool(module, bundle.tuning)
         emit_chunks(module)
         for dtype in DTYPES.values():
             emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
-        emit_program(module)
+        emit_program(module, bundle.tuning)
         emit_workspaces(module)
         for inputs in KNOWN_CALL_INPUTS:
-            emit_known_call(module, inputs, bundle.header_bytes)
+            emit_known_call(module, inputs, bundle.header_bytes, bundle.tuning)
     elif isinstance(bundle, NestBundle):
-        emit_nest(module, bundle.symbol, bundle.kernel, bundle.vector_bytes, bundle.fused)
+        schedule = schedule_of(bundle.kernel, bundle.vector_bytes, bundle.block_elements)
+        emit_nest(module, bundle.symbol, bundle.kernel, schedule, bundle.fused)
     elif isinstance(bundle, TopKBundle):
         emit_top_k(module, bundle.symbol, bundle.dtype, bundle.largest)
     elif isinstance(bundle, AttentionBundle):
@@ -55,8 +57,10 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_reduce(module, bundle.kernels[0], bundle.fused)
     else:
         for kernel in bundle.kernels:
-            emit = emit_dot if kernel.b_layout == DOT else emit_ukernel
-            emit(module, kernel, bundle.fused, bundle.masked)
+            if kernel.b_layout == DOT:
+                emit_dot(module, kernel, bundle.fused, bundle.masked)
+            else:
+                emit_ukernel(module, kernel, bundle.fused, bundle.masked, bundle.tuning)
     return module
 
 
