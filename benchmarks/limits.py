@@ -37,7 +37,7 @@ from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.isa import VECTOR_ISAS
-from ftuner.planner.cpu.candidates import CHUNKS_A_WORKER
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.threads import RUN_TYPE
 from ftuner.runtime.session import default_session
 
@@ -96,7 +96,7 @@ class Limits:
         session = default_session()
         hardware, isa = session.hardware, session.hardware.widest
         self._threads = threads
-        self._most_chunks = CHUNKS_A_WORKER * threads if threads > 1 else 1
+        self._most_chunks = CpuTuning().chunks_per_worker * threads if threads > 1 else 1
         self._pool = session.backend.runtime.pool
         with self._pool.lock:
             if not self._pool.grow(threads):

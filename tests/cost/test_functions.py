@@ -17,16 +17,17 @@ from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT64, TENSOR_DTYPES, DT
 from ftuner.core.expr import ACCUMULATOR, Operand, gelu
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.cost.functions import (
-    CALL_CYCLES,
     ELEMENTARY,
-    LIBRARY_CYCLES,
     expression_cycles,
     expression_operations,
     operation_cycles,
 )
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.tuning import CpuTuning
 
 FREE = ("bitcast", "ret")
+
+TUNING = CpuTuning()
 
 
 def instructions(name: str, dtype: DType, fused: bool) -> Counter[str]:
@@ -94,9 +95,9 @@ def test_prices_follow_from_the_assembly(name: str, dtype: DType) -> None:
     """The two ports of AVX2 take the instructions of every function in the cycles of its price,
     within a third or two instructions; a division is priced for itself."""
     isa = milan("avx2")
-    cycles = operation_cycles(name, dtype, 32 // dtype.itemsize, isa)
+    cycles = operation_cycles(name, dtype, 32 // dtype.itemsize, isa, TUNING)
     if name in ELEMENTARY:
-        cycles -= CALL_CYCLES
+        cycles -= TUNING.call_cycles
     if name in ("divide", "sqrt"):
         assert compiled_instructions(name, dtype) == 1
         return
@@ -119,16 +120,16 @@ def milan(isa: str) -> Isa:
         ("divide", FLOAT32, 8, "avx2", 5.0),
         ("divide", FLOAT64, 4, "avx2", 8.0),
         ("divide", INT64, 4, "avx2", 40.0),
-        ("exp", FLOAT32, 8, "avx2", (9 + 16) / 2 + CALL_CYCLES),
-        ("exp", FLOAT64, 4, "avx2", (14 + 16) / 2 + CALL_CYCLES),
-        ("exp", FLOAT32, 4, "sse2", 9 / 2 + 16 / 4 + CALL_CYCLES),
-        ("erf", FLOAT32, 8, "avx2", (30 + 21) / 2 + CALL_CYCLES),
-        ("sin", FLOAT32, 8, "avx2", 8 * LIBRARY_CYCLES),
+        ("exp", FLOAT32, 8, "avx2", (9 + 16) / 2 + TUNING.call_cycles),
+        ("exp", FLOAT64, 4, "avx2", (14 + 16) / 2 + TUNING.call_cycles),
+        ("exp", FLOAT32, 4, "sse2", 9 / 2 + 16 / 4 + TUNING.call_cycles),
+        ("erf", FLOAT32, 8, "avx2", (30 + 21) / 2 + TUNING.call_cycles),
+        ("sin", FLOAT32, 8, "avx2", 8 * TUNING.library_call_cycles),
         ("constant", FLOAT32, 8, "avx2", 0.0),
     ],
 )
 def test_known_cycles(op: str, dtype: DType, lanes: int, isa: str, cycles: float) -> None:
-    assert operation_cycles(op, dtype, lanes, milan(isa)) == pytest.approx(cycles)
+    assert operation_cycles(op, dtype, lanes, milan(isa), TUNING) == pytest.approx(cycles)
 
 
 def test_every_function_costs_something(recorded: CpuHardware) -> None:
@@ -137,18 +138,21 @@ def test_every_function_costs_something(recorded: CpuHardware) -> None:
             for dtype in TENSOR_DTYPES.values():
                 if dtype.kind in function.kinds:
                     lanes = isa.lanes(dtype)
-                    one = operation_cycles(name, dtype, lanes, isa)
-                    assert 0 < one < operation_cycles(name, dtype, 2 * lanes, isa), (name, dtype)
+                    one, two = (
+                        operation_cycles(name, dtype, count * lanes, isa, TUNING)
+                        for count in (1, 2)
+                    )
+                    assert 0 < one < two, (name, dtype)
 
 
 def test_epilogues() -> None:
     isa = milan("avx2")
-    assert expression_cycles(ACCUMULATOR, FLOAT32, isa) == 0
+    assert expression_cycles(ACCUMULATOR, FLOAT32, isa, TUNING) == 0
     assert expression_operations(ACCUMULATOR) == 0
     biased = ACCUMULATOR + Operand("bias", "column")
-    assert expression_cycles(biased, FLOAT32, isa) == pytest.approx(0.5 + 0.5)
+    assert expression_cycles(biased, FLOAT32, isa, TUNING) == pytest.approx(0.5 + 0.5)
     assert expression_operations(biased) == 1
-    assert expression_cycles(gelu(ACCUMULATOR), FLOAT32, isa) == pytest.approx(
-        (25 + 18) / 2 + CALL_CYCLES
+    assert expression_cycles(gelu(ACCUMULATOR), FLOAT32, isa, TUNING) == pytest.approx(
+        (25 + 18) / 2 + TUNING.call_cycles
     )
     assert expression_operations(gelu(ACCUMULATOR)) == 1

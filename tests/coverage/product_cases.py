@@ -13,10 +13,9 @@ from tests.reference import assert_product, uniform
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.planner.cpu.candidates import PANEL_BYTES
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan, Problem
-from ftuner.planner.cpu.planner import MIN_K_PART
 from ftuner.runtime.cpu.packed_weights import pack, pack_int8
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
@@ -52,9 +51,9 @@ def run_all(session: Session) -> None:
                 _run_int8(plain, n, width)
         narrowest = min(plain.compiled.library.widths) * plain.compiled.library.lanes
         # So many steps of k that they are walked in blocks.
-        steps = 2 * PANEL_BYTES // (narrowest * dtype.itemsize)
+        steps = 2 * CpuTuning().panel_bytes // (narrowest * dtype.itemsize)
         _run_matrices(plain, ROW, "rows", 17, steps)
-        _run_matrices(plain, ROW, "rows", 3, 2 * MIN_K_PART)
+        _run_matrices(plain, ROW, "rows", 3, 2 * CpuTuning().split_k_steps)
         for choice in ("batch", "panels"):
             _run_chunks(plain, choice)
 

@@ -13,6 +13,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import Binary, Constant, Expr, Operand, Unary, flatten
 from ftuner.core.functions import COMPOSED
 from ftuner.hardware.model import Isa
+from ftuner.hardware.tuning import CpuTuning
 
 
 class Instructions(NamedTuple):
@@ -45,18 +46,6 @@ ELEMENTARY: Mapping[str, Instructions] = {
 }
 """Derived: the instructions of the bodies that `codegen/llvm/ir/vector_math.py` writes, and which a
 test counts again."""
-CALL_CYCLES = 6.0
-"""Entering and leaving the body of an elementary function, which is never inlined. Assumed: a call
-and a return, and the registers around them."""
-DIVIDE_CYCLES_PER_16_BYTES: Mapping[int, float] = {4: 2.5, 8: 4.0}
-"""Of divisions and square roots, by bytes of an element: Intel Skylake by Agner Fog's instruction
-tables (`vdivps` of 32 bytes: 5, `vdivpd`: 8), whose divider is half a vector wide at most."""
-INTEGER_DIVIDE_CYCLES = 10.0
-"""Of one element: no ISA divides vectors of integers. Intel Ice Lake and AMD Zen 3 by Agner Fog's
-instruction tables: 6 to 14."""
-LIBRARY_CYCLES = 40.0
-"""Of one element of a function that the C library computes. Assumed: some 10 ns."""
-
 _LIBRARY = frozenset({"sin", "cos", "power", "remainder", "fmod"})
 _QUOTIENTS = frozenset({"divide", "remainder", "fmod"})
 _SEVERAL: Mapping[str, int] = {
@@ -66,7 +55,7 @@ _SEVERAL: Mapping[str, int] = {
 _FREE = frozenset({"constant", "dim", "stage"})
 
 
-def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa) -> float:
+def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa, tuning: CpuTuning) -> float:
     """Cycles of one operation of `core.functions`, or of another step of a nest than a load, on
     `lanes` elements of a dtype; one lane is a scalar."""
     if op in _FREE:
@@ -74,16 +63,16 @@ def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa) -> float:
     registers = max(-(-lanes * dtype.itemsize // isa.vector_bytes), 1)
     floats = dtype.kind == "float"
     if floats and op in ELEMENTARY:
-        return registers * _elementary_cycles(op, dtype, isa)
+        return registers * _elementary_cycles(op, dtype, isa, tuning)
     if floats and op in COMPOSED:
         body = COMPOSED[op](Operand("x", "tile"))
-        return registers * expression_cycles(body, dtype, isa)
+        return registers * expression_cycles(body, dtype, isa, tuning)
     if floats and op in ("divide", "sqrt"):
-        return registers * _division_cycles(dtype, isa)
+        return registers * _division_cycles(dtype, isa, tuning)
     if floats and op in _LIBRARY:
-        return lanes * LIBRARY_CYCLES
+        return lanes * tuning.library_call_cycles
     if op in _QUOTIENTS:
-        return lanes * INTEGER_DIVIDE_CYCLES
+        return lanes * tuning.integer_divide_cycles
     count = _SEVERAL.get(op, 1)
     if op == "power":
         # Four for each bit of the exponent.
@@ -94,7 +83,7 @@ def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa) -> float:
     return registers * count / simple_per_cycle(isa)
 
 
-def expression_cycles(expr: Expr, dtype: DType, isa: Isa) -> float:
+def expression_cycles(expr: Expr, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
     """Cycles of an epilogue on one vector, the loads of its operands among them."""
     cycles = 0.0
     for step in flatten(expr):
@@ -102,9 +91,9 @@ def expression_cycles(expr: Expr, dtype: DType, isa: Isa) -> float:
         if isinstance(node, Operand):
             cycles += 0.0 if node.kind == "tile" else 1.0 / isa.load_per_cycle
         elif isinstance(node, Unary | Binary) and node.op in ELEMENTARY:
-            cycles += _elementary_cycles(node.op, dtype, isa)
+            cycles += _elementary_cycles(node.op, dtype, isa, tuning)
         elif isinstance(node, Unary | Binary) and node.op in ("sqrt", "reciprocal", "div"):
-            cycles += _division_cycles(dtype, isa)
+            cycles += _division_cycles(dtype, isa, tuning)
         elif isinstance(node, Binary) and Constant in (type(node.x), type(node.y)):
             # An extremum too: only a second operand that may be NaN needs more than one.
             cycles += 1 / simple_per_cycle(isa)
@@ -124,15 +113,20 @@ def simple_per_cycle(isa: Isa) -> float:
     return isa.fma_per_cycle if isa.fused else 2.0 * isa.fma_per_cycle
 
 
-def _elementary_cycles(op: str, dtype: DType, isa: Isa) -> float:
+def _elementary_cycles(op: str, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
     """Of one vector."""
     found = ELEMENTARY[op]
     multiply_adds = found.multiply_adds[dtype.itemsize == 8] / isa.fma_per_cycle
-    divisions = found.divisions * _division_cycles(dtype, isa)
+    divisions = found.divisions * _division_cycles(dtype, isa, tuning)
     # The divider works beside the other ports.
     others = (found.others + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
-    return max(multiply_adds + others, divisions) + CALL_CYCLES
+    return max(multiply_adds + others, divisions) + tuning.call_cycles
 
 
-def _division_cycles(dtype: DType, isa: Isa) -> float:
-    return DIVIDE_CYCLES_PER_16_BYTES[dtype.itemsize] * isa.vector_bytes / 16
+def _division_cycles(dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
+    per_16_bytes = (
+        tuning.float64_divide_cycles_per_16_bytes
+        if dtype.itemsize == 8
+        else tuning.float32_divide_cycles_per_16_bytes
+    )
+    return per_16_bytes * isa.vector_bytes / 16

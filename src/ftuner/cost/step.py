@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ftuner.cost.cpu.product import CACHE_SHARE, Estimate
+from ftuner.cost.cpu.product import Estimate
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 
 
@@ -56,8 +56,9 @@ class Stream(NamedTuple):
 
 def level_of(hardware: CpuHardware, footprint_bytes: int) -> MemoryLevel:
     """The first level that holds so much, room left for what passes by."""
+    share = hardware.tuning.cache_share
     for level in hardware.levels[:-1]:
-        if footprint_bytes <= CACHE_SHARE * level.capacity_bytes:
+        if footprint_bytes <= share * level.capacity_bytes:
             return level
     return hardware.levels[-1]
 

@@ -336,10 +336,6 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning):
         256, "plans", "Plans made when a model is loaded, for its smallest inputs",
         "measured: some seven milliseconds",
     )  # fmt: skip
-    bundles_per_process: int = constant(
-        3, "bundles", "Least bundles that are worth another compiler process",
-        "assumed: a process starts in about the time that one bundle takes",
-    )  # fmt: skip
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """Where the values that differ from the defaults came from, by field; as in the hardware
     model."""

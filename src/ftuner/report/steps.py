@@ -111,7 +111,7 @@ def _product(
     need = need_of(step, hardware, isa.name, workers)
     assert need is not None
     planner = planner_for(build_library(hardware, isa.name, *need.library))
-    problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware.page_bytes)
+    problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     used = plan.workers
@@ -122,9 +122,8 @@ def _product(
     streams = []
     if step.b.buffer.array is not None:
         streams = [Stream(_touched(step.b, extents) / used, resident_bytes)]
-    rest = estimate_of(
-        machine, used, 0.0, 0.0, vectors * expression_cycles(step.epilogue, dtype, isa), streams
-    )
+    epilogue_cycles = vectors * expression_cycles(step.epilogue, dtype, isa, hardware.tuning)
+    rest = estimate_of(machine, used, 0.0, 0.0, epilogue_cycles, streams)
     estimate = replace(
         estimate,
         l3_s=max(estimate.l3_s, rest.l3_s),

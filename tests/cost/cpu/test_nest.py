@@ -16,16 +16,15 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.cpu.nest import (
-    GATHER_CYCLES,
-    LOOP_CYCLES,
     SCALED_PRODUCT_INSTRUCTIONS,
     NestCost,
     Operand,
 )
-from ftuner.cost.functions import CALL_CYCLES
 from ftuner.cost.step import Machine, Work
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import CpuTuning
 
+TUNING = CpuTuning()
 CLOCK = 3.22e9
 """Of the recorded AMD Zen 3: two loads, two vector operations and one store a cycle."""
 
@@ -56,24 +55,24 @@ def floats(op: str, *shapes: tuple[object, ...], **attributes: object) -> Case:
     ("case", "extents", "cycles", "flops", "moved"),
     [
         # 128 vectors: two loads, an addition, a store. Two blocks are tasks.
-        (floats("add", (A, C), (A, C)), (2, 1, 512), 128 * 2.5 + 2 * LOOP_CYCLES, 1024,
+        (floats("add", (A, C), (A, C)), (2, 1, 512), 128 * 2.5 + 2 * TUNING.loop_cycles, 1024,
          12 * 1024),
         # The row is read for each of three, but once from memory.
-        (floats("add", (A, C), (C,)), (3, 1, 80), 3 * (10 * 2.5 + LOOP_CYCLES), 240,
+        (floats("add", (A, C), (C,)), (3, 1, 80), 3 * (10 * 2.5 + TUNING.loop_cycles), 240,
          4 * (240 + 80 + 240)),
-        (floats("exp", (C,)), (1, 1, 8), 1.5 + 12.5 + CALL_CYCLES + LOOP_CYCLES, 8, 64),
+        (floats("exp", (C,)), (1, 1, 8), 14 + TUNING.call_cycles + TUNING.loop_cycles, 8, 64),
         # A vector that is not full costs as much as one that is.
-        (floats("exp", (C,)), (1, 1, 1), 1.5 + 12.5 + CALL_CYCLES + LOOP_CYCLES, 1, 8),
+        (floats("exp", (C,)), (1, 1, 1), 14 + TUNING.call_cycles + TUNING.loop_cycles, 1, 8),
         # A column of eight for each vector.
         (floats("transpose", (A, C), perm=(1, 0)), (8, 1, 16),
-         16 * (1 + 8 * GATHER_CYCLES + LOOP_CYCLES), 0, 2 * 4 * 128),
+         16 * (1 + 8 * TUNING.gather_cycles_per_lane + TUNING.loop_cycles), 0, 2 * 4 * 128),
         # Additions wait for each other, four cycles each; three halvings and a store for each row.
         (floats("reduce", (B, C), kind="sum", axes=(1,)), (1, 5, 800),
-         5 * (100 * 4 + 3 * 5 + LOOP_CYCLES + 1), 4000, 4 * 4005),
+         5 * (100 * 4 + 3 * 5 + TUNING.loop_cycles + 1), 4000, 4 * 4005),
         # Twenty instructions a vector, of which two begin in a cycle; nine cycles from one mantissa
         # to the next are fewer. A halving waits for one, and for a shuffle.
         (floats("reduce", (B, C), kind="product", axes=(1,)), (1, 5, 800),
-         5 * (100 * (0.5 + 10) + 3 * 10 + LOOP_CYCLES + 1), 4000, 4 * 4005),
+         5 * (100 * (0.5 + 10) + 3 * 10 + TUNING.loop_cycles + 1), 4000, 4 * 4005),
     ],
 )  # fmt: skip
 def test_known_nests(

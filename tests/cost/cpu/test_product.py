@@ -30,7 +30,7 @@ def test_step_cycles(tile: RegisterTile, machine: CpuHardware) -> None:
         assert taller.cycles >= step.cycles
         chained = step_cycles(RegisterTile(tile.mr, tile.vectors, tile.chains + 1), isa)
         assert chained.cycles <= step.cycles
-        assert 0 < tile_cycles(tile) < tile_cycles(tile, scratch=True)
+        assert 0 < tile_cycles(tile, machine.tuning) < tile_cycles(tile, machine.tuning, True)
         l1, l2 = machine.levels[:2]
         for dtype in DTYPES.values():
             assert panel_intensity(tile, isa, dtype, machine, l1) > 0

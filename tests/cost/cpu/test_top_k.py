@@ -7,10 +7,10 @@ import math
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.cost.cpu.nest import LOOP_CYCLES
-from ftuner.cost.cpu.top_k import ELEMENT_CYCLES, MOVE_CYCLES, TopKProblem, top_k_work
+from ftuner.cost.cpu.top_k import TopKProblem, top_k_work
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import CpuTuning
 
 
 def milan(workers: int = 1) -> Machine:
@@ -20,7 +20,9 @@ def milan(workers: int = 1) -> Machine:
 
 def test_known_rows() -> None:
     work = top_k_work(TopKProblem(3, 1000, 10, 4), milan())
-    row = 1000 * ELEMENT_CYCLES + 10 * (1 + math.log(100)) * (LOOP_CYCLES + 5 * MOVE_CYCLES)
+    tuning = CpuTuning()
+    insert = tuning.loop_cycles + 5 * tuning.top_k_move_cycles
+    row = 1000 * tuning.top_k_element_cycles + 10 * (1 + math.log(100)) * insert
     assert work.estimate.seconds == pytest.approx(3 * row / 3.22e9)
     assert (work.reads_bytes, work.writes_bytes) == (12_000, 3 * 10 * (4 + 8))
     assert top_k_work(TopKProblem(3, 1000, 0, 4), milan()).estimate.seconds == 0

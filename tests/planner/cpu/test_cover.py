@@ -28,7 +28,9 @@ def tables(machine: CpuHardware) -> Iterator[tuple[CoverTable, Family, Isa, int]
                 family = library.family(vectors, tail, COLUMN, PACKED)
                 for steps in STEPS:
                     for row_of_b_cycles in (0.0, 3.0):
-                        table = CoverTable(family, library.isa, steps, row_of_b_cycles)
+                        table = CoverTable(
+                            family, library.isa, library.hardware.tuning, steps, row_of_b_cycles
+                        )
                         yield table, family, library.isa, steps
 
 
@@ -64,8 +66,14 @@ def test_parts_stand_alone(recorded: CpuHardware) -> None:
     library = build_library(recorded, recorded.widest.name, FLOAT32)
     for width in library.widths:
         family = library.family(width, False, ROW, PACKED)
-        without = CoverTable(library.family(width, False, COLUMN, PACKED), library.isa, 768, 0.0)
-        table = CoverTable(family, library.isa, 768, 0.0)
+        without = CoverTable(
+            library.family(width, False, COLUMN, PACKED),
+            library.isa,
+            library.hardware.tuning,
+            768,
+            0.0,
+        )
+        table = CoverTable(family, library.isa, library.hardware.tuning, 768, 0.0)
         heights = {kernel.mr for kernel in family.kernels if kernel.tile.parts > 1}
         assert heights or width % 2 or recorded.widest.name == "avx2"
         for rows in range(1, 200):
@@ -102,7 +110,7 @@ def test_cheapest(recorded: CpuHardware) -> None:
 def test_any_extent(rows: int, machine: CpuHardware) -> None:
     library = build_library(machine, machine.widest.name, FLOAT32)
     family = library.family(library.widths[0], False, COLUMN, PACKED)
-    cover = CoverTable(family, library.isa, 512, 0.0)[rows]
+    cover = CoverTable(family, library.isa, library.hardware.tuning, 512, 0.0)[rows]
     assert sum(mr * tiles for mr, tiles in cover.segments) == rows
 
 
@@ -111,7 +119,7 @@ def test_terms_are_sums_of_their_tiles() -> None:
     machine = recorded_cpus()[0]
     library = build_library(machine, machine.widest.name, FLOAT32)
     family = library.family(library.widths[-1], False, COLUMN, PACKED)
-    table = CoverTable(family, library.isa, 512, 0.0)
+    table = CoverTable(family, library.isa, library.hardware.tuning, 512, 0.0)
     single = {mr: table[mr] for mr in range(1, family.max_mr + 1)}
     single = {mr: cover for mr, cover in single.items() if cover.segments == ((mr, 1),)}
     for rows in (97, 1003):

@@ -16,9 +16,10 @@ from tests.conftest import recorded_cpus
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.candidates import PANELS_OF_CHUNK, most_rows, split_rows
+from ftuner.hardware.tuning import CpuTuning
+from ftuner.planner.cpu.candidates import most_rows, split_rows
 from ftuner.planner.cpu.plan import Plan, Problem
-from ftuner.planner.cpu.planner import MIN_K_PART, Planner, grids
+from ftuner.planner.cpu.planner import Planner, grids
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = {
@@ -221,7 +222,7 @@ def test_parts_of_k_are_worth_it() -> None:
             problem = Problem(4, 8, k, 1, ROW, False, "rows", 0, 32, hardware.cores)
             for option in planner.options(problem):
                 if option.choice.grid[3] > 1:
-                    assert k // option.choice.grid[3] >= MIN_K_PART
+                    assert k // option.choice.grid[3] >= CpuTuning().split_k_steps
 
 
 def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
@@ -237,7 +238,7 @@ def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
     assert low.mc == 64
     assert high.mc < 4096
     assert low.chunks == panels
-    assert high.chunks == panels // PANELS_OF_CHUNK
+    assert high.chunks == panels // CpuTuning().panels_per_chunk
 
 
 def test_a_vector_of_many_columns_uses_several_workers(recorded: CpuHardware) -> None:

@@ -23,7 +23,7 @@ from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
 from ftuner.graph.ir import Graph
-from ftuner.planner.cpu.attention import CAUSAL_BLOCKS
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.attention_record import attention_record
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
@@ -129,7 +129,7 @@ def test_blocks_skip_what_they_do_not_see(widest: Session) -> None:
     inputs["v"][..., 900:, :] = np.nan
     for found in threads_of(widest, model, inputs):
         # A block is at most an eighth of the rows, but for those that a row tile holds more.
-        assert np.isfinite(found[:, :, : 900 - 1000 // CAUSAL_BLOCKS]).all()
+        assert np.isfinite(found[:, :, : 900 - 1000 // CpuTuning().causal_blocks]).all()
         assert np.isnan(found[:, :, 900:]).all()
 
 

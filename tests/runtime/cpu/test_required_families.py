@@ -139,7 +139,7 @@ def test_families_hold_what_plans_of_a_step_choose(recorded: CpuHardware) -> Non
         planner = planner_for(build_library(recorded, recorded.widest.name, *need.library))
         for s, t in product((1, 2, 8, 33, 300), repeat=2):
             a, b, c, *rest = (strided(view, {"S": s, "T": t}) for view in step.views)
-            problem, _ = step_problem(a, b, c, rest, need.width, 2, recorded.page_bytes)
+            problem, _ = step_problem(a, b, c, rest, need.width, 2, recorded)
             chosen = {
                 family
                 for option in planner.options(problem)

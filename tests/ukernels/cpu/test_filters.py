@@ -14,9 +14,10 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.cost.cpu.product import step_cycles
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.dense import layer_epilogue
 from ftuner.ukernels.cpu.enumerate import register_tiles
-from ftuner.ukernels.cpu.filters import MAX_WIDTHS, registers_needed, run_filters
+from ftuner.ukernels.cpu.filters import registers_needed, run_filters
 from ftuner.ukernels.cpu.library import Library, build_library, families_of_calls
 
 
@@ -68,7 +69,7 @@ def test_one_tile_for_each_height_and_width(recorded: CpuHardware) -> None:
 
 def test_no_library_is_empty(recorded: CpuHardware) -> None:
     for library in libraries(recorded):
-        assert 1 <= len(library.widths) <= MAX_WIDTHS
+        assert 1 <= len(library.widths) <= CpuTuning().max_widths
         assert list(library.widths) == sorted(library.widths)
         assert families_of_calls(library)
 

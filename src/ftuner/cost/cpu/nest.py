@@ -20,11 +20,6 @@ from ftuner.core.scaled_product import is_scaled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Machine, Stream, Work, estimate_of
 
-GATHER_CYCLES = 2.0
-"""Of one lane that is loaded or stored by itself. Assumed: an address, the access, an insertion."""
-LOOP_CYCLES = 20.0
-"""Of entering and leaving an innermost loop. Derived: its last branch is predicted wrongly, which
-costs 15 to 20 cycles on x86 (Agner Fog, "The microarchitecture of Intel, AMD and VIA CPUs")."""
 POSITION_INSTRUCTIONS = 4
 """Comparing and choosing, of values and of positions, beside the comparison of an extremum."""
 
@@ -68,8 +63,9 @@ class NestCost:
         self.kernel = kernel
         self.machine = machine
         self.extents = tuple(evaluate(n, extents) for n in kernel.axes)
+        self._tuning = machine.hardware.tuning
         self.schedule = schedule_of(
-            kernel, machine.isa.vector_bytes, machine.hardware.tuning.nest_block_elements
+            kernel, machine.isa.vector_bytes, self._tuning.nest_block_elements
         )
         self._bindings = extents
         self._kept = len(kernel.kept)
@@ -250,23 +246,27 @@ class NestCost:
                 )
             elif step.op != "index":
                 source = kernel.steps[step.arguments[0]].dtype if step.arguments else step.dtype
-                issue += count * operation_cycles(step.op, source, self._lanes(axes), isa)
+                issue += count * operation_cycles(
+                    step.op, source, self._lanes(axes), isa, self._tuning
+                )
         # The loop over tasks is entered once, and blocks are tasks.
         entered = self.tasks_of_busiest if self._blocks else times[-2] if depth > 1 else 0
-        fixed = LOOP_CYCLES * entered
+        fixed = self._tuning.loop_cycles * entered
         if stage is None:
             return _Pass(issue, 0.0, fixed)
         dtype = kernel.steps[stage.value].dtype
         across = self.schedule.vector is not None and self.schedule.vector >= self._kept
         lanes = 1 if self.schedule.vector is None else self.schedule.lanes
         op = {"sum": "add", "scan": "add", "product": "multiply"}.get(stage.kind, "maximum")
-        step_cycles = operation_cycles(op, dtype, lanes, isa)
+        step_cycles = operation_cycles(op, dtype, lanes, isa, self._tuning)
         latency_cycles = isa.fma_latency_cycles
         if is_scaled(stage.kind, dtype):
             step_cycles *= SCALED_PRODUCT_INSTRUCTIONS[dtype.itemsize]
             latency_cycles += SCALED_PRODUCT_CHAIN_CYCLES
         if stage.kind in POSITIONAL and stage.kind != "scan":
-            step_cycles += POSITION_INSTRUCTIONS * operation_cycles("less", dtype, lanes, isa)
+            step_cycles += POSITION_INSTRUCTIONS * operation_cycles(
+                "less", dtype, lanes, isa, self._tuning
+            )
         if across:
             # Lanes are added up half by half, and each addition waits for a shuffle.
             rounds = math.log2(max(lanes, 1))
@@ -285,5 +285,5 @@ class NestCost:
         along = evaluate(access.coefficients[self.schedule.vector], self._bindings)
         scattered = any(self.schedule.vector in self._depends[step] for step, _ in access.rest)
         if scattered or along != 1:
-            return lanes * GATHER_CYCLES
+            return lanes * self._tuning.gather_cycles_per_lane
         return max(lanes * size / self.machine.isa.vector_bytes, 1.0) / per_cycle

@@ -14,34 +14,11 @@ from dataclasses import dataclass, fields
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import DType
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+from ftuner.hardware.tuning import CpuTuning
 
-TILE_CYCLES = 32.0
-"""Cycles to enter and leave a tile: between the 24 fitted on AMD Zen 3 (AVX2, tiles 1x16 to 6x16
-and 4x24, k from 8 to 96) and the 40 that rank tails of 16 to 48 columns best on Intel Emerald
-Rapids (AVX-512, k of 64)."""
-TILE_CYCLES_PER_VECTOR = 2.0
-"""Cycles to clear, add and store one vector of accumulators; fitted on AMD Zen 3."""
-TAIL_CYCLES_PER_ROW = 6.0
-"""Cycles to copy one row of a tail tile from scratch to C; fitted on AMD Zen 3."""
-PACK_CYCLES_PER_VECTOR_COPY = 1.8
-"""Cycles to copy one vector into a panel; fitted on AMD Zen 3."""
-PACK_CYCLES_PER_VECTOR_TRANSPOSE = 4.5
-"""Cycles to transpose one vector into a panel; fitted on AMD Zen 3."""
-WIDEN_CYCLES_PER_VECTOR = 4.0
-"""Cycles to widen one vector of 8-bit integers into a panel; fitted on Intel Emerald Rapids
-(AVX-512, panels of 480 KiB, where widening pays from 20 rows on)."""
 WIDEN_OPERATIONS = 2
-"""What a uKernel does to a vector of 8-bit integers besides loading it, on the ports of
-multiply-adds: extend, convert."""
-FAR_ROW_BYTES_PER_CYCLE = 5.0
-"""Bytes of B that arrive per cycle where every k step lies on another page, which no prefetcher
-crosses; fitted on AMD Zen 3."""
-TOTAL_CYCLES_PER_ROUND = 1.0
-"""Cycles to halve the lanes of one accumulator of a dot tile: a shuffle and an addition. Fitted on
-Intel Emerald Rapids."""
-CACHE_SHARE = 0.8
-"""Part of a cache that a block may fill: the rest is for what passes by. From Low et al., who
-leave one way of each set to the streams."""
+"""Operations of a uKernel on a vector of 8-bit integers besides loading it, on the ports of
+multiply-adds. Derived from its code: extend, convert."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +91,19 @@ def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:
     return StepCycles(whole.issue / lanes, whole.latency / lanes, whole.load / lanes)
 
 
-def dot_tile_cycles(tile: RegisterTile, lanes: int) -> float:
+def dot_tile_cycles(tile: RegisterTile, lanes: int, tuning: CpuTuning) -> float:
     """What one dot tile costs besides its whole vectors of k: the cycles of any tile, the rest of k
     (a vector more), and adding up the lanes."""
     rounds = math.log2(lanes) + 1
-    return tile_cycles(tile) + TOTAL_CYCLES_PER_ROUND * rounds * tile.mr * tile.vectors
+    sum_cycles = tuning.dot_sum_cycles_per_round * rounds * tile.mr * tile.vectors
+    return tile_cycles(tile, tuning) + sum_cycles
 
 
-def tile_cycles(tile: RegisterTile, scratch: bool = False) -> float:
+def tile_cycles(tile: RegisterTile, tuning: CpuTuning, scratch: bool = False) -> float:
     """What one tile costs besides its k steps; `scratch`: its rows are copied to C."""
-    cycles = tile.parts * (TILE_CYCLES + TILE_CYCLES_PER_VECTOR * tile.accumulators)
-    return cycles + TAIL_CYCLES_PER_ROW * tile.mr if scratch else cycles
+    vectors_cycles = tuning.tile_cycles_per_vector * tile.accumulators
+    cycles = tile.parts * (tuning.tile_cycles + vectors_cycles)
+    return cycles + tuning.tail_cycles_per_row * tile.mr if scratch else cycles
 
 
 def efficiency(tile: RegisterTile, isa: Isa) -> float:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ftuner.cost.cpu.nest import LOOP_CYCLES
 from ftuner.cost.step import Machine, Stream, Work, estimate_of
-
-ELEMENT_CYCLES = 4.0
-"""Of one element that is not among the best. Assumed: a load, two comparisons that wait for it, a
-branch that is predicted."""
-MOVE_CYCLES = 5.0
-"""Of one element that moves a place back. Assumed: what waits on memory just written."""
 
 
 class TopKProblem(NamedTuple):
@@ -31,7 +24,9 @@ def top_k_work(problem: TopKProblem, machine: Machine) -> Work:
     inserted = wanted * (1.0 + math.log(extent / wanted)) if wanted else 0.0
     # None of a row: nobody looks at it.
     looked = extent if wanted else 0
-    row_cycles = looked * ELEMENT_CYCLES + inserted * (LOOP_CYCLES + MOVE_CYCLES * wanted / 2)
+    tuning = machine.hardware.tuning
+    insert_cycles = tuning.loop_cycles + tuning.top_k_move_cycles * wanted / 2
+    row_cycles = looked * tuning.top_k_element_cycles + inserted * insert_cycles
     reads, writes = rows * looked * itemsize, rows * wanted * (itemsize + 8)
     mine = -(-rows // machine.workers)
     part = (reads + writes) * mine / max(rows, 1)

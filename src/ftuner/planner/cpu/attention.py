@@ -7,27 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ftuner.core.mapping import bounds
-from ftuner.cost.cpu.nest import LOOP_CYCLES
-from ftuner.cost.cpu.product import (
-    PACK_CYCLES_PER_VECTOR_COPY,
-    PACK_CYCLES_PER_VECTOR_TRANSPOSE,
-    Estimate,
-)
+from ftuner.cost.cpu.product import Estimate
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Machine, Stream, estimate_of
 from ftuner.planner.cpu.planner import Planner
-
-SCORES_SHARE_OF_L2 = 0.25
-"""A block of scores fills at most this part of L2: the packed k and v go through it as well."""
-MAX_BLOCK_TILES = 8
-"""Row tiles of a block at most: more rows do not make better use of a panel that is in L2."""
-CAUSAL_BLOCKS = 8
-"""Blocks of a causal attention at least, if a row tile is not more than one already. Derived: half
-the square on the diagonal of each block is computed in vain, together an eighth of the triangle."""
-TASKS_A_WORKER = 3
-"""Where batch elements do not divide evenly by workers they are split, so that each worker has at
-least so many tasks: the last one then costs a third of a share at worst. Heads that share k and v
-stay with one worker where their groups divide evenly, or are as many as that."""
 
 
 class AttentionProblem(NamedTuple):
@@ -67,23 +50,28 @@ class AttentionBlocks(NamedTuple):
 
 def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
     """Blocks whose scores stay in L2, and enough tasks for all workers."""
-    library = planner.library
+    library, tuning = planner.library, planner.library.hardware.tuning
     elements, workers = problem.elements, problem.workers
     main = planner.cover(library.widths[0], False, problem.depth)[1].main
     steps = -(-problem.steps // library.lanes) * library.lanes
     levels = library.hardware.levels
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
     score_row = max(steps, 1) * library.dtype.itemsize
-    tiles = min(int(SCORES_SHARE_OF_L2 * l2_bytes / (score_row * main)), MAX_BLOCK_TILES)
+    tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
+    # More rows do not make better use of a panel that is in L2.
+    tiles = min(tiles, tuning.max_block_row_tiles)
     if problem.offset is not None:
-        tiles = min(tiles, problem.rows // (main * CAUSAL_BLOCKS))
+        tiles = min(tiles, problem.rows // (main * tuning.causal_blocks))
     tiles = max(tiles, 1)
     groups = elements // problem.sharing
-    even = groups % workers == 0 or groups >= TASKS_A_WORKER * workers
+    # Heads that share k and v stay with one worker where their groups divide evenly or are many;
+    # otherwise batch elements are split.
+    enough = tuning.attention_tasks_per_worker * workers
+    even = groups % workers == 0 or groups >= enough
     splits = 1
-    if not even and elements < TASKS_A_WORKER * workers:
+    if not even and elements < enough:
         all_tiles = -(-problem.rows // main)
-        splits = min(-(-TASKS_A_WORKER * workers // elements), all_tiles)
+        splits = min(-(-enough // elements), all_tiles)
         tiles = min(tiles, all_tiles // splits)
     runs = groups if even else elements * splits
     return AttentionBlocks(min(main * tiles, problem.rows), splits, runs)
@@ -164,9 +152,10 @@ class _RowCycles:
         """Of one row: scale and mask it, take powers, divide the result."""
         library, problem = self._planner.library, self._problem
         isa, dtype, lanes = library.isa, library.dtype, library.lanes
+        tuning = library.hardware.tuning
 
         def cycles(*ops: str) -> float:
-            return sum(operation_cycles(op, dtype, lanes, isa) for op in ops)
+            return sum(operation_cycles(op, dtype, lanes, isa, tuning) for op in ops)
 
         through = 1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle
         scale = through + cycles("multiply", "maximum")
@@ -179,17 +168,19 @@ class _RowCycles:
         stall = vectors * (max(latency - scale, 0.0) + max(latency - power, 0.0))
         # The largest and the sum of a row are found in lanes first.
         across = 2 * math.log2(lanes) * (latency + 1.0) + cycles("divide")
-        return issue, stall, 3 * LOOP_CYCLES + across
+        return issue, stall, 3 * tuning.loop_cycles + across
 
 
 def _pack_cycles(planner: Planner, problem: AttentionProblem, layout: AttentionLayout) -> float:
     """Of k and v of one batch element."""
-    lanes = planner.library.lanes
+    lanes, tuning = planner.library.lanes, planner.library.hardware.tuning
+    copy_cycles = tuning.pack_copy_cycles_per_vector
+    transpose_cycles = tuning.pack_transpose_cycles_per_vector
     total = 0.0
     for copies, steps, columns in (
         (layout.k_copies, problem.depth, problem.steps),
         (layout.v_copies, problem.steps, problem.columns),
     ):
-        cycles = PACK_CYCLES_PER_VECTOR_COPY if copies else PACK_CYCLES_PER_VECTOR_TRANSPOSE
+        cycles = copy_cycles if copies else transpose_cycles
         total += steps * -(-columns // lanes) * cycles
     return total

@@ -13,71 +13,15 @@ from functools import lru_cache
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, STRIDED
 from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
-from ftuner.cost.cpu.product import (
-    CACHE_SHARE,
-    FAR_ROW_BYTES_PER_CYCLE,
-    PACK_CYCLES_PER_VECTOR_COPY,
-    PACK_CYCLES_PER_VECTOR_TRANSPOSE,
-    WIDEN_CYCLES_PER_VECTOR,
-)
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Choice, Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
 K_ALIGNMENT = 8
 """Blocks of k are multiples of this, so that every block but the last takes whole chains."""
-PANEL_SHARE_OF_L2 = 0.5
-"""A block of a panel of B fills at most this part of L2; the rest is for A and C. Measured on AMD
-Zen 3: panels up to 0.4 of L2 lose nothing against blocks that fit L1, whose extra passes over C
-cost 2 to 8%."""
-PANEL_BYTES = 256 << 10
-"""Nor is it larger than this: it outweighs the pass over C by far, and the next one, fetched while
-it is used, has room beside it. Measured on Intel Emerald Rapids (L2 of 2 MiB), k of 3072: 8 to 24
-rows run 1.17 to 1.41 times as fast as with a MiB, 96 rows 1.10; with k of 2048, 17 rows 1.07.
-Blocks of a quarter of this cost large products up to 10%."""
-IN_PLACE_SHARE_OF_L1 = 0.85
-"""Rows of B read in place stay in L1 up to this part of it, counted with the gaps between them.
-Fitted on AMD Zen 3 with batches of T x T x 64, T from 24 to 512."""
-ROWS_OF_A_BLOCK = 128
-"""Rows of a block of A where A is blocked. Derived: each element of B that comes from L3 is then
-used for 256 operations, an order of magnitude above what a core needs to hide it."""
-A_SHARE_OF_LAST_CACHE = 0.5
-"""Beyond this part of the last cache A is blocked on any machine: the rest is for B and C."""
-BLOCK_SHARE_OF_L2 = 0.4
-"""A block of A fills at most this part of L2, where it is blocked at all."""
-LONG_BLOCK = 768
-"""Where L2 holds a block of A this many steps long, A is blocked as soon as it outgrows the share
-of a block. Fitted on Intel Emerald Rapids (2 MiB of L2), where that takes 5 to 12% off products
-of 500 to 1000 rows; the blocks of 400 steps that AMD Zen 3 (512 KiB) would have cost more in
-passes over C than they save."""
-BLOCK_SHARE_OF_LARGE_L2 = 0.25
-"""There, blocks are as high as fills this part of L2. Fitted likewise: heights from 0.1 to 0.25 are
-within 2% of each other, 0.4 is 3% slower."""
-CHUNK_S = 10e-6
-"""A chunk takes at least this long. Derived: taking one costs a compare-and-swap, and a walk some
-0.2 us, so 2% at worst."""
-MAX_CHUNKED_PACK_BYTES = 64 << 20
-"""Work that packs B is cut into chunks while the packed copies of all workers take no more."""
-CHUNKS_A_WORKER = 8
-"""Chunks for each worker: with all workers equally fast, the last chunk costs at most an eighth of
-a share where they do not divide evenly."""
-PANELS_OF_CHUNK = 2
-"""Panels of a chunk at least where A is blocked: each chunk reads all of A again. Measured on Intel
-Emerald Rapids, 1024 and 2048 rows on two threads: 3 to 7% less time than with one."""
-FETCHED_BY_OTHERS = 2.0
-"""Of so many row tiles of a panel or fewer, the first alone waits for a weight from behind L2; of
-more, that share of the wait is left: the tiles fetch parts of the next panel. Fitted on Intel
-Emerald Rapids, 768 columns by 768 steps, 10 to 96 rows in tiles of 48 and 64 columns: of what the
-first tile falls short of the transfer, 0.9 is waited for with two tiles, 0.6 with three and four,
-and 0.4 with six to eight. (Where m is cut, what is waited for is more than that: see `terms`.)"""
 MAX_MAGNITUDE = 12
 """Bits of the lengths of k from which on entering a tile weighs too little to change a cover."""
 MAX_ROWS = 1 << 62
-ALONE_WAITS = 30
-"""One worker is an option up to this many times the wait of several. Derived: two workers then save
-fifteen waits for one."""
-ROWS_WORTH_A_WORKER = 2
-"""m is cut so that each worker has at least this many rows."""
 
 
 class PricedMachine:
@@ -85,6 +29,7 @@ class PricedMachine:
 
     def __init__(self, library: Library) -> None:
         hardware = library.hardware
+        self.tuning = tuning = hardware.tuning
         levels = hardware.levels
         l2 = levels[min(1, len(levels) - 1)]
         self.library = library
@@ -93,11 +38,13 @@ class PricedMachine:
         self.page_bytes = hardware.page_bytes
         self.vector_bytes = library.isa.vector_bytes
         self.period = 1.0 / hardware.clock_hz
-        self.l1_bytes = CACHE_SHARE * levels[0].capacity_bytes
+        self.l1_bytes = tuning.cache_share * levels[0].capacity_bytes
         self.l2_bytes = float(l2.capacity_bytes)
         self.l2_bytes_per_cycle = l2.bandwidth_bytes_per_s / hardware.clock_hz
-        self.last_cache_bytes = CACHE_SHARE * levels[max(len(levels) - 2, 0)].capacity_bytes
-        self.steps_of_block = BLOCK_SHARE_OF_L2 * self.l2_bytes / (ROWS_OF_A_BLOCK * self.size)
+        last_cache = levels[max(len(levels) - 2, 0)]
+        self.last_cache_bytes = tuning.cache_share * last_cache.capacity_bytes
+        block_bytes = tuning.block_share_of_l2 * self.l2_bytes
+        self.steps_of_block = block_bytes / (tuning.block_rows * self.size)
         self.synchronise_s = hardware.synchronise_s
         self._levels = levels
         self._covers: dict[tuple[str, int, bool], CoverTable] = {}
@@ -120,7 +67,7 @@ class PricedMachine:
             row_of_b_bytes = family.nr * family.kernels[0].b_itemsize
             row_of_b = 0.0 if in_l1 else row_of_b_bytes / self.l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
-            found = CoverTable(family, self.library.isa, typical, row_of_b)
+            found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b)
             self._covers[key] = found
         return found
 
@@ -133,8 +80,9 @@ class PricedMachine:
 
     def blocks_of_k(self, k: int, nr: int) -> tuple[int, ...]:
         """Steps of k in a block, longest first: all unless a panel then crowds L2, and for an A
-        that is to be blocked, so few that L2 holds `ROWS_OF_A_BLOCK` rows of it."""
-        by_panel = min(PANEL_SHARE_OF_L2 * self.l2_bytes, PANEL_BYTES) / (nr * self.size)
+        that is to be blocked, so few that L2 holds `block_rows` rows of it."""
+        panel_bytes = min(self.tuning.panel_share_of_l2 * self.l2_bytes, self.tuning.panel_bytes)
+        by_panel = panel_bytes / (nr * self.size)
         long = _even_blocks(k, int(by_panel))
         short = _even_blocks(k, int(min(by_panel, self.steps_of_block)))
         return (long,) if long == short else (long, short)
@@ -145,7 +93,8 @@ class Option:
 
     __slots__ = (
         "_a_bytes_per_row", "_a_passes", "_b_bytes", "_block_rows", "_c_bytes_per_row",
-        "_cached_rows", "_far_s_per_tile", "_fetch_s", "_footprint_fixed", "_footprint_per_row",
+        "_cached_rows", "_exposed_fetch_tiles", "_far_s_per_tile", "_fetch_s",
+        "_footprint_fixed", "_footprint_per_row",
         "_machine", "_most_chunks", "_most_chunks_blocked", "_pack_s", "_pack_s_per_row", "_panels",
         "_partial_s_per_row", "_parts_m", "_priced_tail", "_rate_dram", "_rate_l3",
         "_resident_rows", "_step_s", "_tile_s", "_wait_s", "_widen_s", "_workers", "batch_ranges",
@@ -161,7 +110,7 @@ class Option:
         assert not dot or (choice.kc >= k and choice.grid[3] == 1)
         assert not dot or not (choice.pack_a or choice.pack_b)
         parts_b, parts_m, parts_n, parts_k = choice.grid
-        size, lanes = machine.size, machine.lanes
+        size, lanes, tuning = machine.size, machine.lanes, machine.tuning
         self.choice = choice
         self._machine = machine
         self.nr = nr = choice.vectors * (1 if dot else lanes)
@@ -190,15 +139,15 @@ class Option:
         units_cut = units if parts_n > 1 else batch
         one_axis = workers in (parts_b, parts_n) and workers > 1 and not choice.pack_a
         # Workers that take chunks have room for all of B each.
-        if choice.pack_b and workers * n * k * size > MAX_CHUNKED_PACK_BYTES:
+        if choice.pack_b and workers * n * k * size > tuning.max_chunked_pack_bytes:
             one_axis = False
-        most = min(units_cut, CHUNKS_A_WORKER * workers)
+        most = min(units_cut, tuning.chunks_per_worker * workers)
         self._most_chunks = most if one_axis and most > workers else 0
         """No chunks if that is zero."""
         self._most_chunks_blocked = self._most_chunks
         if parts_n > 1 and self._most_chunks:
             # As many for each worker.
-            most = units // PANELS_OF_CHUNK // workers * workers
+            most = units // tuning.panels_per_chunk // workers * workers
             self._most_chunks_blocked = min(self._most_chunks, most) if most > workers else 0
         elements = -(-batch // parts_b)
         k_part = -(-k // parts_k)
@@ -240,14 +189,15 @@ class Option:
         self._rate_l3, self._rate_dram = machine.rates(workers)
         # A weight comes from there whatever its size: a model's others have taken its place in L2.
         self._fetch_s = self._b_bytes / self._rate_l3 if problem.in_panels else 0.0
+        self._exposed_fetch_tiles = tuning.exposed_fetch_tiles
         self._footprint_fixed = batch * k * n * b_itemsize
         self._footprint_per_row = batch * (k + n) * size
-        share_bytes = BLOCK_SHARE_OF_L2 * machine.l2_bytes
+        share_bytes = tuning.block_share_of_l2 * machine.l2_bytes
         block_bytes = share_bytes
-        unblocked_bytes = A_SHARE_OF_LAST_CACHE * machine.last_cache_bytes
-        if machine.steps_of_block >= LONG_BLOCK:
+        unblocked_bytes = tuning.a_share_of_last_cache * machine.last_cache_bytes
+        if machine.steps_of_block >= tuning.long_block_steps:
             unblocked_bytes = min(unblocked_bytes, parts_m * share_bytes)
-            block_bytes = BLOCK_SHARE_OF_LARGE_L2 * machine.l2_bytes
+            block_bytes = tuning.block_share_of_large_l2 * machine.l2_bytes
         self._resident_rows = int(share_bytes / (size * choice.kc))
         self._block_rows = max(int(block_bytes / (size * choice.kc)), 1)
         self._cached_rows = int(unblocked_bytes / (size * k))
@@ -257,20 +207,22 @@ class Option:
         # asked where its multiply-adds already take many times what workers wait for each other.
         self.first_row, self.last_row = 1, MAX_ROWS
         if parts_m > 1:
-            self.first_row = ROWS_WORTH_A_WORKER * parts_m
+            self.first_row = tuning.rows_worth_a_worker * parts_m
         if len(lengths) > 1 and choice.kc == lengths[-1]:
             self.first_row = max(self.first_row, self._cached_rows + 1)
         elif len(lengths) > 1:
             self.last_row = self._cached_rows
         if workers == 1 and problem.workers > 1 and batch * (n // nr) >= problem.workers:
             row_s = self._step_s * self._panels * self.table.issue_per_row
-            self.last_row = min(self.last_row, int(ALONE_WAITS * machine.synchronise_s / row_s))
+            self.last_row = min(
+                self.last_row, int(tuning.alone_waits * machine.synchronise_s / row_s)
+            )
 
         # What each block of rows widens again.
         self._widen_s = 0.0
         if choice.widen:
             vectors = elements * columns * k_part / lanes
-            self._widen_s = vectors * WIDEN_CYCLES_PER_VECTOR * period
+            self._widen_s = vectors * tuning.widen_cycles_per_vector * period
 
         # Packing and reading far apart rows in place.
         self._pack_s = self._pack_s_per_row = 0.0
@@ -279,19 +231,25 @@ class Option:
             if choice.shared_pack:
                 vectors /= parts_m
             copies = problem.b_source == "rows"
-            cycles = PACK_CYCLES_PER_VECTOR_COPY if copies else PACK_CYCLES_PER_VECTOR_TRANSPOSE
+            cycles = (
+                tuning.pack_copy_cycles_per_vector
+                if copies
+                else tuning.pack_transpose_cycles_per_vector
+            )
             self._pack_s = vectors * cycles * period
         if problem.b_k_bytes >= machine.page_bytes:
-            self._pack_s += self._b_bytes / FAR_ROW_BYTES_PER_CYCLE * period
+            self._pack_s += self._b_bytes / tuning.far_row_bytes_per_cycle * period
         # Rows of B in place are apart, and fill the few cache sets that their distance leads to:
         # beyond half of L1, each row tile fetches them from L2 again.
         self._far_s_per_tile = 0.0
         in_place = problem.b_source == "rows" and not choice.pack_b
-        if in_place and k_part * problem.b_k_bytes > IN_PLACE_SHARE_OF_L1 * machine.l1_bytes:
+        if in_place and k_part * problem.b_k_bytes > tuning.in_place_share_of_l1 * machine.l1_bytes:
             self._far_s_per_tile = self._b_bytes / machine.l2_bytes_per_cycle * period
         if choice.pack_a:
             vectors_per_row = elements * k_part / lanes
-            self._pack_s_per_row = vectors_per_row * PACK_CYCLES_PER_VECTOR_TRANSPOSE * period
+            self._pack_s_per_row = (
+                vectors_per_row * tuning.pack_transpose_cycles_per_vector * period
+            )
 
         # Waiting for each other.
         self._wait_s = self._partial_s_per_row = 0.0
@@ -309,7 +267,7 @@ class Option:
         make again: then they cost next to nothing, and even out what else runs on the machine. What
         they do read again is A where it is blocked: there they are wider.
         """
-        wanted = int(seconds * self._workers / CHUNK_S)
+        wanted = int(seconds * self._workers / self._machine.tuning.chunk_s)
         most = self._most_chunks if m <= self._cached_rows else self._most_chunks_blocked
         return min(wanted, most) if wanted >= 2 * self._workers else 0
 
@@ -361,7 +319,7 @@ class Option:
                 # with n cut, on none of six weights slower, and 18 to 22 rows alike either way.
                 # Not measured on more workers.
                 waiting_s = math.hypot(first_s, self._fetch_s) - first_s
-            stall_s += waiting_s * min(FETCHED_BY_OTHERS / tiles, 1.0)
+            stall_s += waiting_s * min(self._exposed_fetch_tiles / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         return issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s
 

@@ -18,16 +18,12 @@ from ftuner.cost.cpu.product import (
     widen_cycles,
 )
 from ftuner.hardware.model import Isa
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.cpu.library import Family
 
 PERIODS = 3
 """Multiples of the tallest tile that are solved outright. Derived: with fewer than two tallest
 tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""
-
-WORTH_A_PASS = 1.05
-"""A tile in parts is preferred while it takes at most so many times the cycles of several tiles, of
-which B is read again for each. Measured on Intel Emerald Rapids, weights in L3: with as many cycles
-7 to 14 rows take 9 to 25% less time in parts."""
 
 
 class Cover(NamedTuple):
@@ -53,16 +49,18 @@ class CoverTable:
     to fetch one k step of the panel for each tile but the first, 0 where it stays in L1.
     """
 
-    def __init__(self, family: Family, isa: Isa, steps: int, row_of_b_cycles: float) -> None:
+    def __init__(
+        self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float
+    ) -> None:
         self._tiles: dict[int, tuple[float, float, float]] = {}
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
             if family.b_layout == DOT:
                 terms = dot_step_cycles(kernel.tile, isa, kernel.lanes)
-                fixed = dot_tile_cycles(kernel.tile, kernel.lanes)
+                fixed = dot_tile_cycles(kernel.tile, kernel.lanes, tuning)
             else:
                 terms = step_cycles(kernel.tile, isa)
-                fixed = tile_cycles(kernel.tile, scratch)
+                fixed = tile_cycles(kernel.tile, tuning, scratch)
             widen = widen_cycles(kernel.tile, isa) if family.b_layout == PACKED_INT8 else 0.0
             cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
             self._tiles[kernel.mr] = (cycles, terms.issue, fixed)
@@ -90,7 +88,7 @@ class CoverTable:
         self._rests = [self._cover(used) for _, used in best]
         """What is put behind main tiles."""
         for mr, cycles in alone.items():
-            if cycles <= WORTH_A_PASS * best[mr][0]:
+            if cycles <= tuning.parts_tolerance * best[mr][0]:
                 best[mr] = cycles, (mr,)
         self._solved = [self._cover(used) for _, used in best]
         self._limit = limit

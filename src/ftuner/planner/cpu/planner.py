@@ -20,8 +20,6 @@ from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Band, Choice, Plan, Problem, Share
 from ftuner.ukernels.cpu.library import Family, Library
 
-MIN_K_PART = 64
-"""Steps of k that a part must keep; below, adding parts up costs more than it saves."""
 MAX_OPTIONS = 1 << 17
 """Options kept, of all problems. One is some kilobyte; a problem, apart from m, has some 20 on two
 workers and 200 on sixteen."""
@@ -120,11 +118,12 @@ class Planner:
         n, k = problem.n, max(problem.k, 1)
         widths = (problem.width,) if problem.in_panels else self.library.widths
         layouts = self.library.b_layouts(problem.a_layout, problem.b_source, problem.int8)
+        split_k_steps = self.library.hardware.tuning.split_k_steps
         of_panels = [layout for layout in layouts if layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
             lengths = self._machine.blocks_of_k(k, nr)
-            for grid in grids(problem.workers, problem.batch, -(-n // nr), k // MIN_K_PART):
+            for grid in grids(problem.workers, problem.batch, -(-n // nr), k // split_k_steps):
                 for layout, kc in product(of_panels, lengths):
                     pack_b = layout == PACKED and not problem.in_panels
                     widen = layout == PACKED and problem.int8

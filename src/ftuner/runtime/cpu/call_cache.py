@@ -30,14 +30,6 @@ from ftuner.runtime.session import Session
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not remembered: it takes milliseconds anyway."""
-SHORT_S = 80e-6
-"""Shorter plans do without workers for some calls after one of these was held up. A call takes a
-millisecond then, which longer ones lose less by than by going alone where that was an accident."""
-PATIENCE = 3
-HELD_UP_S = 400e-6
-"""A worker was held up where a call took so many times its estimate and so much longer. Derived: a
-busy neighbour doubles the time of a call, and the first one after a pause wakes its workers, which
-takes 250 to 350 us of a virtual machine."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 _DTYPES = {id(np.dtype(name)) for name in DTYPES}
@@ -96,8 +88,10 @@ class KnownCalls:
         if encoded.workspace_bytes > MAX_WORKSPACE_BYTES:
             return
         seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
-        short = 0.0 < seconds < SHORT_S
-        patience_ns = int(1e9 * (PATIENCE * seconds + HELD_UP_S)) if short else 0
+        tuning = products.compiled.library.hardware.tuning
+        short = 0.0 < seconds < tuning.short_call_s
+        patience_s = tuning.preempted_ratio * seconds + tuning.preempted_s
+        patience_ns = int(1e9 * patience_s) if short else 0
         # Whoever comes while the table changes, be it from a finaliser, finds its call unknown.
         if not self._lock.acquire(blocking=False):
             return

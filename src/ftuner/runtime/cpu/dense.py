@@ -212,8 +212,8 @@ class Dense:
             self._into(x, residual, fresh)
             y[...] = fresh
             return None
-        page_bytes = self.products.compiled.library.hardware.page_bytes
-        layout = a_layout(rows, self.out_features, page_bytes)
+        hardware = self.products.compiled.library.hardware
+        layout = a_layout(rows, self.out_features, hardware)
         a_row, a_k = rows.strides
         if layout.layout == COLUMN and not layout.must_pack:
             a_row = rows.itemsize

@@ -76,8 +76,8 @@ class CompiledGraph:
             steps=tuple(_without_weight(s, c) for s, c in zip(lowered.steps, made, strict=True)),
         )
         self._weights_bytes = _weights_bytes(self.lowered, made)
-        page_bytes = session.hardware.page_bytes
-        self._writer = ProgramWriter(self.lowered, made, self._binding.names, page_bytes)
+        hardware = session.hardware
+        self._writer = ProgramWriter(self.lowered, made, self._binding.names, hardware)
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.backend.runtime.addresses[PROGRAM_SYMBOL]

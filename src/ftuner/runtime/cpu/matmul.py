@@ -131,8 +131,8 @@ class Matmul:
             a, c = a.reshape(rows, a.shape[-1]), c.reshape(rows, c.shape[-1])
         axes = batch_axes(c.shape[:-2], a, b, c)
         m, k = a.shape[-2:]
-        page_bytes = products.compiled.library.hardware.page_bytes
-        layout = a_layout(a, b.shape[-1], page_bytes)
+        hardware = products.compiled.library.hardware
+        layout = a_layout(a, b.shape[-1], hardware)
         a_row, a_k = a.strides[-2:]
         if layout.layout == COLUMN and not layout.must_pack:
             a_row = a.itemsize

@@ -14,16 +14,13 @@ from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
 from ftuner.errors import ShapeError
 from ftuner.graph.steps import ProductStep
+from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import BSource, Operands
-
-COLUMNS_WORTH_PACKING = 64
-"""Columns of a product from which packing a far apart A costs less than reading it in place. Fitted
-on AMD Zen 3 with k steps of 8000 bytes."""
 
 
 class MatrixLayout(NamedTuple):
@@ -33,7 +30,7 @@ class MatrixLayout(NamedTuple):
     must_pack: bool
 
 
-def a_layout(array: Array | StridedArray, columns: int, page_bytes: int) -> MatrixLayout:
+def a_layout(array: Array | StridedArray, columns: int, hardware: CpuHardware) -> MatrixLayout:
     """How uKernels read `array[..., m, k]` for a product of `columns` columns.
 
     A column layout whose k steps are a page or more apart is packed where it is read more than a
@@ -47,8 +44,8 @@ def a_layout(array: Array | StridedArray, columns: int, page_bytes: int) -> Matr
         return MatrixLayout(ROW, False)
     if row_stride == size or m == 1:
         # With one row, any stride along k is a column layout.
-        far = abs(k_stride) >= page_bytes and columns >= COLUMNS_WORTH_PACKING
-        return MatrixLayout(COLUMN, far)
+        far = abs(k_stride) >= hardware.page_bytes
+        return MatrixLayout(COLUMN, far and columns >= hardware.tuning.columns_worth_packing)
     return MatrixLayout(COLUMN, True)
 
 
@@ -131,14 +128,14 @@ def _is(x: Dim, value: int) -> tuple[bool, ...]:
 
 def step_problem(
     a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
-    width: int, workers: int, page_bytes: int,
+    width: int, workers: int, hardware: CpuHardware,
 ) -> tuple[Problem, Strides]:  # fmt: skip
     """What a step of a program asks the planner, and how its arrays lie.
 
     `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
     """
     k, n = b.shape[-2:]
-    layout = a_layout(a, n, page_bytes)
+    layout = a_layout(a, n, hardware)
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
     if width:

@@ -20,9 +20,6 @@ from ftuner.planner.cpu.plan import Band, Plan, Share
 ALIGNMENT_BYTES = 64
 """Packed panels begin on cache lines. Derived: the longest line of the machines we know is 128
 bytes, where two neighbours still share nothing that is written."""
-FETCHED_BYTES = 128 << 10
-"""A and B of a batch element are fetched while the one before is computed if neither is larger.
-Derived: both elements then fit an L2 of 512 KiB."""
 SLACK_BYTES = 256
 """Room behind packed operands and partial products: packing and reduction touch up to a vector
 behind their end."""
@@ -70,9 +67,11 @@ class PlanWriter:
         itemsize: int,
         kernels: Mapping[str, Sequence[int]],
         reduce_address: int,
+        fetched_bytes: int,
     ) -> None:
         """`kernels`: addresses of compiled uKernels by family name; that of height `mr` is at
-        `mr - 1`."""
+        `mr - 1`. `fetched_bytes`: A and B of a batch element are prefetched while the one before
+        is computed if neither is larger."""
         problem, choice, shares = plan.problem, plan.choice, plan.shares
         self._chunked = plan.chunks > 0
         if self._chunked:
@@ -83,7 +82,8 @@ class PlanWriter:
         self._kc = choice.kc
         self._packs_a = choice.pack_a
         self._together = choice.shared_pack or parts > 1
-        self._next_element = _fetches_next(plan, strides, itemsize)
+        self._fetched_bytes = fetched_bytes
+        self._next_element = _fetches_next(plan, strides, itemsize, fetched_bytes)
         self._bands: list[tuple[int, Sequence[int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
         workers: list[int] = []
@@ -156,7 +156,7 @@ class PlanWriter:
         records[PlanSlot.CHUNKS] = plan.chunks
         if self._next_element:
             a_bytes = plan.problem.m * plan.problem.k * self._itemsize
-            records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= FETCHED_BYTES)
+            records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= self._fetched_bytes)
         for at in self._workers:
             records[at + WorkerSlot.PACKS] += address
             records[at + WorkerSlot.BANDS] += address
@@ -203,13 +203,13 @@ class PlanWriter:
         return workspace
 
 
-def _fetches_next(plan: Plan, strides: Strides, itemsize: int) -> bool:
+def _fetches_next(plan: Plan, strides: Strides, itemsize: int, fetched_bytes: int) -> bool:
     """Whether batch elements lie in one piece each, and B is small enough to be fetched early."""
     n, k = plan.problem.n, plan.problem.k
     in_rows = strides.b_column == itemsize and strides.b_k == n * itemsize
     in_columns = strides.b_k == itemsize and strides.b_column == k * itemsize
     a_whole = strides.a_k == itemsize and strides.a_row == k * itemsize
-    b_fits = n * k * itemsize <= FETCHED_BYTES
+    b_fits = n * k * itemsize <= fetched_bytes
     return plan.problem.batch > 1 and a_whole and (in_rows or in_columns) and b_fits
 
 

@@ -80,7 +80,14 @@ class Products:
         if writer is None:
             compiled = self.compiled
             itemsize = compiled.library.dtype.itemsize
-            writer = PlanWriter(plan, strides, itemsize, compiled.kernels, compiled.reduce_address)
+            writer = PlanWriter(
+                plan,
+                strides,
+                itemsize,
+                compiled.kernels,
+                compiled.reduce_address,
+                compiled.library.hardware.tuning.fetched_element_bytes,
+            )
             self._writers.add(key, writer)
         return writer.write(plan)
 

@@ -36,7 +36,7 @@ from ftuner.graph.steps import (
     TopKStep,
 )
 from ftuner.graph.steps import Step as AnyStep
-from ftuner.planner.cpu.candidates import CHUNKS_A_WORKER
+from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.attention_record import AttentionRecord
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
@@ -79,11 +79,6 @@ class CompiledAttention(NamedTuple):
 
 
 Compiled = CompiledNest | CompiledProduct | CompiledAttention
-
-
-PLANS_AHEAD = 256
-"""Plans made when a model is loaded, in some seven milliseconds: of up to 64 rows where an encoder
-repeats a layer of four products. First runs of inputs so short only look them up."""
 
 
 class _Fill(NamedTuple):
@@ -142,9 +137,9 @@ class ProgramWriter:
         lowered: Lowered,
         made: Sequence[Compiled],
         names: Sequence[str],
-        page_bytes: int,
+        hardware: CpuHardware,
     ) -> None:
-        self._page_bytes = page_bytes
+        self._hardware = hardware
         self._kept = (lowered, made)
         """What records hold addresses of: constants, packed weights."""
         self._inputs = len(lowered.inputs)
@@ -281,8 +276,9 @@ class ProgramWriter:
 
     def plan_few_rows(self, workers: int) -> None:
         """Plan products with weights for the shortest inputs, ahead of their first runs."""
+        plans_ahead = self._hardware.tuning.plans_ahead
         known = [(t.products, t.by_rows) for t in self._tasks if t.by_rows is not None]
-        for rows in range(1, PLANS_AHEAD // max(len(known), 1) + 1):
+        for rows in range(1, plans_ahead // max(len(known), 1) + 1):
             for products, (problem, strides, _) in known:
                 products.ready(problem._replace(m=rows, workers=workers), strides)
 
@@ -304,8 +300,8 @@ class ProgramWriter:
         offsets, arena_bytes = self._arena_places(values)
         # Before anything is planned: plans are made for what there can be.
         bound = addressable(values, outputs, self._loops, arena_bytes)
-        layouts, page_bytes = self._layouts, self._page_bytes
-        found = [planned(t, values, layouts, workers, page_bytes) for t in self._tasks]
+        layouts, hardware = self._layouts, self._hardware
+        found = [planned(t, values, layouts, workers, hardware) for t in self._tasks]
         most = max(map(workspace_bytes, found), default=0)
         base = arena(arena_bytes + most)
         workspace = base + arena_bytes
@@ -347,7 +343,7 @@ class ProgramWriter:
     def _dealt(self, found: Sequence[Planned], values: Sequence[int], workers: int) -> list[int]:
         """The work of all steps, cut into chunks: their workers, then their chunks, then their
         tasks, then how many chunks come before them."""
-        most = CHUNKS_A_WORKER * workers if workers > 1 else 1
+        most = self._hardware.tuning.chunks_per_worker * workers if workers > 1 else 1
         sharing: list[int] = []
         chunks: list[int] = []
         tasks: list[int] = []

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import INT8
 from ftuner.graph.steps import ProductStep
+from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Problem
 from ftuner.runtime.cpu.attention_record import AttentionRecord, attention_record
@@ -65,7 +66,7 @@ def by_rows(step: ProductStep, width: int, dims: Dims) -> ByRows | None:
 
 def planned(
     task: Task, values: Sequence[int], layouts: Layouts, workers: int,
-    page_bytes: int,
+    hardware: CpuHardware,
 ) -> Planned:  # fmt: skip
     """What a step needs to know of its extents."""
     if task.by_rows is not None:
@@ -87,7 +88,7 @@ def planned(
     a, b, c, *operands = arrays
     if 0 in c.shape:
         return None
-    problem, strides = step_problem(a, b, c, operands, task.width, workers, page_bytes)
+    problem, strides = step_problem(a, b, c, operands, task.width, workers, hardware)
     return task.products.ready(problem, strides)
 
 

@@ -6,16 +6,12 @@ from math import ceil
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.hardware.model import Isa
+from ftuner.hardware.tuning import CpuTuning
 
 MAX_VECTORS = 8
 MAX_CHAINS = 8
 MAX_PARTS = 2
 """Of more, each would read too narrow a strip of a panel: cache lines are fetched in pairs."""
-MAX_DOT_ROWS = 4
-"""Dot tiles serve a few rows or columns; larger products are outer products of packed panels."""
-MAX_DOT_COLUMNS = 5
-"""Tiles of so many columns have as many rows: the scores of a batch of five by five take one tile
-where four columns and four rows would take four."""
 
 
 def register_tiles(isa: Isa) -> list[RegisterTile]:
@@ -30,14 +26,14 @@ def register_tiles(isa: Isa) -> list[RegisterTile]:
     ]
 
 
-def dot_tiles(isa: Isa) -> list[RegisterTile]:
+def dot_tiles(isa: Isa, tuning: CpuTuning) -> list[RegisterTile]:
     """Dot tiles (`ukernel.DOT`), one for each height and number of columns that the registers hold
     together with the operands of the shorter side and one of the other; as many chains as hide the
     latency of a multiply-add, if there is room."""
     needed = isa.fma_latency_cycles * isa.fma_per_cycle
     found = []
-    for columns in range(1, MAX_DOT_COLUMNS + 1):
-        for mr in range(1, max(MAX_DOT_ROWS, columns) + 1):
+    for columns in range(1, tuning.max_dot_columns + 1):
+        for mr in range(1, max(tuning.max_dot_rows, columns) + 1):
             room = isa.vector_registers - min(mr, columns) - (1 if isa.fused else 2)
             if mr * columns <= room:
                 chains = min(ceil(needed / (mr * columns)), room // (mr * columns))

@@ -13,24 +13,8 @@ from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import DType
 from ftuner.cost.cpu.product import efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
-
-MAX_WIDTHS = 2
-"""Panel widths kept. A packed operand has one width; a second pays off where it divides n better.
-More of them only cost tuning time."""
-SAME_LOADS = 1.1
-"""Two widths whose loads for each multiply-add differ by less are not both kept. Measured on Intel
-Emerald Rapids, widths of 64 and 80: with both, products of batches of 5 to 512 rows and columns
-take as long as with the former alone, within 0.4% on average, and tuning a quarter longer."""
-COMMON_COLUMNS = 64
-"""Most extents are multiples of this: what attention heads have."""
-MAX_TAIL_ROWS = 10
-"""Rows of a tile that only tails use. Of tiles of one vector only, which wait for loads at any
-height: by the estimate taller ones gain 7% in the last columns of a product, and they took a tenth
-of the time to tune."""
-SHORT_STEPS = 64
-"""The length of k at which tails are judged: an attention head's. Entering a tile then costs a
-good part of its steps, and low tiles more of it for each row."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +38,7 @@ def run_filters(
 
     The result holds exactly one tile for each height and width that it covers.
     """
+    tuning = hardware.tuning
     sieve = Sieve(tiles)
     keep = sieve.keep
     keep(
@@ -93,13 +78,13 @@ def run_filters(
         lambda t: t.parts == 1 or t.mr in in_parts[t.width],
     )
     heights = {
-        v: _tail_height([t for t in whole if t.vectors == v], isa)
+        v: _tail_height([t for t in whole if t.vectors == v], isa, tuning)
         for v in range(1, max(widths) + 1)
     }
     keep(
         "tail height",
         "a lower tile of a width that only tails use comes within 0.95 of its best at short k, or "
-        f"it has more than {MAX_TAIL_ROWS} rows",
+        f"it has more than {tuning.max_tail_rows} rows",
         lambda t: t.width in widths or t.mr <= heights[t.width],
     )
     return RegisterFunnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
@@ -109,6 +94,7 @@ def _kept_widths(
     tiles: list[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
 ) -> tuple[set[int], str]:
     """Widths whose tallest tile is neither load-bound nor bound by L2, fewest loads first."""
+    tuning = hardware.tuning
     tallest = {t.vectors: t for t in sorted(tiles, key=lambda t: t.mr)}
     l2 = hardware.levels[min(1, len(hardware.levels) - 1)]
     threshold = THRESHOLD
@@ -128,11 +114,11 @@ def _kept_widths(
     def loads_per_multiply_add(tile: RegisterTile) -> tuple[float, int]:
         return ((tile.mr + tile.vectors) / (tile.mr * tile.vectors), tile.vectors)
 
-    chosen = sorted(passing, key=loads_per_multiply_add)[:MAX_WIDTHS]
+    chosen = sorted(passing, key=loads_per_multiply_add)[: tuning.max_widths]
     most, least = (loads_per_multiply_add(t)[0] for t in (chosen[-1], chosen[0]))
-    if most < SAME_LOADS * least:
+    if most < tuning.same_loads_ratio * least:
         lanes = isa.lanes(dtype)
-        chosen = sorted(chosen, key=lambda t: COMMON_COLUMNS % (t.vectors * lanes) > 0)[:1]
+        chosen = sorted(chosen, key=lambda t: tuning.common_columns % (t.vectors * lanes) > 0)[:1]
     reason = (
         f"load ports or L2 hold its tallest tile under {threshold:.2f} of the peak, "
         "or other widths load less for each multiply-add, or as little and divide common extents"
@@ -154,14 +140,14 @@ def _heights_in_parts(
     return found
 
 
-def _tail_height(tiles: list[RegisterTile], isa: Isa) -> int:
+def _tail_height(tiles: list[RegisterTile], isa: Isa, tuning: CpuTuning) -> int:
     """Of the lowest tile that comes within the threshold of the best of its width at short k, or
-    `MAX_TAIL_ROWS`."""
+    `tuning.max_tail_rows`."""
 
     def rate(tile: RegisterTile) -> float:
-        cycles = SHORT_STEPS * step_cycles(tile, isa).cycles + tile_cycles(tile)
+        cycles = tuning.short_k_steps * step_cycles(tile, isa).cycles + tile_cycles(tile, tuning)
         return tile.mr / cycles
 
     best = max(rate(t) for t in tiles)
     height = min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)
-    return min(height, MAX_TAIL_ROWS)
+    return min(height, tuning.max_tail_rows)

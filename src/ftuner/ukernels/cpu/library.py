@@ -93,13 +93,13 @@ class Library:
     @kept
     def dot_columns(self) -> tuple[int, ...]:
         """Widths of dot tiles, in columns."""
-        return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa)}))
+        return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa, self.hardware.tuning)}))
 
     def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
         """The family of a width; tails are always read from packed panels. Tiles in parts are for
         weights, which come from far, and so for rows of A in place."""
         assert not tail or b_layout in (PACKED, PACKED_INT8)
-        known = dot_tiles(self.isa) if b_layout == DOT else self.funnel.kept
+        known = dot_tiles(self.isa, self.hardware.tuning) if b_layout == DOT else self.funnel.kept
         in_parts = not tail and b_layout in (PACKED, PACKED_INT8) and a_layout == ROW
         known = [t for t in known if t.width == vectors and (t.parts == 1 or in_parts)]
         tiles = sorted(known, key=lambda t: t.mr)
