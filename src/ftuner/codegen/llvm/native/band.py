@@ -1,7 +1,7 @@
-"""One band of a plan in native code, in LLVM IR: blocks of rows, blocks of k, panels, row segments,
-and within a segment the uKernel's own loop over row tiles.
+"""Emits the walk of one band: blocks of rows, blocks of k, panels, row segments, and within a
+segment the uKernel's own loop over row tiles.
 
-Here is decided what the tiles fetch for later; `abi` names the records that are read.
+It also decides what the tiles prefetch. `records` has the layouts that it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ftuner.core.dtype import DType
 
 @dataclass(frozen=True)
 class Operands:
-    """Addresses of one batch element, and the packed B that bands read."""
+    """The addresses of one batch element, and of the packed B that bands read."""
 
     a: ir.Value
     b: ir.Value
@@ -38,7 +38,7 @@ class Operands:
     a_block: ir.Value
     workspace: ir.Value
     next_a: ir.Value
-    """Bytes to the A of the next batch element; 0 if it is not to be fetched. `next_b` likewise."""
+    """Bytes to the A of the next batch element; 0 if it is not prefetched. `next_b` likewise."""
     next_b: ir.Value
 
 
@@ -52,7 +52,7 @@ class Helpers:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a record that belong to a chunk: `begin` to `end` of its own."""
+    """The panels of a record that belong to a chunk, from `begin` to `end`."""
 
     begin: ir.Value
     end: ir.Value
@@ -67,7 +67,7 @@ def maximum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def _blocks(builder: ir.IRBuilder, extent: ir.Value, block: ir.Value) -> ir.Value:
-    """How many blocks cover an extent; one, empty, where the extent is zero."""
+    """The number of blocks that cover an extent; one empty block if the extent is 0."""
     behind = builder.add(extent, builder.sub(block, const(1)))
     several = builder.icmp_signed(">", extent, block)
     return _unless_one(builder, several, lambda: builder.udiv(behind, block), const(1))
@@ -76,8 +76,7 @@ def _blocks(builder: ir.IRBuilder, extent: ir.Value, block: ir.Value) -> ir.Valu
 def _unless_one(
     builder: ir.IRBuilder, condition: ir.Value, quotient: Callable[[], ir.Value], one: ir.Value
 ) -> ir.Value:
-    """`quotient()` where a condition holds, otherwise `one`, for small elements of a batch without
-    the time of a division."""
+    """`quotient()` if a condition holds, else `one`: small batch elements skip the division."""
     before = builder.block
     with builder.if_then(condition):
         value = quotient()
@@ -98,7 +97,8 @@ def emit_band(
     operands: Operands,
     panels: Panels,
 ) -> None:
-    """Blocks of rows, then of k: `mc x kc` of A stays in L2 while the band's panels pass by."""
+    """Emit the loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the
+    panels of the band stream by."""
     tiles = slot(builder, band, Band.FIRST_SEGMENT + Segment.TILES)
     block_tiles = slot(builder, band, Band.BLOCK_TILES)
     k_begin, k_end = slot(builder, band, Band.K_BEGIN), slot(builder, band, Band.K_END)
@@ -108,7 +108,7 @@ def emit_band(
     partial = slot(builder, band, Band.PARTIAL)
     whole = builder.icmp_signed("<", partial, const(0))
 
-    # Where this band's results go: C, or a partial product in the workspace.
+    # The band writes C, or a partial product in the workspace.
     offset = builder.mul(partial, slot(builder, plan, Plan.PARTIAL_BYTES))
     offset = builder.add(offset, slot(builder, plan, Plan.PARTIAL_OFFSET))
     partial_stride = builder.mul(slot(builder, plan, Plan.N), const(dtype.itemsize))
@@ -141,10 +141,10 @@ def emit_band(
 @dataclass(frozen=True)
 class _RowBlock:
     first: ir.Value
-    """Tiles of the first segment."""
+    """Range of tiles of the first segment."""
     end: ir.Value
     last: ir.Value
-    """Whether the segments behind the first belong to this block."""
+    """Whether the other segments belong to this block."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _KBlock:
 
 @dataclass(frozen=True)
 class _SegmentShare:
-    """The part of one segment that lies in a row block."""
+    """The part of one segment within a row block."""
 
     kernel: ir.Value
     mr: ir.Value
@@ -173,7 +173,7 @@ def _segments(
     steps: _KBlock,
     body: Callable[[_SegmentShare], None],
 ) -> None:
-    """Call `body` with the segments of a row block, one loop over them."""
+    """Emit a loop over the segments of a row block, with `body` inside."""
     row_variable, a_variable = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
     builder.store(slot(builder, band, Band.ROW), row_variable)
     builder.store(const(0), a_variable)
@@ -241,9 +241,8 @@ def _block(
     column_0 = slot(builder, band, Band.COLUMN)
     a_in_place_stride = slot(builder, plan, Plan.A_STRIDE)
 
-    # The tiles of a panel fetch the next one, an even part each. A single tile would fetch it no
-    # sooner than the next panel's own tile does. In a batch, they fetch an even part of the next
-    # element.
+    # Each tile of a panel prefetches an even part of the next panel, or in a batch of the next
+    # element. A single tile would prefetch the panel no sooner than the panel's own tile reads it.
     tiles = builder.sub(rows.end, rows.first)
     others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
     tiles = maximum(builder, builder.add(tiles, others), const(1))
@@ -256,12 +255,12 @@ def _block(
     in_batch = builder.icmp_signed("!=", operands.next_b, const(0))
     next_b = at(builder, operands.b, operands.next_b)
     next_b = at(builder, next_b, builder.mul(steps.begin, row_of_b))
-    # A chunk's last panel fetches the first of the worker's next chunk, unless that is still to be
-    # packed.
+    # The last panel of a chunk prefetches the first panel of the worker's next chunk, unless that
+    # is not packed yet.
     end = builder.select(b_in_workspace, panels.end, slot(builder, band, Band.PANELS))
     last_panel = builder.sub(end, const(1))
 
-    # In the workspace the chunk's first panel comes first.
+    # The workspace begins with the chunk's first panel.
     skipped = builder.select(b_in_workspace, panels.begin, const(0))
     widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
     just_written = builder.or_(b_in_workspace, widens)
@@ -318,7 +317,7 @@ def _block(
             part = builder.mul(builder.mul(share.tiles, steps.length), step)
             next_b = pointer_slot(builder, context, Context.NEXT_B)
             set_slot(builder, context, Context.NEXT_B, at(builder, next_b, part))
-            # From here on the panel is near.
+            # Later tiles of the panel find it in L2.
             set_slot(builder, context, Context.ASKS_FOR_B, const(0))
 
         _segments(builder, dtype, band, rows, steps, run_segment)

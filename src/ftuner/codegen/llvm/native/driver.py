@@ -1,10 +1,10 @@
-"""The native driver: walks a worker's share of a plan, in LLVM IR.
+"""Emits the native driver, which walks a worker's share of a plan.
 
-`ftuner_gemm_<dtype>(call, worker)` is the job that every worker of the pool runs. For each of its
-batch elements it packs what is to be packed and walks its bands (`band`). Without the pool, one
-thread does the same chunks or shares one after the other (`ftuner_alone_<dtype>(call)`): every
-element of C is then summed in the same order, so that results do not depend on which thread
-computed them. `abi` names the records that are read.
+`ftuner_gemm_<dtype>(call, worker)` is the job that every worker of the pool runs. For each batch
+element it packs what the plan packs and walks the bands (`band`). `ftuner_alone_<dtype>(call)` does
+the same chunks or shares one after the other on one thread. Both sum every element of C in the same
+order, so results do not depend on which thread computes them. `records` has the layouts that it
+reads.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 
 
 def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
-    """Add the driver of an element type: packing, the worker's job, and the entry for Python."""
+    """Add the driver of a dtype: packing, the worker's job, and the entry for Python."""
     helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
     walk = _emit_walk(module, dtype, helpers)
     chunk = _emit_chunk(module, dtype, walk)
@@ -68,11 +68,10 @@ def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
 
 
 def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Function) -> None:
-    """Add the entry, an `ENTRY_TYPE`. Without a pool, which may be null, the caller works alone.
+    """Add the entry, an `ENTRY_TYPE`. If `pool` is null, the caller's thread does all the work.
 
-    Arrays are passed as addresses of the words that hold the addresses of their elements;
-    `operands`, which may be null, is an array of `MAX_OPERANDS` such addresses, null from the first
-    that is not used.
+    Arrays are passed as addresses of the words that hold their data pointers. `operands`, which may
+    be null, is an array of `MAX_OPERANDS` such addresses; unused ones at its end are null.
     """
     function = ir.Function(module, ENTRY_TYPE, call_symbol(dtype))
     plan, pool, workspace, a, b, c, operands = function.args
@@ -105,13 +104,13 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
 CHUNK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64, I64])
 ALL_PANELS = 1 << 62
-"""Behind the last panel of any share."""
+"""An end beyond the last panel of any share."""
 PACKS, BANDS = 1, 2
-"""What a walk does: it packs, it multiplies, or both."""
+"""The work of a walk, as bits: pack, multiply."""
 
 
 def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
-    """`void gemm(call, worker)`: the worker's own share, or chunk after chunk of everybody's."""
+    """`void gemm(call, worker)`: the worker's own share, or chunks by work stealing."""
     function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
     function.linkage = "internal"
     call, worker = function.args
@@ -136,7 +135,7 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
 def _emit_alone(
     module: ir.Module, dtype: DType, chunk: ir.Function, walk: ir.Function
 ) -> ir.Function:
-    """`void alone(call)`: all chunks of a plan, or the shares of all workers, by one thread."""
+    """`void alone(call)`: all chunks of a plan, or the shares of all workers, on one thread."""
     function = ir.Function(module, ALONE_TYPE, alone_symbol(dtype))
     function.linkage = "internal"
     (call,) = function.args
@@ -146,14 +145,14 @@ def _emit_alone(
     together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
     with builder.if_else(together, likely=False) as (shared, own):
         with shared:
-            # What workers pack for each other is packed before it is read.
+            # All workers' packing comes before all multiplying: they read each other's panels.
             for does in (PACKS, BANDS):
                 with counted_loop(builder, 0, workers) as worker:
                     _share(builder, walk, call, _worker_record(builder, plan, worker), worker, does)
         with own:
             dealt = builder.icmp_signed(">", chunks, const(0))
             with counted_loop(builder, 0, builder.select(dealt, chunks, workers)) as number:
-                # A chunk has the workspace of the worker that does it, a share one of its own.
+                # A chunk uses the workspace of its worker; a share has its own.
                 builder.call(chunk, [call, const(0), number])
     with builder.if_then(_is_split(builder, plan)), counted_loop(builder, 0, workers) as worker:
         _reduce(builder, call, plan, worker)
@@ -162,7 +161,7 @@ def _emit_alone(
 
 
 def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
-    """Whether k is cut."""
+    """Whether the plan is split-k."""
     return builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
 
 
@@ -179,7 +178,7 @@ def _share(
     builder: ir.IRBuilder, walk: ir.Function, call: ir.Value, record: ir.Value, worker: ir.Value,
     does: int,
 ) -> None:  # fmt: skip
-    """Walk all of a record."""
+    """Walk the whole share of a worker record."""
     batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
     panels = (const(0), const(ALL_PANELS))
     builder.call(walk, [call, record, worker, *batch, *panels, const(does)])
@@ -191,8 +190,8 @@ def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> i
 
 
 def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
-    """`void chunk(call, worker, number)`: a chunk of a plan, done by a worker; of a plan that is
-    not cut into chunks, the share of a worker of that number."""
+    """`void chunk(call, worker, number)`: a chunk of a plan; of a plan without chunks, the share of
+    worker `number`."""
     function = ir.Function(module, CHUNK_TYPE, chunk_symbol(dtype))
     function.linkage = "internal"
     call, worker, number = function.args
@@ -225,7 +224,7 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
 def _clip(
     builder: ir.IRBuilder, first: ir.Value, panels: ir.Value, begin: ir.Value, end: ir.Value
 ) -> Panels:
-    """Panels `begin` to `end` of all, counted from `first`, within `panels`."""
+    """Panels `begin` to `end`, made relative to `first` and clipped to `panels`."""
     low = maximum(builder, builder.sub(begin, first), const(0))
     high = minimum(builder, builder.sub(end, first), panels)
     return Panels(low, high)
@@ -256,7 +255,7 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
     workers = slot(builder, plan, Plan.WORKERS)
 
     def counted(count: int, part: int) -> ir.Value:
-        """How many records there are, none if their part is not to be done."""
+        """The number of records, 0 if `does` excludes their part of the work."""
         wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
         return builder.select(wanted, slot(builder, share, count), const(0))
 
@@ -299,8 +298,8 @@ def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context
 
 
 class _Element:
-    """Where A, B and C of a batch element are. Its number is one of mixed radix, the last axis
-    fastest."""
+    """The addresses of A, B and C of the current batch element. Elements are numbered in row-major
+    order over the batch axes."""
 
     def __init__(
         self, builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value
@@ -312,7 +311,7 @@ class _Element:
         self._find(first)
 
     def _find(self, number: ir.Value) -> None:
-        """Be at the element of a number."""
+        """Move to the element of a number."""
         builder, plan = self._builder, self._plan
         rank = slot(builder, plan, Plan.BATCH_RANK)
         axes = pointer_slot(builder, plan, Plan.BATCH_AXES)
@@ -322,8 +321,8 @@ class _Element:
         with counted_loop(builder, const(0), rank) as axis:
             record = at(builder, axes, builder.mul(axis, const(4 * SLOT_BYTES)))
             index = builder.load(self._left, typ=I64)
-            # What is left for the first axis is its index: a division less, all of them in most
-            # batches.
+            # The remainder is the first axis's index: no division there, and most batches have one
+            # axis.
             before = builder.block
             divides = builder.icmp_signed("<", axis, builder.sub(rank, const(1)))
             with builder.if_then(divides):
@@ -339,7 +338,7 @@ class _Element:
                 builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)
 
     def addresses(self) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """A, B and C."""
+        """The addresses of A, B and C."""
         builder = self._builder
         a, b, c = (
             at(builder, array, builder.load(offset, typ=I64))
@@ -348,8 +347,8 @@ class _Element:
         return a, b, c
 
     def go_on(self, share: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Be at the element behind that of a number. Returns how many bytes its A and B are from
-        those of the one before, 0 if they are not to be fetched."""
+        """Move to the element after `number`. Returns the byte distances from the current A and B
+        to the next ones, 0 if those are not prefetched."""
         builder = self._builder
         before = [builder.load(offset, typ=I64) for offset in self._offsets]
         following = builder.add(number, const(1))
@@ -374,7 +373,7 @@ def _pack_b(
     operands: Operands,
     panels: Panels,
 ) -> None:
-    """Pack panels of one record, all of k, one behind the other."""
+    """Pack the panels of one record, one after the other, each over all of k."""
     k = slot(builder, plan, Plan.K)
     k_stride = slot(builder, plan, Plan.B_K_STRIDE)
     column_stride = slot(builder, plan, Plan.B_COLUMN_STRIDE)

@@ -1,8 +1,8 @@
-"""The floating-point mode of a thread: rounding, and what becomes of subnormal numbers.
+"""The floating-point mode of a thread: rounding, and the treatment of subnormal numbers.
 
-A thread inherits it from the one that made it, and libraries change it: one built with fast maths
-flushes subnormal numbers on the thread that loads it. Work goes to whichever thread takes it, so
-that all of them compute in the mode that a process begins with. The caller's is put back.
+A thread inherits the mode of its creator, and libraries change it: one built with fast-math flushes
+subnormal numbers to zero on the thread that loads it. Any thread may take any chunk, so all compute
+in the mode that a process starts with. The caller's mode is restored afterwards.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import I32, I64, PTR, VOID, intrinsic, reserve
 
 _X86_DEFAULT = 0x1F80
-"""MXCSR: round to nearest, keep subnormal numbers, raise nothing (Intel SDM 1, 10.2.3)."""
+"""MXCSR: round to nearest, keep subnormal numbers, mask exceptions (Intel SDM 1, 10.2.3)."""
 _X86_FLAGS = 0x3F
-"""Bits of it that say what has happened."""
+"""The exception flags of MXCSR, which are status and not mode."""
 _AARCH64_DEFAULT = 0
 """FPCR: the same (Arm ARM, C5.2.8)."""
 
 
 @contextmanager
 def default_float_mode(builder: ir.IRBuilder) -> Iterator[None]:
-    """Have the calling thread compute in the default mode inside the context."""
+    """Emit code that sets the default mode before the context and restores the old one after."""
     before = set_default_float_mode(builder)
     yield
     restore_float_mode(builder, before)
 
 
 def set_default_float_mode(builder: ir.IRBuilder) -> ir.Value:
-    """Returns the mode before, for `restore_float_mode`."""
+    """Emit code that sets the default mode; returns the old one, for `restore_float_mode`."""
     before = _mode(builder)
     with builder.if_then(_differs(builder, before), likely=False):
         _set_mode(builder, _default())
@@ -53,7 +53,7 @@ def _default() -> ir.Constant:
 
 
 def _differs(builder: ir.IRBuilder, mode: ir.Value) -> ir.Value:
-    """Whether a mode is another than the default."""
+    """Whether a mode differs from the default."""
     if _is_x86():
         mode = builder.and_(mode, ir.Constant(I32, ~_X86_FLAGS & 0xFFFFFFFF))
     return builder.icmp_unsigned("!=", mode, _default())

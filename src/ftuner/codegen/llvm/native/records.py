@@ -1,8 +1,9 @@
-"""The records that the runtime writes and native code reads: names of their slots.
+"""Layouts of the records that the runtime writes and native code reads.
 
-A record is an array of 8-byte slots. A *plan* holds a header, one worker record for each worker,
-and behind them the pack and band records that the workers' records point to. A plan never changes
-after it is written; what changes from call to call (addresses of arrays) is in the *call* record.
+A record is an array of 8-byte slots; each class names the slots of one kind. A *plan* is a header,
+one record for each worker, and then the pack and band records that the workers' records point to. A
+plan is immutable once written. What changes from call to call (addresses of arrays) is in the
+*call* record.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SLOT_BYTES = 8
 
 
 class Call:
-    """Addresses of one call."""
+    """The addresses of one call."""
 
     PLAN = 0
     A = 1
@@ -28,33 +29,34 @@ class Call:
 
 
 class Site:
-    """What a native function that Python calls knows: which records there are of calls like some
-    before, and some objects of this process."""
+    """The call cache of one native function: a hash table of `Known` records, and some objects of
+    this process."""
 
     NONE = 0
     TRUE = 1
     FALSE = 2
     ARRAY_TYPE = 3
     THREADS = 4
-    """Address of the number of threads that calls may use now."""
+    """Address of the number of threads that calls may use."""
     WORKSPACES = 5
     """Address of the `FreeWorkspaces`."""
     MOST_WORKSPACE_BYTES = 6
-    """Of a free one that may be taken."""
+    """Largest free workspace that a call may take."""
     MISSES = 7
-    """Calls so far without a record."""
+    """Calls so far that were not in the table."""
     TABLE = 8
-    """Addresses of `Known` records: each in one of `PROBES` slots from that of its hash on, or from
-    slot 0 again behind the last; no null before it."""
+    """Addresses of `Known` records. Each is in one of the `PROBES` slots that begin at its hash,
+    modulo `TABLE_SLOTS`, and no slot before it is null."""
     TABLE_SLOTS = 1024
     PROBES = 8
     SEEN = TABLE + TABLE_SLOTS
-    """Hashes of calls without a record, each in one of `PROBES` slots as well."""
+    """Hashes of calls that were not in the table, placed likewise."""
     SIZE = SEEN + TABLE_SLOTS
 
 
 class Known:
-    """A call with arrays of one layout. Python objects are held by the one at `OWNER`."""
+    """An entry of the call cache: a call with arrays of certain layouts. The Python object at
+    `OWNER` keeps the other objects alive."""
 
     HASH = 0
     THREADS = 1
@@ -62,47 +64,49 @@ class Known:
     ENTRY = 2
     PLAN = 3
     WORKERS = 4
-    """Of the plan. If they are taken, the caller does it alone."""
+    """Workers of the plan. If another call has them, the caller does the plan alone."""
     POOL = 5
     WORKSPACE_BYTES = 6
     """0 if the plan needs none."""
     LAST_USE = 7
-    """`Site.MISSES` at that time."""
+    """`Site.MISSES` when the entry was last used."""
     B = 8
     """Address of the word that holds the address of B; 0 if it is the second array."""
     OPERANDS = 9
     OWNER = 10
     EMPTY = 11
-    """What makes the result if there is no array to write to, and with which arguments."""
+    """The function that allocates the result if no `out` is given; its arguments follow."""
     EMPTY_ARGUMENTS = 12
     ACQUIRE = 13
-    """Takes the pool, with these arguments: without waiting."""
+    """The function that takes the pool's lock without waiting; its arguments follow."""
     ACQUIRE_ARGUMENTS = 14
     RELEASE = 15
     PATIENCE_NS = 16
-    """What takes longer had a worker who lost its CPU; 0 for plans that are longer than that."""
+    """A call that takes longer is assumed to have had a preempted worker; 0 for plans that are
+    estimated longer than that."""
     SPANS = 17
-    """For each array, from its first element to its lowest byte and to behind its highest one."""
+    """For each array, the byte offsets of its lowest byte and of the end of its highest one, from
+    its first element."""
     LENGTH = SPANS + 2 * 3
-    """Words of the signature, which comes behind: for each array its dtype, the flags in question
-    and how many axes it has, its extents, its strides; 0 for one that is to be made."""
+    """Words of the signature, which follows. For each array it has the dtype, flags and number of
+    axes, extents, strides; it has one 0 for a result that is to be allocated."""
     SIGNATURE = LENGTH + 1
     MAX_AXES = 8
     HASH_FACTOR = 0x9E3779B97F4A7C15
-    """From a hash and the next word to the next hash: exclusive or, times this, and exclusive or of
-    the high half to the low one. 2**64 divided by the golden ratio."""
+    """2**64 divided by the golden ratio. A step of the hash is an exclusive or with the next word,
+    a product with this, and an exclusive or of the high half into the low half."""
 
 
 class FreeWorkspaces:
-    """Addresses of workspaces that no call uses, in any slots; the others hold 0. The word before a
-    workspace holds its bytes."""
+    """Addresses of the free workspaces, in any slots; the other slots hold 0. The word before a
+    workspace holds its size in bytes."""
 
     SLOTS = 64
 
 
 class ArrayField:
-    """Bytes from where a NumPy array has the address of its elements to what else it tells of them:
-    NumPy's binary interface, `PyArrayObject_fields`."""
+    """Fields of a NumPy array, as byte offsets from its data pointer (NumPy's binary interface,
+    `PyArrayObject_fields`)."""
 
     TYPE = -8
     DATA = 0
@@ -116,7 +120,7 @@ class ArrayField:
 
 
 class Plan:
-    """What all workers of one plan share. Strides are in bytes."""
+    """The header of a plan. Strides are in bytes."""
 
     WORKERS = 0
     BATCH_RANK = 1
@@ -130,28 +134,28 @@ class Plan:
     K = 8
     ACCUMULATE = 9
     SHARED_PACK = 10
-    """1 if workers pack B together and wait for each other; 0 if each packs what it needs."""
+    """1 if workers pack B together and then wait at a barrier; 0 if each packs what it reads."""
     SHARED_PACK_OFFSET = 11
     PARTS = 12
-    """Parts that k is cut into; more than one needs the reduction of partial products."""
+    """Parts of k in split-k; several need the reduction of partial products."""
     PARTIAL_OFFSET = 13
     PARTIAL_BYTES = 14
     N = 15
     REDUCE = 16
     """Address of the function that reduces partial products."""
     A_STRIDE = 17
-    """The stride of A that its layout leaves to run time, for uKernels that read A in place."""
+    """The run-time stride of A's layout, for uKernels that read A in place."""
     CHUNKS = 18
-    """0: each worker has a record of its own. Otherwise all work is in the first record, cut into
-    so many chunks; each worker begins with an even range of them."""
+    """Number of chunks that the first worker record is cut into, for work stealing; 0 if each
+    worker has its own record."""
     CHUNK_BY_PANELS = 19
     """1 if chunks are ranges of panels, 0 if they are ranges of batch elements."""
     CHUNK_EXTENT = 20
-    """Panels or batch elements to be cut."""
+    """Panels or batch elements that the chunks divide."""
     PRIVATE_STRIDE = 21
     """Bytes between the private workspaces of workers that share a record."""
     NEXT_ELEMENT = 22
-    """1 if the tiles of a batch element fetch A and B of the next one, which lie in one piece."""
+    """1 if the tiles of a batch element prefetch A and B of the next one, both contiguous."""
     OPERAND_STRIDES = 23
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
@@ -166,7 +170,7 @@ class Worker:
     BANDS = 4
     BAND_COUNT = 5
     PRIVATE_OFFSET = 6
-    """Where in the workspace this worker's own packed B and A begin."""
+    """Offset in the workspace of this worker's own packed B and A."""
     A_BLOCK_OFFSET = 7
     REDUCE_BEGIN = 8
     REDUCE_END = 9
@@ -179,13 +183,13 @@ class Pack:
     COLUMN = 0
     PANELS = 1
     WIDTH = 2
-    """Columns of a panel that exist."""
+    """Columns of B in a panel."""
     PADDED = 3
-    """Columns of a panel as stored, zeros behind the last that exists."""
+    """Columns of a panel as stored, padded with zeros."""
     OFFSET = 4
-    """Bytes from the beginning of the packed B to the first of these panels that is packed."""
+    """Offset in the packed B of the first of these panels."""
     FIRST_PANEL = 5
-    """The number of the first panel among those that chunks are cut from."""
+    """Number of the first panel, counted over all panels that the chunks divide."""
     SIZE = 6
 
 
@@ -196,10 +200,10 @@ class Band:
     PANELS = 1
     PANEL_WIDTH = 2
     VALID_COLUMNS = 3
-    """Columns of each panel that are stored; equals the width except in tails."""
+    """Columns of each panel that are stored; fewer than the width only in tails."""
     B_IN_WORKSPACE = 4
-    """1: B is read from the panels packed in the workspace; 0: from the B that was given, which
-    may be packed already. `B_OFFSET` counts from there."""
+    """1: B is read from panels packed in the workspace; 0: from the operand B, which may be a
+    packed weight. `B_OFFSET` counts from the start of either."""
     B_OFFSET = 5
     B_PANEL_STRIDE = 6
     B_K_STRIDE = 7
@@ -213,14 +217,14 @@ class Band:
     PARTIAL = 14
     """-1: write C; s >= 0: write the s-th partial product."""
     FIRST_PANEL = 15
-    """The number of the first panel among those that chunks are cut from."""
+    """As `Pack.FIRST_PANEL`."""
     OTHER_TILES = 16
     """Row tiles of all segments but the first."""
     B_ITEMSIZE = 17
-    """Bytes of an element of B; of panels that are widened, before they are."""
+    """Bytes of an element of B as stored, before it is widened."""
     WIDENS = 18
-    """1: each panel of 8-bit integers is widened before its uKernels, to where packed panels of B
-    begin otherwise."""
+    """1: each panel of 8-bit integers is widened once, before its uKernels, into the workspace
+    where packed panels would be."""
     SEGMENTS = 19
     FIRST_SEGMENT = 20
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
@@ -236,14 +240,14 @@ class Segment:
 
 
 class Program:
-    """A table of steps that all workers walk together."""
+    """The header of a program: a table of steps that all workers walk."""
 
     WORKERS = 0
     STEPS = 1
     """Address of the step records."""
     STEP_COUNT = 2
     PATCHES = 3
-    """Address of the patch records: what depends on the caller's arrays."""
+    """Address of the patch records."""
     PATCH_COUNT = 4
     POOL = 5
     SIZE = 6
@@ -253,33 +257,32 @@ class Step:
     """One step of a program."""
 
     KIND = 0
-    """0: a nest; otherwise a product, of the dtype with this number in `PRODUCT_KINDS`."""
+    """0: a nest; otherwise a product of the dtype with this number in `PRODUCT_KINDS`."""
     FUNCTION = 1
     ARGUMENT = 2
-    """Of a nest, the addresses of its buffers; of a product, its `Call`."""
+    """Address of a nest's buffer addresses, or of a product's `Call`."""
     DIMS = 3
     TASKS = 4
-    """Of a nest."""
+    """Number of tasks of a nest."""
     WORKERS = 5
-    """Workers that take part: all of them, unless they wait for each other. Who goes on to another
-    step deals that one's chunks, and has to have seen that none of this one's are left."""
+    """Workers that take part: all, unless they wait for each other. Before a worker deals the
+    chunks of the next step it must have seen that no chunk of this one is left."""
     CHUNKS = 6
-    """Pieces of the step, each done by whoever takes it first. 0 if there is nothing to do."""
+    """Number of chunks, for work stealing; 0 if the step is empty."""
     TOGETHER = 7
-    """1 if the workers of a product wait for each other in it: each of them then does its own
-    chunk."""
+    """1 if the workers of a product wait for each other; each then does its own chunk."""
     BEFORE = 8
-    """Chunks of the program that have to be done before the step begins."""
+    """Number of completed chunks of the program at which the step may begin."""
     STATUS = 9
-    """0, or the number of a check of the step that has failed."""
+    """0, or the number of the check that failed."""
     SIZE = 10
 
 
 class Patch:
-    """An address that depends on an array of the caller."""
+    """A slot of a program that holds an address within one of the caller's arrays."""
 
     SLOT = 0
-    """Where to write it."""
+    """Address of the slot."""
     ARRAY = 1
     """The number of the array."""
     OFFSET = 2
@@ -288,22 +291,23 @@ class Patch:
 
 
 class Attention:
-    """What the attention kernel reads besides addresses; strides in bytes. Behind the last slot are
-    the batch axes: for each its extent and its strides in q, k, v, the mask and the result."""
+    """Parameters of the attention kernel besides addresses; strides in bytes. After the last slot
+    follow the batch axes: for each its extent and its strides in q, k, v, the mask and the
+    result."""
 
     ROWS = 0
     """Rows of q in one batch element."""
     DEPTH = 1
     STEPS = 2
-    """Columns of the scores, rows of v: the keys that some row sees."""
+    """Columns of the scores and rows of v: the keys that at least one row sees."""
     COLUMNS = 3
     """Columns of v and of the result."""
     SCALE = 4
-    """The bits of a float64, as in the next two."""
+    """A float64 as bits; the next two likewise."""
     HIDDEN = 5
-    """What stands for scores that a boolean mask hides."""
+    """The score that replaces those that a boolean mask hides."""
     FLOOR = 6
-    """What the largest score of a row counts as at least."""
+    """Lower bound of a row's largest score."""
     CAUSAL = 7
     """Row i of a causal attention sees keys j <= i + CAUSAL."""
     Q_ROW = 8
@@ -316,19 +320,20 @@ class Attention:
     SPLITS = 15
     """Tasks for each batch element: ranges of blocks."""
     BLOCK = 16
-    """Rows whose scores are held at a time."""
+    """Rows of a block, whose scores exist at a time."""
     SCORE_ROW = 17
     """Bytes between rows of scores."""
     PACK = 18
     """Address of the packing function."""
     WORKSPACE = 19
     WORKER_BYTES = 20
-    """Of the workspace, for each worker: packed k at its beginning, and then:"""
+    """Bytes of the workspace for each worker. It begins with packed k; offsets of the rest
+    follow."""
     V_OFFSET = 21
     SCORES_OFFSET = 22
     SUMS_OFFSET = 23
     STEP_PADDED = 24
-    """Columns of the last panel of k as packed, if it is not full."""
+    """Columns of the last packed panel of k, if it is not full."""
     COLUMN_PADDED = 25
     PANEL = 26
     """Columns of a full panel."""
@@ -340,7 +345,7 @@ class Attention:
 
 
 class Context:
-    """What a uKernel reads besides its arguments; strides in bytes."""
+    """Parameters of a uKernel besides its arguments; strides in bytes."""
 
     A_STRIDE = 0
     """Between rows of A (row layout) or between k steps (column layout)."""
@@ -354,21 +359,21 @@ class Context:
     FINISH = 6
     """1 on the last block of k: apply the epilogue."""
     NEXT_B = 7
-    """Address of what the first tile fetches into L2 for later: its part of the next panel, or of B
-    of the next batch element."""
+    """Address that the first tile prefetches into L2: its part of the next panel, or of B of the
+    next batch element."""
     NEXT_B_STEP = 8
-    """Bytes of it fetched for each k step of a tile; 0 where nothing follows."""
+    """Bytes prefetched there for each k step of a tile; 0 if nothing follows."""
     NEXT_A_DISTANCE = 9
-    """Bytes from a tile's A to that of the next batch element; 0 where it is not fetched."""
+    """Bytes from a tile's A to that of the next batch element; 0 if it is not prefetched."""
     ASKS_FOR_B = 10
-    """How many of the tiles ask for their own B ahead: 1 where nothing fetched it, otherwise 0."""
+    """Number of tiles that prefetch their own B: 1 if no earlier tile prefetched it, else 0."""
     OPERANDS = 11
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 
 
 class Barrier:
-    """Where threads wait for each other."""
+    """A barrier of threads."""
 
     ARRIVED = 0
     GENERATION = 16
@@ -377,25 +382,25 @@ class Barrier:
 
 
 class PoolSlot:
-    """The thread pool's memory. Things written by different threads are 128 bytes apart."""
+    """The thread pool. Slots that different threads write are at least 128 bytes apart."""
 
     JOB = 0
     ARGUMENT = 1
     WORKERS = 2
     """Workers of the job, the caller included."""
     TAG = 3
-    """The greatest tag of chunks so far: those of the job come next."""
+    """The last epoch of work stealing so far; those of the job come next."""
     STARTED = 4
-    """Workers there are, the caller not included."""
+    """Workers that have been started, without the caller."""
     ALONE_FOR = 5
-    """So many known calls of short plans do without workers, one of whom has been held up."""
+    """Short cached calls that still run without workers, because one was preempted."""
     GATE = 16
-    """Who takes part in the job: its number in the high half, then whether it is closed to those
-    who come late (1 bit), how many have come (15 bits), how many are still there (16 bits)."""
+    """The gate of the job: its number (32 bits), whether it is closed to late workers (1 bit), how
+    many workers have entered (15 bits), how many are still inside (16 bits)."""
     GATE_SLEEPERS = 17
     """1 while the caller sleeps until `GATE` changes."""
     BARRIER = 32
-    """Where workers of one product wait for each other: a `Barrier`."""
+    """The `Barrier` of the workers of one product."""
     COMPLETED = 64
     """Chunks of the program that are done."""
     COMPLETED_SLEEPERS = 65
@@ -406,20 +411,19 @@ class PoolSlot:
     MAIL_SLEEPERS = 1
     """1 while the worker sleeps until `MAIL_JOBS` changes."""
     MAIL_CPU = 2
-    """Where the worker was when it last saw a job."""
+    """The CPU of the worker when it last saw a job."""
     MAIL_MOVED = 3
-    """1 if a launch has barred the worker from some CPUs and it has not woken since."""
+    """1 if a launch has barred the worker from some CPUs and the worker has not woken since."""
     MAIL_THREAD = 4
-    """The worker's thread, as the kernel numbers it."""
+    """The kernel's id of the worker's thread."""
     MAIL_ALLOWED = 16
-    """The set of CPUs that the worker could run on before it was barred from some, `CPU_MASK_WORDS`
-    slots."""
+    """The worker's CPU affinity before it was barred from some CPUs, `CPU_MASK_WORDS` slots."""
     CPU_MASK_WORDS = 16
     """1024 CPUs, as in the C library's `cpu_set_t`."""
     MAIL_CHUNKS = 32
-    """The worker's range of chunks, in one word: see `chunks`."""
+    """The worker's range of chunks in one word; see `work_stealing`."""
     MAIL_BARRED = 48
-    """Those that were left."""
+    """The CPUs that a launch has left to the worker."""
     MAILBOX_SIZE = 64
 
 
@@ -434,31 +438,31 @@ PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), s
 
 
 def call_symbol(dtype: DType) -> str:
-    """The entry point of matrix products."""
+    """The symbol of the entry point of matrix products."""
     return f"ftuner_call_{dtype}"
 
 
 KNOWN_CALL_INPUTS = (1, 2)
-"""Arrays to read of the functions that Python calls: of layers, and of matrix products."""
+"""Numbers of input arrays of the native functions that Python calls: layers, matrix products."""
 
 
 def known_call_symbol(inputs: int) -> str:
-    """The function that Python calls with so many arrays to read."""
+    """The symbol of the function that Python calls with `inputs` arrays to read."""
     return f"ftuner_known_call_{inputs}"
 
 
 def job_symbol(dtype: DType) -> str:
-    """What every worker of a matrix product runs."""
+    """The symbol of the job that every worker of a matrix product runs."""
     return f"ftuner_gemm_{dtype}"
 
 
 def alone_symbol(dtype: DType) -> str:
-    """A matrix product by one thread, however many workers it was planned for."""
+    """The symbol of a matrix product by one thread, for any number of planned workers."""
     return f"ftuner_alone_{dtype}"
 
 
 def chunk_symbol(dtype: DType) -> str:
-    """A chunk of a matrix product."""
+    """The symbol of a chunk of a matrix product."""
     return f"ftuner_chunk_{dtype}"
 
 
@@ -467,5 +471,5 @@ def pack_symbol(dtype: DType) -> str:
 
 
 def reduce_symbol(like: UKernel) -> str:
-    """The reduction of partial products for the dtype, ISA and epilogue of a uKernel."""
+    """The symbol of the reduction of partial products for a uKernel's dtype, ISA and epilogue."""
     return f"reduce_{like.dtype}_{like.isa}_{epilogue_digest(like.epilogue)}"

@@ -1,8 +1,8 @@
-"""Taking and giving back workspaces natively, in LLVM IR: a table of the free ones.
+"""Emits the functions that take and give back workspaces, in a table of the free ones.
 
-`i64 take(table, least, most)` gives the address of a workspace of `least` to `most` bytes, or 0 if
-none is free; `void give(table, workspace)` puts one back, in the first slot that is free. Several
-threads may do so at once. The word before a workspace holds its bytes.
+`i64 take(table, least, most)` returns the address of a free workspace of `least` to `most` bytes,
+or 0. `void give(table, workspace)` puts one back into the first free slot. Both may run on several
+threads at once. The word before a workspace holds its size in bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _emit_give(module: ir.Module) -> ir.Function:
         swapped = builder.cmpxchg(place, _NONE, workspace, "release", "monotonic")
         with builder.if_then(builder.extract_value(swapped, 1)):
             builder.ret_void()
-    # There are no more workspaces than slots.
+    # Never reached: there are at most as many workspaces as slots.
     builder.ret_void()
     return function
 
@@ -47,7 +47,7 @@ def _emit_take(module: ir.Module, give: ir.Function) -> None:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
         place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
-        # Looked at first, so that a slot is written to only if there is something in it.
+        # Read first: empty slots are then not written to.
         seen = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
         with builder.if_then(builder.icmp_signed("!=", seen, _NONE)):
             found = builder.atomic_rmw("xchg", place, _NONE, "acquire")

@@ -1,14 +1,14 @@
-"""Chunks of work: each worker has a range of its own, and who has finished helps the others.
+"""Work stealing: each worker owns a range of chunks, and a worker that has finished takes chunks
+from the others.
 
-The owner takes chunks from the front of its range, one behind the other, so that what it reads lies
-together and can be fetched ahead; a helper takes them from the back. A worker that the machine
-holds up, or that has not come yet, loses chunks to the others, and an undisturbed one keeps all of
-its own.
+The owner takes chunks from the front of its range, so that it reads neighbouring data, which can be
+prefetched. A thief takes them from the back. A worker that is preempted or not awake yet loses
+chunks to the others; an undisturbed worker keeps its own.
 
-A range is one word in the owner's mailbox, changed by compare-and-swap: from the low end the first
-chunk and the end, both counted within the range and of 8 bits, then a tag of 48 bits. Every piece
-of work that is cut into chunks has a tag of its own, greater than those before. A range of a lesser
-tag has not been dealt yet, and whoever finds it so deals it; one of a greater tag is done.
+A range is one word in the owner's mailbox, changed by compare-and-swap. From the low bits: the
+first chunk and the end, 8 bits each and relative to the range, then an epoch of 48 bits. Each piece
+of work that is cut into chunks has its own epoch, greater than those before. A range of a smaller
+epoch has not been dealt yet, and any worker may deal it; a range of a greater epoch is done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def taken_chunks(
     tag: ir.Value,
     chunks: ir.Value,
 ) -> Iterator[ir.Value]:
-    """Emit a loop that takes chunk after chunk until there is none; yields the chunk."""
+    """Emit a loop that takes chunks until none is left; yields the chunk."""
     take = builder.append_basic_block("take")
     work = builder.append_basic_block("work")
     done = builder.append_basic_block("done")
@@ -59,8 +59,8 @@ def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Val
 
 
 def emit_chunks(module: ir.Module) -> None:
-    """Add `i64 take(pool, worker, workers, tag, chunks)` to a module: a chunk that is now the
-    caller's, or `NO_CHUNK`."""
+    """Add `i64 take(pool, worker, workers, epoch, chunks)` to a module; it returns a chunk that the
+    caller now owns, or `NO_CHUNK`."""
     function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64, I64, I64]), TAKE_SYMBOL)
     function.linkage = "internal"
     pool, worker, workers, tag, chunks = function.args
@@ -73,7 +73,7 @@ def emit_chunks(module: ir.Module) -> None:
     builder = ir.IRBuilder(entry)
     builder.branch(look)
 
-    # The own range comes first, then those of the workers behind, around the circle.
+    # The worker's own range comes first, then those of the next workers, modulo their number.
     builder.position_at_end(look)
     distance, owner = builder.phi(I64), builder.phi(I64)
     place = _range_of(builder, pool, owner)

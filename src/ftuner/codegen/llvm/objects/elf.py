@@ -1,8 +1,8 @@
-"""Relocatable ELF objects, as LLVM writes them for x86-64 and AArch64 (System V ABI, chapter 4).
+"""Reads relocatable ELF objects of LLVM for x86-64 and AArch64 (System V ABI, chapter 4).
 
-Of a file is known what the code generator's objects hold: code, constants, symbols, relocations
-with addends. Anything else that would have to lie in memory is an error, not a guess. Tables for
-unwinding are left out: no exception passes through our code.
+It knows what the code generator's objects contain: code, constants, symbols, relocations with
+addends. Any other section that would have to be in memory is an error. Unwinding tables are
+skipped, because no exception passes through generated code.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _UNWINDING = ".eh_frame"
 _UNDEFINED, _FIRST_RESERVED = 0, 0xFF00
 _LOCAL = 0
 MAX_ALIGNMENT_BYTES = 4096
-"""A page of the smallest kind: what memory from the system is aligned to, at least."""
+"""The smallest page, to which memory from the system is always aligned."""
 _MAX_SECTIONS = 1024
-"""Our objects have a dozen. With the alignment it bounds the memory that a damaged one asks for."""
+"""Our objects have a dozen. With the alignment it bounds the memory that a damaged object takes."""
 _MAX_NAME_BYTES = 512
 """Our longest symbols have a hundred characters."""
 
 
 class Symbol(NamedTuple):
-    """A place in a section, or (`section` 0) a name that another object or library gives."""
+    """A place in a section, or (`section` 0) a name that another object or a library defines."""
 
     name: str
     section: int
@@ -46,11 +46,11 @@ class Symbol(NamedTuple):
 
 
 class Relocation(NamedTuple):
-    """A place in a section that is to be changed when addresses are known."""
+    """A place in a section that is patched when addresses are known."""
 
     offset: int
     kind: int
-    """The number that the machine's supplement to the ABI gives it."""
+    """The relocation type of the machine's ABI supplement."""
     symbol: Symbol
     addend: int
 
@@ -67,14 +67,14 @@ class Section:
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """What of an object has to lie in memory. All offsets are within their sections."""
+    """The parts of an object that must be in memory. Offsets are relative to their sections."""
 
     machine: int
     """`e_machine`."""
     sections: dict[int, Section]
     """By number."""
     symbols: tuple[Symbol, ...]
-    """The global ones that it defines."""
+    """The global symbols that it defines."""
 
 
 class _Header(NamedTuple):
@@ -94,8 +94,8 @@ def parse(data: bytes) -> ObjectFile:
     """Read an object file.
 
     Raises:
-        ObjectFileError: it is damaged, no relocatable object of 64 bits, or holds what the loader
-            does not know.
+        ObjectFileError: it is damaged, is no 64-bit relocatable object, or has content that the
+            loader does not know.
     """
     if len(data) < _HEADER.size or not data.startswith(_IDENTITY):
         raise ObjectFileError("no little-endian ELF object of 64 bits")
@@ -112,7 +112,7 @@ def parse(data: bytes) -> ObjectFile:
     }
     if not any(header.size for header in kept.values()):
         raise ObjectFileError("an object without code or constants")
-    # Sections are apart, and so are tables: no more is read than the file holds.
+    # Neither sections nor tables overlap, so together they are no larger than the file.
     tables = [h for h in headers if h.kind in (_SYMTAB, _RELA)]
     if max(sum(h.size for h in part) for part in (kept.values(), tables)) > len(data):
         raise ObjectFileError(f"sections of more bytes than the {len(data)} of the object")
@@ -147,7 +147,7 @@ def _cut(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _content(data: bytes, headers: list[_Header], number: int, kind: int) -> bytes:
-    """The bytes of a section that must be of a kind."""
+    """The bytes of a section, which must have type `kind`."""
     if number >= len(headers) or headers[number].kind != kind:
         raise ObjectFileError(f"section {number} is not of kind {kind}")
     return _cut(data, headers[number].offset, headers[number].size)
@@ -171,7 +171,7 @@ def _text(table: bytes, offset: int) -> str:
 
 
 def _is_kept(header: _Header, name: str) -> bool:
-    """Whether a section has to lie in memory."""
+    """Whether a section must be in memory."""
     if not header.flags & _ALLOCATED or name == _UNWINDING:
         return False
     if header.kind != _PROGBITS or header.flags & (_WRITABLE | _THREAD_LOCAL):
@@ -183,8 +183,8 @@ def _is_kept(header: _Header, name: str) -> bool:
 
 
 def _symbols(data: bytes, headers: list[_Header], kept: dict[int, _Header]) -> list[Symbol]:
-    """All symbols, by number. Those in sections that are not kept are left without a section, as
-    if they were undefined, and without a name that anything could have."""
+    """All symbols, by number. Symbols of sections that are not kept become undefined symbols with
+    an empty name, which nothing can refer to."""
     tables = [number for number, header in enumerate(headers) if header.kind == _SYMTAB]
     if len(tables) != 1:
         raise ObjectFileError(f"{len(tables)} symbol tables")

@@ -1,7 +1,7 @@
-"""From LLVM IR to machine code: compile a module to an object; and what LLVM knows of this machine.
+"""Compiles LLVM IR to object files, and asks LLVM about this machine.
 
-llvmlite is imported on first use. LLVM's library makes 45 MB resident: a process that finds all it
-needs in the cache never loads it.
+llvmlite is imported on first use, because LLVM's library makes 45 MB resident: a process that finds
+everything in the cache never loads it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ ISA_FEATURES: Mapping[str, str] = {
 }
 """LLVM feature strings by ISA name."""
 SCHEDULING_MODELS: Mapping[str, str] = {"neon": "generic"}
-"""ISAs that are not scheduled for the host CPU. With LLVM 22's model of Neoverse N1, elements of A
-are loaded so early that the k loop of a 5x20 tile moves and spills accumulators; the generic one
-keeps every tile in registers."""
+"""ISAs that use another scheduling model than the host CPU's. LLVM 22's model of Neoverse N1 loads
+elements of A so early that the k loop of a 5x20 tile spills accumulators; the generic model keeps
+every tile in registers."""
 _LISTED = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
-"""Beginnings of the names of x86 vector features, which LLVM and Linux spell alike but for `_`."""
+"""Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What code is generated for: an LLVM triple, CPU (scheduling model) and feature string; and
-    by which LLVM."""
+    """A compilation target: LLVM triple, CPU (scheduling model), feature string and LLVM
+    version."""
 
     triple: str
     cpu: str
     features: str
     llvm: str = ""
-    """The version; empty in a target whose objects are not kept."""
+    """Version of LLVM; empty in a target whose objects are not cached."""
 
 
 @cache
 def _binding() -> Any:
     llvm = import_undivided("llvmlite.binding")
-    # llvmlite holds one lock around LLVM, and has no function that gives it.
+    # llvmlite holds one lock around LLVM and has no public access to it.
     wait_before_fork(llvm.ffi.lib._lock)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -54,23 +54,25 @@ def _binding() -> Any:
 
 def compiler_version() -> str:
     """The version of llvmlite."""
-    # The package alone, without `binding` or `ir`: it knows its version, and costs nothing.
+    # The package without `binding` and `ir` is enough, and light.
     return str(import_undivided("llvmlite").__version__)
 
 
 def compiler_build() -> str:
-    """What distinguishes llvmlite's library from another build of the same version, which may have
-    another LLVM in it: its name, size and time of change. The library is not loaded."""
+    """Identifies the build of llvmlite's library by name, size and modification time, because
+    another build of the same version may have another LLVM. The library is not loaded."""
     folder = Path(import_undivided("llvmlite").__file__).parent / "binding"
     found = [(file.name, file.stat()) for file in sorted(folder.glob("*llvmlite.*"))]
     return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
 
 
 def host_features() -> dict[str, bool]:
-    """Features of this machine's CPU by LLVM's names, and whether code may use them: LLVM finds
-    them, and the operating system lists them. A hypervisor may hide a feature from both, and a
-    system may leave out what the CPU reports. Vector features that the system does not list are
-    off; other features, and systems that list nothing, are left to LLVM."""
+    """Features of this machine's CPU by LLVM's names, and whether code may use them.
+
+    A feature is on if LLVM detects it and, for vector features, if the operating system lists it
+    too: a hypervisor may hide features that the CPU has. On systems that list nothing LLVM decides
+    alone.
+    """
     found = dict(_binding().get_host_cpu_features())
     listed = {name.replace("_", "") for name in read_system().features}
     if listed:
@@ -81,16 +83,16 @@ def host_features() -> dict[str, bool]:
 
 
 def host_target(isa: str) -> Target:
-    """The target that runs in this process, restricted to the features of `isa`; the scheduling
-    model is the host CPU's own, unless `SCHEDULING_MODELS` knows a better one."""
+    """The target of this process, restricted to the features of `isa`. The scheduling model is the
+    host CPU's, unless `SCHEDULING_MODELS` names a better one."""
     llvm = _binding()
     cpu = SCHEDULING_MODELS.get(isa) or llvm.get_host_cpu_name()
     host = host_features()
     wanted = ISA_FEATURES[isa].split(",")
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
-    # The name of a CPU alone switches on all that such CPUs have: switch off what the ISA does not
-    # have, and what this machine lacks, as where a hypervisor hides it.
+    # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
+    # this machine (behind a hypervisor) lacks.
     off = (f"-{name}" for name, on in sorted(host.items()) if not on or _is_wider(name, isa))
     version = ".".join(map(str, llvm.llvm_version_info))
     return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)), version)
@@ -108,7 +110,7 @@ def _is_wider(feature: str, isa: str) -> bool:
 def _machine(target: Target) -> Any:
     llvm = _binding()
     if target.triple != llvm.get_process_triple():
-        # All targets take ten megabytes, which only code for another machine needs.
+        # All targets take 10 MB, which only code for another architecture needs.
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(target.triple).create_target_machine(
@@ -120,7 +122,7 @@ def _optimised(module: Any, target: Target, inlines: bool) -> Any:
     llvm = _binding()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
-    # Kernels arrive vectorised and unrolled as the plan wants them.
+    # Kernels are already vectorised and unrolled.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -129,7 +131,7 @@ def _optimised(module: Any, target: Target, inlines: bool) -> Any:
     if inlines:
         passes = builder.getModulePassManager()
     else:
-        # Of the whole pipeline, these are what changes a kernel: a tenth of the time.
+        # Only these passes of the pipeline change a kernel; they take a tenth of its time.
         passes = llvm.create_new_module_pass_manager()
         passes.add_sroa_pass()
         passes.add_instruction_combine_pass()
@@ -139,19 +141,19 @@ def _optimised(module: Any, target: Target, inlines: bool) -> Any:
 
 
 def compile_object(module: Any, target: Target, inlines: bool = False) -> bytes:
-    """Optimise an IR module (an `llvmlite.ir.Module` or IR text) and return the object file;
-    `inlines`: with the whole pipeline, for functions that call each other."""
+    """Optimise an IR module (an `llvmlite.ir.Module` or IR text) and return the object file.
+    `inlines`: use the whole pipeline, for functions that call each other."""
     return bytes(_machine(target).emit_object(_optimised(module, target, inlines)))
 
 
 def compile_assembly(module: Any, target: Target, inlines: bool = False) -> str:
-    """The assembly of a module, for reading what the compiler made of a kernel."""
+    """The assembly of a module, to inspect what the compiler made of a kernel."""
     return str(_machine(target).emit_assembly(_optimised(module, target, inlines)))
 
 
 class Engine:
-    """Objects in this process, placed by LLVM's own loader: of the formats that ours does not
-    know. Symbols have addresses for as long as this value lives."""
+    """Objects loaded by LLVM's own loader, for formats that ftuner's loader does not know. Symbols
+    are valid as long as this value exists."""
 
     def __init__(self, objects: Sequence[bytes]) -> None:
         llvm = _binding()

@@ -1,8 +1,8 @@
-"""The names under which compiled objects are kept on disk: hashes of all that decides them.
+"""The keys of compiled objects on disk: hashes of everything that decides an object.
 
-Besides the bundle and the target, that is the compiler: llvmlite, LLVM, and our code generator.
-Which modules make the code generator is read from the sources at each start: what the compiler
-imports, directly or not. So a module counts from its first import on, and any edit changes the key.
+That is the bundle, the target and the compiler: llvmlite, LLVM and ftuner's code generator. The
+code generator is every module that the compiler imports, directly or indirectly, as found in the
+sources at each start. Any edit of such a module changes the keys.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compiler_version
 
 COMPILER_MODULE = "ftuner.codegen.llvm.objects.compile"
-"""Imported by name when there is something to compile: a warm start never pays for it."""
+"""Imported by name when something is compiled, so that a warm start does not load it."""
 _MENTION = re.compile(
     rb"ftuner((?:\.\w+)*)(?:[ \t]+import[ \t]*(\((?:[^)#]|#[^\n]*)*|(?:\\\r?\n|[^\n])*))?"
 )
-"""A name of ours, and what an import statement takes from it. The pattern begins with literal text,
-which makes the search fast."""
+"""A dotted name in `ftuner`, and the names that an import statement takes from it. The pattern
+begins with literal text, which makes the search fast."""
 _WORD = re.compile(rb"\w+")
 
 
@@ -35,15 +35,15 @@ class Folder(Protocol):
 
 
 def bundle_key(bundle: Bundle, target: Target) -> str:
-    """The name under which a bundle's object is kept. It never holds a shape."""
+    """The key of a bundle's object. It never depends on a shape."""
     text = repr((bundle, target, compiler_version(), generator_digest()))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1)
 def generator_digest() -> str:
-    """A hash of the source of all modules that the compiler imports, so that a changed generator
-    misses the cache."""
+    """A hash of the sources of all modules that the compiler imports: objects of another code
+    generator are not found."""
     return digest_of(sources_of(COMPILER_MODULE, resources.files("ftuner")))
 
 
@@ -57,11 +57,11 @@ def digest_of(sources: dict[str, bytes]) -> str:
 
 
 def sources_of(module: str, package: Folder) -> dict[str, bytes]:
-    """The sources of a module of ours, and of all modules of ours that it imports, by their names.
+    """The sources of an ftuner module and of all ftuner modules that it imports, by name.
 
-    Parsing the sources would take a hundred times as long as searching them. So each of our names
-    in a text counts as an import: a docstring may add a module, but none is missed. Imports are
-    absolute, as in all of our modules.
+    Parsing would take a hundred times as long as a text search. So each dotted name of ftuner in a
+    source counts as an import: a docstring may add a module, but none is missed. Imports must be
+    absolute, as in all of ftuner.
 
     Args:
         module: The full name.
@@ -88,7 +88,7 @@ def sources_of(module: str, package: Folder) -> dict[str, bytes]:
                 found[name] = source
                 left += [(f"ftuner{n.decode()}", t) for n, t in set(_MENTION.findall(source))]
         if name in packages:
-            # Modules, or what its `__init__` hands on.
+            # Submodules, or names that its `__init__` hands on.
             left += [(f"{name}.{word.decode()}", b"") for word in _WORD.findall(taken)]
     if module not in found:
         raise FileNotFoundError(f"{package} has no source of {module}")

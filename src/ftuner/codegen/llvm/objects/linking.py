@@ -1,8 +1,8 @@
-"""Objects side by side in one block of memory: where what lies, and relocations applied.
+"""Links objects into one block of memory: lays out their sections and applies relocations.
 
-Code comes first, then a stub for each function of a library, then constants on pages of their own.
-A stub jumps to the address that follows it: a library may be farther than a call reaches. Nothing
-here touches memory of the process: the block of another machine can be made as well.
+Code comes first, then a stub for each library function, then constants on their own pages. A stub
+jumps to the address stored after it, because a library may be out of reach of a call. Nothing here
+touches the process's memory, so blocks for another architecture can be made, too.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from ftuner.codegen.llvm.objects.elf import ObjectFile, Symbol
 from ftuner.errors import ObjectFileError
 
 Write = Callable[[bytearray, int, int, int], None]
-"""(block, offset, address of that place, target): change what lies there."""
+"""Patches a place: (block, offset, address of that place, target)."""
 _STUB_BYTES = 16
 _LINE_BYTES = 64
-"""Sections begin with a cache line, so that loops lie the same way whatever is loaded beside."""
+"""Sections begin at a cache line, so that the alignment of loops does not depend on other
+sections."""
 _ADDRESS = struct.Struct("<Q")
 _WORD = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the loader knows of an instruction set."""
+    """An architecture that the loader can link for."""
 
     name: str
     """One of `hardware.system.ARCHITECTURES`."""
     jump: bytes
-    """Goes to the address in the 8 bytes that follow."""
+    """Instructions that jump to the address in the 8 bytes after them."""
     relocations: Mapping[int, Write]
-    """By number: those that objects of the code generator have."""
+    """The relocation types that generated objects have."""
     calls: frozenset[int]
-    """Relocations that a stub can stand in for."""
+    """Relocation types whose target may be a stub."""
 
 
 def _field(value: int, bits: int) -> int:
-    """A signed number as a field of an instruction."""
+    """A signed number as a bit field of an instruction."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ObjectFileError(f"a relocation reaches {bits} bits; the distance is {value}")
     return value & ((1 << bits) - 1)
@@ -108,14 +109,14 @@ MACHINES: Mapping[int, Machine] = {
 
 
 class Linked:
-    """Objects of one machine, with places in a block for all that they hold."""
+    """Objects of one architecture, laid out in a block."""
 
     def __init__(self, objects: Sequence[ObjectFile], page_bytes: int) -> None:
         """Lay objects out.
 
         Raises:
-            ObjectFileError: none, objects of several machines or of one that is not known, symbols
-                that two of them define, or data of a library.
+            ObjectFileError: there are no objects; they are for several or unknown architectures;
+                two define one symbol; or one refers to data of a library.
         """
         numbers = {found.machine for found in objects}
         if len(numbers) != 1 or not numbers <= MACHINES.keys():
@@ -137,7 +138,7 @@ class Linked:
             for places, found in zip(self._places, objects, strict=True)
             for symbol in found.symbols
         }
-        """Offsets of the global ones in the block."""
+        """Offsets of the global symbols in the block."""
         self.entries = frozenset(
             symbol.name
             for found in objects
@@ -145,18 +146,21 @@ class Linked:
             if found.sections[symbol.section].executable
             and symbol.offset < len(found.sections[symbol.section].data)
         )
-        """Global symbols at which there is code."""
+        """Global symbols of code."""
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """What libraries have to give."""
+        """The library functions that the objects call."""
         return tuple(self._stubs)
 
     def block(self, base: int, functions: Mapping[str, int]) -> bytearray:
-        """What the block holds if it lies at `base`, where a page begins; `functions`: addresses.
+        """The contents of the block at address `base`, which is page-aligned.
+
+        Args:
+            functions: the addresses of library functions.
 
         Raises:
-            ObjectFileError: relocations that are not known, or that do not reach their target.
+            ObjectFileError: a relocation is unknown or does not reach its target.
         """
         block = bytearray(self.size)
         for name, begin in self._stubs.items():
@@ -177,7 +181,7 @@ class Linked:
         return block
 
     def _undefined(self) -> Iterator[str]:
-        """Names that relocations ask for and no object defines."""
+        """The names that relocations refer to and no object defines."""
         defined = Counter(s.name for found in self._objects for s in found.symbols)
         twice = [name for name, count in defined.items() if count > 1]
         if twice:
@@ -192,7 +196,8 @@ class Linked:
                     yield symbol.name
 
     def _place(self, end: int, executable: bool) -> int:
-        """Give sections places from `end` on, code or constants; returns where they end."""
+        """Lay out the sections of code, or of constants, from offset `end` on; returns their
+        end."""
         for places, found in zip(self._places, self._objects, strict=True):
             for number, section in found.sections.items():
                 if section.executable == executable:

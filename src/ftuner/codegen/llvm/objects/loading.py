@@ -1,6 +1,6 @@
-"""From objects to addresses: machine code is placed in this process, without LLVM where possible.
+"""Loads object files into this process, without LLVM where possible.
 
-Memory is written before it is executable, and never afterwards.
+Memory is written before it becomes executable, and never afterwards.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 
 _COMPILER = "ftuner.codegen.llvm.objects.jit"
-"""Imported by name: it loads LLVM's library, which ELF objects do without."""
+"""Imported by name: it loads LLVM's library, which ELF objects do not need."""
 _FORMAT: tuple[bytes, ...] | None = {
     "darwin": (b"\xcf\xfa\xed\xfe",),
     "win32": (b"\x64\x86", b"\x64\xaa"),
 }.get(sys.platform)
-"""How objects begin that are none of ELF: Mach-O of 64 bits, COFF for x86-64 and for AArch64."""
+"""Magic bytes of objects other than ELF: 64-bit Mach-O, COFF for x86-64 and for AArch64."""
 
 
 class LoadedObject:
-    """Machine code in this process; lives as long as this value."""
+    """Machine code in this process, mapped as long as this value exists."""
 
     def __init__(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
         """Load objects that may refer to each other and to functions of the C library.
 
         Raises:
-            ObjectFileError: an object is damaged, is for another machine or holds what the loader
-                does not know; or a symbol is nowhere.
-            MemoryError: the system gives no memory, or none that may be executed.
+            ObjectFileError: an object is damaged, is for another machine or has content that the
+                loader does not know; or no object defines a symbol.
+            MemoryError: the system refuses memory, or refuses to make it executable.
         """
         self.addresses: dict[str, int] = {}
         if not objects:
@@ -58,8 +58,8 @@ class LoadedObject:
     def _let_llvm_place(
         self, objects: Sequence[bytes], symbols: Sequence[str], magic: tuple[bytes, ...]
     ) -> None:
-        """Mach-O and COFF have tools of their own; LLVM has a loader for each."""
-        # LLVM ends the process if it is given something else than an object.
+        """Load objects with LLVM's own loader: Mach-O, COFF, or without a cache flush."""
+        # LLVM aborts the process if it is given anything but an object.
         if not all(data.startswith(magic) for data in objects):
             raise ObjectFileError("no object of this system's format")
         try:
@@ -69,13 +69,13 @@ class LoadedObject:
             raise ObjectFileError(f"LLVM cannot load an object: {error}") from error
 
     def _place(self, objects: Sequence[bytes]) -> None:
-        """ELF objects, without LLVM."""
+        """Load ELF objects without LLVM."""
         linked = Linked([parse(data) for data in objects], mmap.PAGESIZE)
         if linked.machine.name != _machine():
             raise ObjectFileError(f"an object for {linked.machine.name}: another machine")
         functions = {name: _function(name) for name in linked.functions}
         base = _map(linked.size)
-        # The memory is not given back at exit: a daemon thread may still run what lies there.
+        # Not unmapped at exit: a daemon thread may still run this code.
         weakref.finalize(self, _libc().munmap, base, linked.size).atexit = False
         block = linked.block(base, functions)
         ctypes.memmove(base, bytes(block), linked.size)
@@ -93,7 +93,7 @@ def _machine() -> str | None:
 
 @cache
 def _libc() -> Any:
-    """The C library, through the symbols that all of this process sees."""
+    """The C library, through the global symbols of this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (
@@ -105,7 +105,7 @@ def _libc() -> Any:
 
 
 def _function(name: str) -> int:
-    """The address of a function that this process has already."""
+    """The address of a function of a library that this process has loaded."""
     try:
         found = ctypes.cast(_libc()[name], ctypes.c_void_p).value
     except AttributeError:
@@ -116,7 +116,7 @@ def _function(name: str) -> int:
 
 
 def _map(size: int) -> int:
-    # Not Python's mmap: it gives memory back at exit.
+    # Not Python's mmap, which unmaps at exit.
     base = _libc().mmap(
         None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
     )
@@ -134,9 +134,10 @@ def _protect(begin: int, size: int, protection: int) -> None:
 
 @cache
 def _instruction_flush() -> Callable[[int, int], object] | None:
-    """What has to be called with the begin and end of new code; None if it is not to be had."""
+    """The function to call with the begin and end of new code, which flushes the instruction cache;
+    None if it is not available."""
     if _machine() == "x86_64":
-        # Caches of instructions are coherent with those of data.
+        # x86 keeps instruction caches coherent.
         return lambda begin, end: None
     try:
         flush: Any = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
