@@ -7,15 +7,18 @@ by a code generator from `flatten`. Sub-expressions that are equal are one step 
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core import references as activations
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ExpressionError
 
 Array = npt.NDArray[Any]
@@ -23,13 +26,6 @@ Array = npt.NDArray[Any]
 OperandKind = Literal["tile", "column", "row", "matrix"]
 """How an operand spreads over a result of (m, n): the accumulator's own element, one value per
 column n (a bias), one value per row m, or one value per (m, n) (a residual)."""
-UnaryOp = Literal[
-    "neg", "abs", "exp", "expm1", "log", "sqrt", "tanh", "erf", "erfc", "sigmoid", "reciprocal",
-    "gelu", "gelu_tanh", "silu", "softplus", "mish",
-]  # fmt: skip
-BinaryOp = Literal["add", "sub", "mul", "div", "maximum", "minimum", "swish"]
-"""`maximum` and `minimum` return NaN if either operand is NaN, as NumPy's do. `swish` is
-x sigmoid(y x)."""
 
 
 class Expr:
@@ -37,31 +33,31 @@ class Expr:
     become constants."""
 
     def __neg__(self) -> Expr:
-        return Unary("neg", self)
+        return Apply("negative", (self,))
 
     def __add__(self, other: Expr | float) -> Expr:
-        return Binary("add", self, as_expr(other))
+        return Apply("add", (self, as_expr(other)))
 
     def __radd__(self, other: float) -> Expr:
-        return Binary("add", as_expr(other), self)
+        return Apply("add", (as_expr(other), self))
 
     def __sub__(self, other: Expr | float) -> Expr:
-        return Binary("sub", self, as_expr(other))
+        return Apply("subtract", (self, as_expr(other)))
 
     def __rsub__(self, other: float) -> Expr:
-        return Binary("sub", as_expr(other), self)
+        return Apply("subtract", (as_expr(other), self))
 
     def __mul__(self, other: Expr | float) -> Expr:
-        return Binary("mul", self, as_expr(other))
+        return Apply("multiply", (self, as_expr(other)))
 
     def __rmul__(self, other: float) -> Expr:
-        return Binary("mul", as_expr(other), self)
+        return Apply("multiply", (as_expr(other), self))
 
     def __truediv__(self, other: Expr | float) -> Expr:
-        return Binary("div", self, as_expr(other))
+        return Apply("divide", (self, as_expr(other)))
 
     def __rtruediv__(self, other: float) -> Expr:
-        return Binary("div", as_expr(other), self)
+        return Apply("divide", (as_expr(other), self))
 
 
 def _expect(value: object, allowed: tuple[object, ...], what: str) -> None:
@@ -109,28 +105,112 @@ class Constant(Expr):
 
 
 @dataclass(frozen=True)
-class Unary(Expr):
-    """`op` of one argument. Raises ExpressionError if `op` is unknown."""
+class Apply(Expr):
+    """A row of `SCALAR_FUNCTIONS` without a composition, or `where`, of arguments.
 
-    op: UnaryOp
-    x: Expr
+    Raises ExpressionError if the name is unknown or not a function of floats, or if an argument is
+    a condition in place of a number, or a number in place of a condition.
+    """
 
-    def __post_init__(self) -> None:
-        _expect(self.op, get_args(UnaryOp), "unary operation")
-        _expect_expr(self.x)
-
-
-@dataclass(frozen=True)
-class Binary(Expr):
-    """`op` of two arguments. Raises ExpressionError if `op` is unknown."""
-
-    op: BinaryOp
-    x: Expr
-    y: Expr
+    function: str
+    arguments: tuple[Expr, ...]
 
     def __post_init__(self) -> None:
-        _expect(self.op, get_args(BinaryOp), "binary operation")
-        _expect_expr(self.x, self.y)
+        _expect(self.function, _NODES, "function")
+        _expect_expr(*self.arguments)
+        arity = 3 if self.function == "where" else SCALAR_FUNCTIONS[self.function].arity
+        if len(self.arguments) != arity:
+            raise ExpressionError(
+                f"{self.function} of {len(self.arguments)} arguments; expected {arity}"
+            )
+        for at, argument in enumerate(self.arguments):
+            if is_condition(argument) != (self.function == "where" and at == 0):
+                given = "condition" if is_condition(argument) else "number"
+                raise ExpressionError(f"argument {at} of {self.function} is a {given}")
+
+
+_NODES = (
+    *(n for n, f in SCALAR_FUNCTIONS.items() if "float" in f.kinds and f.composition is None),
+    "where",
+)
+
+
+def is_condition(expr: Expr) -> bool:
+    """Whether the elements of an expression are bool."""
+    if not isinstance(expr, Apply) or expr.function == "where":
+        return False
+    return SCALAR_FUNCTIONS[expr.function].result == "bool"
+
+
+def applied(function: str, *arguments: Expr | float) -> Expr:
+    """A function of the table, or `where`, of expressions and numbers. A composed function becomes
+    its composition. Raises ExpressionError as `Apply` does."""
+    given = tuple(map(as_expr, arguments))
+    row = SCALAR_FUNCTIONS.get(function)
+    if row is None or row.composition is None:
+        return Apply(function, given)
+    if len(given) != row.arity:
+        raise ExpressionError(f"{function} of {len(given)} arguments; expected {row.arity}")
+    return as_expr(_composed(row.composition, dict(zip("xy", given, strict=False))))
+
+
+def composition(function: str) -> Expr:
+    """The composition of a function, of the operands `x` and `y` (of kind matrix)."""
+    return applied(
+        function, *(Operand(name, "matrix") for name in "xy"[: SCALAR_FUNCTIONS[function].arity])
+    )
+
+
+@cache
+def composed_steps(function: str) -> tuple[FlatStep, ...]:
+    """The distinct sub-expressions of a composition."""
+    return flatten(composition(function))
+
+
+def _composed(text: str, names: dict[str, Expr | float]) -> Expr | float:
+    """The value of a composition's text, the arguments being given by name."""
+    *assignments, last = ast.parse(text).body
+    for statement in assignments:
+        assert isinstance(statement, ast.Assign), text
+        (target,) = statement.targets
+        assert isinstance(target, ast.Name), text
+        names[target.id] = _value(statement.value, names)
+    assert isinstance(last, ast.Expr), text
+    return _value(last.value, names)
+
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+
+
+def _value(node: ast.expr, names: Mapping[str, Expr | float]) -> Expr | float:
+    """Of a part of a composition; arithmetic of numbers alone gives a number."""
+    value: Expr | float
+    if isinstance(node, ast.Name):
+        value = names[node.id]
+    elif isinstance(node, ast.BinOp):
+        sides = (_value(side, names) for side in (node.left, node.right))
+        value = _OPERATORS[type(node.op)](*sides)
+    elif isinstance(node, ast.UnaryOp):
+        value = _OPERATORS[type(node.op)](_value(node.operand, names))
+    elif isinstance(node, ast.Compare):
+        (compared,) = node.comparators
+        assert isinstance(node.ops[0], ast.Lt), ast.unparse(node)
+        value = applied("less", _value(node.left, names), _value(compared, names))
+    elif isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name), ast.unparse(node)
+        value = applied(node.func.id, *(_value(a, names) for a in node.args))
+    else:
+        assert isinstance(node, ast.Constant), ast.unparse(node)
+        assert isinstance(node.value, (int, float)), ast.unparse(node)
+        value = node.value
+    return value
 
 
 ACCUMULATOR = Operand("acc", "tile")
@@ -151,58 +231,25 @@ def identity(x: Expr) -> Expr:
 
 
 def relu(x: Expr) -> Expr:
-    return Binary("maximum", x, Constant(0.0))
-
-
-def gelu(x: Expr) -> Expr:
-    """x * Phi(x)."""
-    return Unary("gelu", x)
-
-
-def gelu_tanh(x: Expr) -> Expr:
-    """Hendrycks and Gimpel's approximation (arXiv 1606.08415), 0.5 x (1 + tanh u) with
-    u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    return Unary("gelu_tanh", x)
-
-
-def silu(x: Expr) -> Expr:
-    """x * sigmoid(x)."""
-    return Unary("silu", x)
-
-
-def sigmoid(x: Expr) -> Expr:
-    return Unary("sigmoid", x)
-
-
-def tanh(x: Expr) -> Expr:
-    return Unary("tanh", x)
+    return applied("maximum", x, 0.0)
 
 
 def clip(x: Expr, lo: float, hi: float) -> Expr:
     """`x` limited to [lo, hi], NaN kept. Raises ExpressionError unless lo <= hi."""
     if not lo <= hi:
         raise ExpressionError(f"clip to [{lo}, {hi}]; expected lo <= hi")
-    return Binary("minimum", Binary("maximum", x, Constant(lo)), Constant(hi))
+    return applied("minimum", applied("maximum", x, lo), hi)
 
 
-def hard_swish(x: Expr) -> Expr:
-    """x clip(x + 3, 0, 6) / 6 (Howard and others, arXiv 1905.02244). The clipped sum is what is
-    divided, so that the product overflows nowhere; x itself is limited to where the sum is not
-    negative, so that minus infinity gives a zero."""
-    above = Binary("maximum", x, Constant(-3.0))
-    return above * (Binary("minimum", above + 3.0, Constant(6.0)) * (1.0 / 6.0))
-
-
-ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "identity": identity,
     "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": silu,
-    "hard_swish": hard_swish,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
+    **{
+        name: partial(applied, name)
+        for name in ("gelu", "gelu_tanh", "silu", "hard_swish", "sigmoid", "tanh")
+    },
 }
+"""What `Dense` knows by name."""
 
 
 @dataclass(frozen=True)
@@ -240,11 +287,7 @@ def flatten(expr: Expr) -> tuple[FlatStep, ...]:
 
 
 def _arguments(node: Expr) -> tuple[Expr, ...]:
-    if isinstance(node, Unary):
-        return (node.x,)
-    if isinstance(node, Binary):
-        return (node.x, node.y)
-    return ()
+    return node.arguments if isinstance(node, Apply) else ()
 
 
 def _head(node: Expr) -> str:
@@ -253,8 +296,8 @@ def _head(node: Expr) -> str:
         return f"{node.name}:{node.kind}"
     if isinstance(node, Constant):
         return float(node.value).hex()
-    assert isinstance(node, (Unary, Binary))
-    return node.op
+    assert isinstance(node, Apply)
+    return node.function
 
 
 def operands(expr: Expr) -> tuple[Operand, ...]:
@@ -309,11 +352,11 @@ def evaluate(expr: Expr, env: Mapping[str, Array]) -> Array:
                 values.append(given[node.name])
             elif isinstance(node, Constant):
                 values.append(np.asarray(node.value, dtype))
-            elif isinstance(node, Unary):
-                values.append(_NUMPY_UNARY[node.op](arguments[0]))
             else:
-                assert isinstance(node, Binary)
-                values.append(_NUMPY_BINARY[node.op](*arguments))
+                assert isinstance(node, Apply)
+                where = node.function == "where"
+                function = np.where if where else SCALAR_FUNCTIONS[node.function].reference
+                values.append(function(*arguments))
     return np.asarray(values[-1])
 
 
@@ -324,32 +367,3 @@ def _operand_value(operand: Operand, env: Mapping[str, Array]) -> Array:
         )
     value = np.asarray(env[operand.name])
     return value[:, None] if operand.kind == "row" and value.ndim == 1 else value
-
-
-_NUMPY_UNARY: Mapping[str, Callable[[Any], Any]] = {
-    "neg": lambda x: -x,
-    "abs": np.abs,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "erf": activations.erf,
-    "erfc": activations.erfc,
-    "sigmoid": activations.sigmoid,
-    "reciprocal": lambda x: np.divide(1.0, x),
-    "gelu": activations.gelu,
-    "gelu_tanh": activations.gelu_tanh,
-    "silu": activations.silu,
-    "softplus": activations.softplus,
-    "mish": activations.mish,
-}
-_NUMPY_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "swish": activations.swish,
-}

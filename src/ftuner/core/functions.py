@@ -1,7 +1,9 @@
-"""Scalar functions: what definitions may do to elements, by name.
+"""Scalar functions: one table with a row for each function of elements.
 
-Each has a NumPy reference, which is its meaning; code generators know the same names. All arguments
-have one dtype, but for the condition of `where`.
+A row says what the function is (`reference`), what it takes, how code generators make it, what it
+costs and where it may stand. Expressions, nests, the cost model, both code generators and the front
+end read it. All arguments have one dtype; `where` (condition, x, y) and `cast` are not in the table
+because their arguments differ in dtype.
 """
 
 from __future__ import annotations
@@ -9,24 +11,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ftuner.core import references as activations
+from ftuner.core import references
 from ftuner.core.dtype import DType
-from ftuner.core.expr import Expr, Operand, evaluate, hard_swish
+
+
+class Instructions(NamedTuple):
+    """Vector instructions of the body that `codegen/llvm/ir/vector_math.py` writes for a function.
+    A test counts them again."""
+
+    multiply_adds: tuple[int, int]
+    """In float32 and in float64, whose polynomials are longer."""
+    others: int
+    divisions: int = 0
+    splits: int = 0
+    """Further instructions where the target has no fused multiply-add, besides the two that each
+    multiply-add is: they compute the rounding error of a product."""
 
 
 @dataclass(frozen=True)
 class ScalarFunction:
-    """`result` is "same" (the dtype of the arguments) or "bool"."""
+    """One row of the table."""
 
     arity: int
-    result: str
     kinds: frozenset[str]
-    """Kinds of dtype that it takes: float, int, uint, bool."""
+    """The kinds of dtype that it takes: float, int, uint, bool."""
     reference: Callable[..., Any]
+    """NumPy arrays to a NumPy array: the meaning of the function."""
+    result: Literal["same", "bool"] = "same"
+    """The dtype of the result: that of the arguments, or bool."""
+    composition: str | None = None
+    """The function on floats as an expression of other rows, of `where`, and of numbers, in Python
+    syntax: `x` and `y` are the arguments, and assignments may come before the last expression.
+    Without it, both code generators have an emitter under the name of the row."""
+    cost: int | Instructions | Literal["division", "library"] = 1
+    """Of floats: the number of vector instructions; those of a body in vector_math; a division or
+    square root; or a call of the C library for each element. Not used where there is a composition,
+    whose cost is the sum of its parts."""
+    epilogue: bool = False
+    """Whether the epilogue of a matrix product may hold it."""
+    onnx: str | None = None
+    """The operator of ONNX that is this function: of the same arguments, without attributes."""
 
 
 NUMBERS = frozenset({"float", "int", "uint"})
@@ -78,70 +106,85 @@ def _power(x: Any, y: Any) -> Any:
     return np.where(negative & (x != 1) & (x != -1), 0, power).astype(x.dtype)
 
 
-COMPOSED: Mapping[str, Callable[[Expr], Expr]] = {"hard_swish": hard_swish}
-"""Functions that are expressions of others, for code generators too."""
+def _unary(reference: Callable[..., Any], **columns: Any) -> ScalarFunction:
+    """A function of one float."""
+    return ScalarFunction(1, FLOATS, reference, **columns)
 
 
-def _expression(function: Callable[[Expr], Expr]) -> Callable[[Any], Any]:
-    body = function(Operand("x", "matrix"))
-    return lambda x: evaluate(body, {"x": np.asarray(x)})
+def _arithmetic(reference: Callable[..., Any], **columns: Any) -> ScalarFunction:
+    """A function of two numbers."""
+    return ScalarFunction(2, NUMBERS, reference, **columns)
 
 
-def _same(arity: int, kinds: frozenset[str], reference: Callable[..., Any]) -> ScalarFunction:
-    return ScalarFunction(arity, "same", kinds, reference)
+def _comparison(kinds: frozenset[str], reference: Callable[..., Any], onnx: str) -> ScalarFunction:
+    return ScalarFunction(2, kinds, reference, "bool", onnx=onnx)
 
 
-def _test(arity: int, kinds: frozenset[str], reference: Callable[..., Any]) -> ScalarFunction:
-    return ScalarFunction(arity, "bool", kinds, reference)
+def _of_bools(arity: int, reference: Callable[..., Any], onnx: str) -> ScalarFunction:
+    return ScalarFunction(arity, BOOLS, reference, onnx=onnx)
+
+
+def _body(
+    multiply_adds: tuple[int, int], others: int, divisions: int = 0, splits: int = 0
+) -> dict[str, Any]:
+    """The columns of a function with a body in vector_math, which an epilogue may hold."""
+    return {"cost": Instructions(multiply_adds, others, divisions, splits), "epilogue": True}
 
 
 SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
-    "add": _same(2, NUMBERS, np.add),
-    "subtract": _same(2, NUMBERS, np.subtract),
-    "multiply": _same(2, NUMBERS, np.multiply),
-    "divide": _same(2, NUMBERS, _truncated_quotient),
-    "remainder": _same(2, NUMBERS, _remainder),
-    "fmod": _same(2, NUMBERS, _fmod),
-    "power": _same(2, NUMBERS, _power),
-    "maximum": _same(2, NUMBERS, np.maximum),
-    "minimum": _same(2, NUMBERS, np.minimum),
-    "negative": _same(1, NUMBERS, np.negative),
-    "absolute": _same(1, NUMBERS, np.absolute),
-    "sign": _same(1, NUMBERS, np.sign),
-    "exp": _same(1, FLOATS, np.exp),
-    "expm1": _same(1, FLOATS, np.expm1),
-    "log": _same(1, FLOATS, np.log),
-    "sqrt": _same(1, FLOATS, np.sqrt),
-    "sin": _same(1, FLOATS, np.sin),
-    "cos": _same(1, FLOATS, np.cos),
-    "tanh": _same(1, FLOATS, np.tanh),
-    "erf": _same(1, FLOATS, activations.erf),
-    "erfc": _same(1, FLOATS, activations.erfc),
-    "sigmoid": _same(1, FLOATS, activations.sigmoid),
-    "gelu": _same(1, FLOATS, activations.gelu),
-    "gelu_tanh": _same(1, FLOATS, activations.gelu_tanh),
-    "silu": _same(1, FLOATS, activations.silu),
-    "softplus": _same(1, FLOATS, activations.softplus),
-    "mish": _same(1, FLOATS, activations.mish),
-    "swish": _same(2, FLOATS, activations.swish),
-    **{name: _same(1, FLOATS, _expression(function)) for name, function in COMPOSED.items()},
-    "floor": _same(1, FLOATS, np.floor),
-    "ceil": _same(1, FLOATS, np.ceil),
-    "rint": _same(1, FLOATS, np.rint),
-    "isnan": _test(1, FLOATS, np.isnan),
-    "isinf": _test(1, FLOATS, np.isinf),
-    "equal": _test(2, ALL, np.equal),
-    "less": _test(2, NUMBERS, np.less),
-    "less_equal": _test(2, NUMBERS, np.less_equal),
-    "logical_and": _same(2, BOOLS, np.logical_and),
-    "logical_or": _same(2, BOOLS, np.logical_or),
-    "logical_xor": _same(2, BOOLS, np.logical_xor),
-    "logical_not": _same(1, BOOLS, np.logical_not),
+    "add": _arithmetic(np.add, epilogue=True, onnx="Add"),
+    "subtract": _arithmetic(np.subtract, epilogue=True, onnx="Sub"),
+    "multiply": _arithmetic(np.multiply, epilogue=True, onnx="Mul"),
+    "divide": _arithmetic(_truncated_quotient, cost="division", epilogue=True, onnx="Div"),
+    "remainder": _arithmetic(_remainder, cost="library"),
+    "fmod": _arithmetic(_fmod, cost="library"),
+    "power": _arithmetic(_power, cost="library"),
+    "maximum": _arithmetic(np.maximum, cost=3, epilogue=True),
+    "minimum": _arithmetic(np.minimum, cost=3, epilogue=True),
+    "negative": ScalarFunction(1, NUMBERS, np.negative, epilogue=True, onnx="Neg"),
+    "absolute": ScalarFunction(1, NUMBERS, np.absolute, epilogue=True, onnx="Abs"),
+    "sign": ScalarFunction(1, NUMBERS, np.sign, cost=4, onnx="Sign"),
+    "exp": _unary(np.exp, onnx="Exp", **_body((9, 14), 16)),
+    "expm1": _unary(np.expm1, **_body((10, 15), 14)),
+    "log": _unary(np.log, onnx="Log", **_body((4, 8), 27, 1)),
+    "sqrt": _unary(np.sqrt, cost="division", epilogue=True, onnx="Sqrt"),
+    "sin": _unary(np.sin, cost="library", onnx="Sin"),
+    "cos": _unary(np.cos, cost="library", onnx="Cos"),
+    "tanh": _unary(np.tanh, onnx="Tanh", **_body((10, 15), 12, 1)),
+    "erf": _unary(references.erf, onnx="Erf", **_body((30, 53), 21, 1, 4)),
+    "erfc": _unary(references.erfc, **_body((23, 41), 19, 1, 4)),
+    "sigmoid": _unary(references.sigmoid, onnx="Sigmoid", **_body((9, 14), 18, 1)),
+    "gelu": _unary(references.gelu, **_body((25, 43), 18, 1, 5)),
+    "gelu_tanh": _unary(references.gelu_tanh, **_body((18, 23), 23, 1, 30)),
+    "silu": _unary(references.silu, **_body((12, 17), 14, 1)),
+    "softplus": _unary(references.softplus, onnx="Softplus", **_body((16, 27), 15, 1)),
+    "mish": _unary(references.mish, onnx="Mish", **_body((14, 19), 20, 1)),
+    "swish": ScalarFunction(2, FLOATS, references.swish, **_body((12, 17), 24, 1, 9)),
+    # The clipped sum is what is divided, so that the product does not overflow. x itself is limited
+    # to where the sum is not negative, so that minus infinity gives a zero.
+    "hard_swish": _unary(
+        references.hard_swish,
+        composition="above = maximum(x, -3); above * (minimum(above + 3, 6) * (1 / 6))",
+        epilogue=True,
+        onnx="HardSwish",
+    ),
+    "floor": _unary(np.floor),
+    "ceil": _unary(np.ceil),
+    "rint": _unary(np.rint),
+    "isnan": _unary(np.isnan, result="bool", onnx="IsNaN"),
+    "isinf": _unary(np.isinf, result="bool", cost=2),
+    "equal": _comparison(ALL, np.equal, "Equal"),
+    "less": _comparison(NUMBERS, np.less, "Less"),
+    "less_equal": _comparison(NUMBERS, np.less_equal, "LessOrEqual"),
+    "logical_and": _of_bools(2, np.logical_and, "And"),
+    "logical_or": _of_bools(2, np.logical_or, "Or"),
+    "logical_xor": _of_bools(2, np.logical_xor, "Xor"),
+    "logical_not": _of_bools(1, np.logical_not, "Not"),
 }
-"""Those on floats are within 4 ulp of the exact value, however small it is, where a code generator
-computes them (`codegen`'s modules tell the largest errors seen); `swish` is x sigmoid(y x), and
-holds this for a y between 2^-10 and 2^10. `where` (condition, x, y) and `cast` are apart: their
-arguments differ in dtype."""
+"""Functions of floats are within 4 ulp of the exact value, however small it is, where a code
+generator computes them; the modules of `codegen` give the largest errors seen. `swish` is
+x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and `MAX_SLOPE`."""
+MIN_SLOPE, MAX_SLOPE = 2.0**-10, 2.0**10
 
 
 def neutral(kind: str, dtype: DType) -> float:

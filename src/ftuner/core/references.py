@@ -38,6 +38,13 @@ def _in_float64(function: Callable[..., Array]) -> Function:
     return apply
 
 
+@_in_float64
+def hard_swish(x: Array) -> Array:
+    """x clip(x + 3, 0, 6) / 6; zero at minus infinity."""
+    above = np.maximum(x, -3.0)
+    return np.asarray(above * (np.minimum(above + 3.0, 6.0) * (1.0 / 6.0)))
+
+
 _ERF, _ERFC = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 

@@ -1,57 +1,25 @@
-"""What functions of elements cost: cycles of a vector of them, by their instructions.
+"""Cycles of scalar functions on vectors, from the instructions that `core.functions` counts.
 
-Throughput of code without branches: multiply-adds over their ports, all else over as many ports,
-divisions over the divider. Latencies hide behind the vectors before and after.
+Throughput of code without branches: multiply-adds over their ports, everything else over as many
+ports, divisions over the divider. Latencies are hidden by the vectors before and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from ftuner.core.dtype import DType
-from ftuner.core.expr import Binary, Constant, Expr, Operand, Unary, flatten
-from ftuner.core.functions import COMPOSED
+from ftuner.core.expr import Apply, Constant, Expr, FlatStep, Operand, composed_steps, flatten
+from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 
-
-class Instructions(NamedTuple):
-    """Vector instructions of one elementary function."""
-
-    multiply_adds: tuple[int, int]
-    """Of float32 and of float64, whose polynomials are longer."""
-    others: int
-    divisions: int = 0
-    splits: int = 0
-    """More of them where the target has no fused multiply-add, besides the two that each
-    multiply-add is: what gives the rest of a rounded product."""
-
-
-ELEMENTARY: Mapping[str, Instructions] = {
-    "exp": Instructions((9, 14), 16),
-    "exp2_flushed": Instructions((6, 11), 9),
-    "expm1": Instructions((10, 15), 14),
-    "log": Instructions((4, 8), 27, 1),
-    "tanh": Instructions((10, 15), 12, 1),
-    "sigmoid": Instructions((9, 14), 18, 1),
-    "erf": Instructions((30, 53), 21, 1, 4),
-    "erfc": Instructions((23, 41), 19, 1, 4),
-    "gelu": Instructions((25, 43), 18, 1, 5),
-    "gelu_tanh": Instructions((18, 23), 23, 1, 30),
-    "silu": Instructions((12, 17), 14, 1),
-    "softplus": Instructions((16, 27), 15, 1),
-    "mish": Instructions((14, 19), 20, 1),
-    "swish": Instructions((12, 17), 24, 1, 9),
-}
-"""Derived: the instructions of the bodies that `codegen/llvm/ir/vector_math.py` writes, and which a
-test counts again."""
-_LIBRARY = frozenset({"sin", "cos", "power", "remainder", "fmod"})
+EXP2_FLUSHED = "exp2_flushed"
+"""The weights of a softmax: a body in vector_math that is not a function of graphs."""
+EXP2_FLUSHED_INSTRUCTIONS = Instructions((6, 11), 9)
 _QUOTIENTS = frozenset({"divide", "remainder", "fmod"})
-_SEVERAL: Mapping[str, int] = {
-    "maximum": 3, "minimum": 3, "sign": 4, "isinf": 2, "cast": 2, "checked": 6,
-}  # fmt: skip
-"""Instructions of a vector, where they are more than one."""
+_STEPS: Mapping[str, int] = {"cast": 2, "checked": 6}
+"""Instructions of a vector in steps of a nest that are not scalar functions, if more than one."""
 _FREE = frozenset({"constant", "dim", "stage"})
 
 
@@ -61,50 +29,69 @@ def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa, tuning: CpuTun
     if op in _FREE:
         return 0.0
     registers = max(-(-lanes * dtype.itemsize // isa.vector_bytes), 1)
-    floats = dtype.kind == "float"
-    if floats and op in ELEMENTARY:
-        return registers * _elementary_cycles(op, dtype, isa, tuning)
-    if floats and op in COMPOSED:
-        body = COMPOSED[op](Operand("x", "tile"))
-        return registers * expression_cycles(body, dtype, isa, tuning)
-    if floats and op in ("divide", "sqrt"):
-        return registers * _division_cycles(dtype, isa, tuning)
-    if floats and op in _LIBRARY:
-        return lanes * tuning.library_call_cycles
+    if dtype.kind == "float" and (op in SCALAR_FUNCTIONS or op == EXP2_FLUSHED):
+        return registers * _function_cycles(op, dtype, max(lanes // registers, 1), isa, tuning)
     if op in _QUOTIENTS:
         return lanes * tuning.integer_divide_cycles
-    count = _SEVERAL.get(op, 1)
+    row = SCALAR_FUNCTIONS.get(op)
+    count = _STEPS.get(op, row.cost if row is not None and isinstance(row.cost, int) else 1)
     if op == "power":
         # Four for each bit of the exponent.
         count = 4 * dtype.bits
-    elif op == "multiply" and dtype.bits == 64 and not floats:
+    elif op == "multiply" and dtype.bits == 64:
         # Of halves, before AVX-512.
         count = 3
     return registers * count / simple_per_cycle(isa)
 
 
+def _function_cycles(op: str, dtype: DType, lanes: int, isa: Isa, tuning: CpuTuning) -> float:
+    """Cycles of a function of floats on one vector of some lanes."""
+    if op == EXP2_FLUSHED:
+        return _body_cycles(EXP2_FLUSHED_INSTRUCTIONS, dtype, isa, tuning)
+    row = SCALAR_FUNCTIONS[op]
+    if row.composition is not None:
+        return _steps_cycles(composed_steps(op), dtype, lanes, isa, tuning)
+    if isinstance(row.cost, Instructions):
+        return _body_cycles(row.cost, dtype, isa, tuning)
+    if row.cost == "division":
+        return _division_cycles(dtype, isa, tuning)
+    if row.cost == "library":
+        return lanes * tuning.library_call_cycles
+    return row.cost / simple_per_cycle(isa)
+
+
 def expression_cycles(expr: Expr, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
-    """Cycles of an epilogue on one vector, the loads of its operands among them."""
+    """Cycles of an epilogue on one vector, including the loads of its operands."""
+    steps = flatten(expr)
+    loads = sum(isinstance(s.node, Operand) and s.node.kind != "tile" for s in steps)
+    computing = _steps_cycles(steps, dtype, isa.lanes(dtype), isa, tuning)
+    return loads / isa.load_per_cycle + computing
+
+
+def _steps_cycles(
+    steps: Sequence[FlatStep], dtype: DType, lanes: int, isa: Isa, tuning: CpuTuning
+) -> float:
+    """Cycles of the functions of an expression on one vector, without loads."""
     cycles = 0.0
-    for step in flatten(expr):
+    for step in steps:
         node = step.node
-        if isinstance(node, Operand):
-            cycles += 0.0 if node.kind == "tile" else 1.0 / isa.load_per_cycle
-        elif isinstance(node, Unary | Binary) and node.op in ELEMENTARY:
-            cycles += _elementary_cycles(node.op, dtype, isa, tuning)
-        elif isinstance(node, Unary | Binary) and node.op in ("sqrt", "reciprocal", "div"):
-            cycles += _division_cycles(dtype, isa, tuning)
-        elif isinstance(node, Binary) and Constant in (type(node.x), type(node.y)):
-            # An extremum too: only a second operand that may be NaN needs more than one.
+        if not isinstance(node, Apply):
+            continue
+        if node.function == "where":
             cycles += 1 / simple_per_cycle(isa)
-        elif isinstance(node, Unary | Binary):
-            cycles += _SEVERAL.get(node.op, 1) / simple_per_cycle(isa)
+        elif node.function in ("maximum", "minimum") and any(
+            isinstance(a, Constant) for a in node.arguments
+        ):
+            # Only a second operand that may be NaN needs more than one instruction.
+            cycles += 1 / simple_per_cycle(isa)
+        else:
+            cycles += _function_cycles(node.function, dtype, lanes, isa, tuning)
     return cycles
 
 
 def expression_operations(expr: Expr) -> int:
-    """Operations of an expression on one element; an elementary function counts as one."""
-    return sum(isinstance(step.node, Unary | Binary) for step in flatten(expr))
+    """Operations of an expression on one element; a function counts as one."""
+    return sum(isinstance(step.node, Apply) for step in flatten(expr))
 
 
 def simple_per_cycle(isa: Isa) -> float:
@@ -113,9 +100,8 @@ def simple_per_cycle(isa: Isa) -> float:
     return isa.fma_per_cycle if isa.fused else 2.0 * isa.fma_per_cycle
 
 
-def _elementary_cycles(op: str, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
-    """Of one vector."""
-    found = ELEMENTARY[op]
+def _body_cycles(found: Instructions, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
+    """Cycles of a body in vector_math on one vector."""
     multiply_adds = found.multiply_adds[dtype.itemsize == 8] / isa.fma_per_cycle
     divisions = found.divisions * _division_cycles(dtype, isa, tuning)
     # The divider works beside the other ports.

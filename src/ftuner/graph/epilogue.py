@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from ftuner.core.expr import Binary, Constant, Expr, Operand, OperandKind, Unary, UnaryOp
-from ftuner.core.functions import COMPOSED
+from ftuner.core.expr import Constant, Expr, Operand, OperandKind, applied
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
@@ -26,27 +25,6 @@ class Epilogue:
     operands: tuple[View, ...]
 
 
-_SAME_NAME: tuple[UnaryOp, ...] = (
-    "exp", "expm1", "log", "sqrt", "tanh", "erf", "erfc", "sigmoid", "gelu", "gelu_tanh", "silu",
-    "softplus", "mish",
-)  # fmt: skip
-_UNARY: Mapping[str, Callable[[Expr], Expr]] = {
-    "negative": lambda x: Unary("neg", x),
-    "absolute": lambda x: Unary("abs", x),
-    **{name: partial(Unary, name) for name in _SAME_NAME},
-    **COMPOSED,
-}
-_BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
-    "add": lambda x, y: Binary("add", x, y),
-    "subtract": lambda x, y: Binary("sub", x, y),
-    "multiply": lambda x, y: Binary("mul", x, y),
-    "divide": lambda x, y: Binary("div", x, y),
-    "maximum": lambda x, y: Binary("maximum", x, y),
-    "minimum": lambda x, y: Binary("minimum", x, y),
-    "swish": lambda x, y: Binary("swish", x, y),
-}
-
-
 def extended(
     epilogue: Epilogue,
     node: Node,
@@ -56,10 +34,11 @@ def extended(
 ) -> Epilogue | None:
     """The epilogue followed by a node whose operand at `position` is the product; None if it
     cannot be: another operator, or an operand that spreads over the product in another way."""
-    if node.op in _UNARY:
-        return Epilogue(_UNARY[node.op](epilogue.expr), epilogue.operands)
-    if node.op not in _BINARY:
+    row = SCALAR_FUNCTIONS.get(node.op)
+    if row is None or not row.epilogue:
         return None
+    if row.arity == 1:
+        return Epilogue(applied(node.op, epilogue.expr), epilogue.operands)
     other = node.inputs[1 - position]
     operands = epilogue.operands
     value: Expr
@@ -76,7 +55,7 @@ def extended(
         operands = (*operands, given)
         value = Operand(f"x{len(operands)}", kind)
     sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)
-    return Epilogue(_BINARY[node.op](*sides), operands)
+    return Epilogue(applied(node.op, *sides), operands)
 
 
 def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:

@@ -16,7 +16,7 @@ from llvmlite import ir
 from tests.codegen.llvm.exact import EXACT, gated
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
-from ftuner.codegen.llvm.ir.expressions import emit
+from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.objects.jit import (
     ISA_FEATURES,
     Target,
@@ -25,18 +25,7 @@ from ftuner.codegen.llvm.objects.jit import (
     host_target,
 )
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.expr import (
-    ACCUMULATOR,
-    Binary,
-    Constant,
-    Operand,
-    Unary,
-    clip,
-    evaluate,
-    gelu,
-    hard_swish,
-    relu,
-)
+from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate, relu
 from ftuner.errors import ExpressionError
 
 MAX_ULP = 4.0
@@ -145,8 +134,8 @@ def run_expression(expr, case, **arrays):
     return run(body, case, *arrays.values())
 
 
-EXPRESSIONS = {name: Unary(name, ACCUMULATOR) for name in FUNCTIONS} | {
-    "hard_swish": hard_swish(ACCUMULATOR)
+EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in FUNCTIONS} | {
+    "hard_swish": applied("hard_swish", ACCUMULATOR)
 }
 
 
@@ -349,7 +338,7 @@ def slopes_and_arguments(dtype):
 def test_swish_is_within_four_ulp_for_the_slopes_of_models(case):
     x, slope = slopes_and_arguments(case.dtype)
     operands = {"acc": x, "y": slope}
-    got = run_expression(Binary("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
+    got = run_expression(applied("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
     with mpmath.workprec(160):
         for result, *at in zip(got.tolist(), x.tolist(), slope.tolist(), strict=True):
             x_, slope_ = map(mpmath.mpf, at)
@@ -364,7 +353,7 @@ def test_swish_of_infinities(case):
     slope = np.array([1.0, NAN, 2.0, 2.0, -2.0, -2.0, 2.0, 2.0, 2.0])
     expected = np.array([NAN, NAN, INF, -0.0, 0.0, -INF, 0.0, -0.0, -0.0])
     operands = {"acc": x, "y": slope}
-    got = run_expression(Binary("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
+    got = run_expression(applied("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(np.signbit(got[2:]), np.signbit(expected[2:]))
 
@@ -374,9 +363,9 @@ def test_extrema_propagate_nan_from_either_side(case):
     x, y = np.array([[NAN, 1.0], [1.0, NAN], [NAN, NAN], [1.0, 2.0], [2.0, 1.0], [-INF, INF]]).T
     left, right = Operand("x", "matrix"), Operand("y", "matrix")
     for op, reference in (("maximum", np.maximum), ("minimum", np.minimum)):
-        got = run_expression(Binary(op, left, right), case, x=x, y=y)
+        got = run_expression(applied(op, left, right), case, x=x, y=y)
         np.testing.assert_array_equal(got, reference(x, y))
-        got = run_expression(Binary(op, Constant(1.5), right), case, y=y)
+        got = run_expression(applied(op, Constant(1.5), right), case, y=y)
         np.testing.assert_array_equal(got, reference(1.5, y))
     got = run_expression(clip(left, -1.0, 1.5), case, x=x)
     np.testing.assert_array_equal(got, np.clip(x, -1.0, 1.5))
@@ -387,15 +376,15 @@ def test_arithmetic_is_rounded_as_numpy_rounds_it(case):
     rng = np.random.default_rng(2)
     x, y = rng.uniform(0.5, 2.0, (2, 1000)).astype(case.dtype)
     acc, bias = ACCUMULATOR, Operand("bias", "column")
-    root = Unary("sqrt", Unary("abs", acc - 2.5 * bias))
-    expr = -(acc * bias + 0.1) / (root + 0.3) - Unary("reciprocal", bias)
+    root = applied("sqrt", applied("absolute", acc - 2.5 * bias))
+    expr = -(acc * bias + 0.1) / (root + 0.3) - 1.0 / bias
     got = run_expression(expr, case, acc=x, bias=y)
     np.testing.assert_array_equal(got, evaluate(expr, {"acc": x, "bias": y}))
 
 
 def test_equal_subexpressions_are_emitted_once():
     case = Case("avx2", "float32", 8)
-    expr = gelu(ACCUMULATOR + 1.0) + gelu(ACCUMULATOR + 1.0)
+    expr = applied("gelu", ACCUMULATOR + 1.0) + applied("gelu", ACCUMULATOR + 1.0)
     text = str(module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1))
     assert len(re.findall(r"call <8 x float> @\"?ftuner_gelu", text)) == 1
 

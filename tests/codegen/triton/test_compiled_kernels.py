@@ -17,7 +17,7 @@ from ftuner.codegen.triton.source import HEADER, Argument, Source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.expr import ACCUMULATOR, Operand, gelu
+from ftuner.core.expr import ACCUMULATOR, Operand, applied
 from ftuner.core.gpu.tile import BlockTile, Multiply, Order, ProductKernel
 from ftuner.errors import ObjectFileError
 
@@ -26,7 +26,7 @@ pytest.importorskip("triton")
 from tests.codegen.triton.compiling import compile_all
 
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")
-GELU, SUM = gelu(ACCUMULATOR + BIAS), ACCUMULATOR + RESIDUAL
+GELU, SUM = applied("gelu", ACCUMULATOR + BIAS), ACCUMULATOR + RESIDUAL
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from ftuner.codegen.triton.source import HEADER, Source, load
 from ftuner.core.expr import (
     ACCUMULATOR,
     ACTIVATIONS,
-    Binary,
     Constant,
     Expr,
     Operand,
-    Unary,
     evaluate,
-    gelu,
+)
+from ftuner.core.expr import (
+    applied as function,
 )
 from ftuner.errors import ExpressionError
 
@@ -79,9 +79,9 @@ def test_activations_are_as_accurate_as_their_conditioning_allows(name: str) -> 
 def test_swish_takes_a_number_for_its_slope() -> None:
     acc, bias = inputs(-12.0, 12.0)
     for slope in (Constant(1.702), BIAS):
-        expr = Binary("swish", ACCUMULATOR, slope)
+        expr = function("swish", ACCUMULATOR, slope)
         expected = evaluate(
-            Binary("swish", ACCUMULATOR, Constant(float(np.float32(1.702))))
+            function("swish", ACCUMULATOR, Constant(float(np.float32(1.702))))
             if isinstance(slope, Constant)
             else expr,
             {"acc": acc.astype(np.float64), "bias": bias.astype(np.float64)},
@@ -91,9 +91,9 @@ def test_swish_takes_a_number_for_its_slope() -> None:
 
 def test_arithmetic_is_rounded_as_numpy_rounds_it() -> None:
     acc, bias = inputs(0.5, 2.0)
-    root = Unary("sqrt", Unary("abs", ACCUMULATOR - 2.5 * BIAS))
-    expr = -(ACCUMULATOR * BIAS + 0.1) / (root + 0.3) - Unary("reciprocal", BIAS)
-    expr = Binary("minimum", Binary("maximum", expr, Unary("neg", BIAS)), ACCUMULATOR)
+    root = function("sqrt", function("absolute", ACCUMULATOR - 2.5 * BIAS))
+    expr = -(ACCUMULATOR * BIAS + 0.1) / (root + 0.3) - 1.0 / BIAS
+    expr = function("minimum", function("maximum", expr, function("negative", BIAS)), ACCUMULATOR)
     expected = evaluate(expr, {"acc": acc, "bias": bias})
     np.testing.assert_array_equal(applied(expr, acc, bias), expected)
 
@@ -101,7 +101,7 @@ def test_arithmetic_is_rounded_as_numpy_rounds_it() -> None:
 def test_nan_and_infinities_pass_as_in_numpy() -> None:
     acc, bias = inputs()
     acc[0, :5] = [np.nan, np.inf, -np.inf, 0.0, -0.0]
-    expr = Binary("maximum", ACCUMULATOR, Constant(0.0)) + Constant(-np.inf) * BIAS
+    expr = function("maximum", ACCUMULATOR, Constant(0.0)) + Constant(-np.inf) * BIAS
     expected = evaluate(expr, {"acc": acc, "bias": bias})
     np.testing.assert_array_equal(applied(expr, acc, bias), expected)
     np.testing.assert_array_equal(
@@ -111,7 +111,7 @@ def test_nan_and_infinities_pass_as_in_numpy() -> None:
 
 def test_constants_are_rounded_to_float32_and_may_stand_alone() -> None:
     acc, bias = inputs()
-    alone = Unary("exp", Constant(0.3)) * Binary("add", Constant(0.1), Constant(0.2))
+    alone = function("exp", Constant(0.3)) * function("add", Constant(0.1), Constant(0.2))
     got = applied(ACCUMULATOR * alone, acc, bias)
     number = np.exp(np.float32(0.3)) * (np.float32(0.1) + np.float32(0.2))
     np.testing.assert_allclose(got, acc * number, rtol=4e-7)
@@ -120,7 +120,7 @@ def test_constants_are_rounded_to_float32_and_may_stand_alone() -> None:
 
 def test_equal_expressions_are_one_line() -> None:
     lines = render_epilogue(
-        gelu(ACCUMULATOR + 1.0) + gelu(ACCUMULATOR + 1.0), {"acc": "a"}, "e"
+        function("gelu", ACCUMULATOR + 1.0) + function("gelu", ACCUMULATOR + 1.0), {"acc": "a"}, "e"
     ).lines
     assert sum("gelu" in line for line in lines) == 1
     assert len(set(lines)) == len(lines)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
-from ftuner.core.expr import ACCUMULATOR, Expr, Operand, gelu, relu, silu
+from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, relu
 from ftuner.core.gpu.tile import BlockTile, Loads, Order, ProductKernel
 
 torch = pytest.importorskip("torch")
@@ -215,10 +215,13 @@ def test_epilogues(name: str, dtype: DType, loads: Loads) -> None:
     functional = torch.nn.functional
     wide = bias.double()
     expressions = {
-        "gelu": (gelu(ACCUMULATOR + BIAS), lambda x: functional.gelu(x + wide)),
-        "silu": (silu(ACCUMULATOR) + RESIDUAL, lambda x: functional.silu(x) + residual.double()),
+        "gelu": (applied("gelu", ACCUMULATOR + BIAS), lambda x: functional.gelu(x + wide)),
+        "silu": (
+            applied("silu", ACCUMULATOR) + RESIDUAL,
+            lambda x: functional.silu(x) + residual.double(),
+        ),
         "all": (
-            gelu(ACCUMULATOR * SCALE + BIAS) - 0.5 * RESIDUAL,
+            applied("gelu", ACCUMULATOR * SCALE + BIAS) - 0.5 * RESIDUAL,
             lambda x: functional.gelu(x * scale.double()[:, None] + wide) - 0.5 * residual.double(),
         ),
     }

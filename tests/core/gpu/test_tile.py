@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32
-from ftuner.core.expr import ACCUMULATOR, Operand, gelu
+from ftuner.core.expr import ACCUMULATOR, Operand, applied
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 WIDE = BlockTile(128, 256, 64, 8, 4)
@@ -23,8 +23,8 @@ RESIDUAL = ACCUMULATOR + Operand("res", "matrix")
         (COPIED, 2),
         (POINTED, 1),
         (replace(COPIED, specialised=True), 1),
-        (replace(COPIED, epilogue=gelu(ACCUMULATOR)), 4),
-        (replace(POINTED, epilogue=gelu(ACCUMULATOR)), 4),
+        (replace(COPIED, epilogue=applied("gelu", ACCUMULATOR)), 4),
+        (replace(POINTED, epilogue=applied("gelu", ACCUMULATOR)), 4),
         (replace(POINTED, aligned=False), 8),
         (replace(COPIED, c_aligned=False), 8),
         (LOW, 1),
@@ -41,7 +41,7 @@ def test_slices(kernel: ProductKernel, slices: int) -> None:
     [
         (COPIED, "sm_90", 229_408),
         (replace(COPIED, epilogue=RESIDUAL), "sm_90", 229_408),
-        (replace(COPIED, epilogue=gelu(ACCUMULATOR)), "sm_90", 213_024),
+        (replace(COPIED, epilogue=applied("gelu", ACCUMULATOR)), "sm_90", 213_024),
         (LOW, "sm_90", 114_712),
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_90", 98_304),
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_80", 65_536),

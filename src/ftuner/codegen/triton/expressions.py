@@ -11,13 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.triton.vector_math import call, prelude
-from ftuner.core.expr import Binary, Constant, Expr, FlatStep, Operand, Unary, flatten
+from ftuner.codegen.triton.functions import Functions
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.expr import Apply, Constant, Expr, FlatStep, Operand, flatten
 from ftuner.errors import ExpressionError
-
-_FUNCTIONS = {"abs": "absolute", "div": "divide"}
-"""Names of `elementary` that differ from those of `core.expr`."""
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
 
 
 class RenderedEpilogue(NamedTuple):
@@ -55,9 +52,11 @@ def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> R
 
 def epilogue_prelude(epilogue: Expr) -> str:
     """The functions that stand before a kernel with this epilogue."""
-    nodes = [step.node for step in flatten(epilogue)]
-    used = {node.op for node in nodes if isinstance(node, (Unary, Binary))}
-    return prelude(_FUNCTIONS.get(op, op) for op in used)
+    functions = Functions()
+    for step in flatten(epilogue):
+        if isinstance(step.node, Apply):
+            functions.apply(step.node.function, ["x"] * len(step.arguments), FLOAT32)
+    return functions.prelude()
 
 
 def _literal(value: float) -> str:
@@ -72,9 +71,5 @@ def _expression(step: FlatStep, steps: tuple[FlatStep, ...], values: list[str]) 
     if all(isinstance(steps[i].node, Constant) for i in step.arguments):
         # A number alone would be computed in Python's arithmetic.
         arguments[0] = f"tl.full([1, 1], {arguments[0]}, tl.float32)"
-    if isinstance(node, Binary) and node.op in _OPERATORS:
-        return f"{arguments[0]} {_OPERATORS[node.op]} {arguments[1]}"
-    assert isinstance(node, (Unary, Binary))
-    if node.op == "neg":
-        return call("negative", *arguments)
-    return call(_FUNCTIONS.get(node.op, node.op), *arguments)
+    assert isinstance(node, Apply)
+    return Functions().apply(node.function, arguments, FLOAT32)

@@ -15,9 +15,9 @@ from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT32, DType
-from ftuner.core.expr import Binary, Constant, Unary, flatten
+from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
-from ftuner.core.functions import COMPOSED, neutral
+from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 
 
 def register(dtype: DType) -> DType:
@@ -89,7 +89,8 @@ class Functions:
         return "".join(texts)
 
     def apply(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
-        """The scalar function `name` of `core.functions` of names of values of `dtype`."""
+        """The scalar function `name` of `core.functions`, or `where`, of names of values of
+        `dtype`."""
         simple = _SIMPLE.get(name)
         if simple is not None:
             return simple.format(*arguments)
@@ -138,8 +139,8 @@ class Functions:
         ))  # fmt: skip
 
     def _float(self, name: str, arguments: Sequence[str], dtype: str) -> str:
-        if name in COMPOSED:
-            return self._composed(name, arguments[0], dtype)
+        if SCALAR_FUNCTIONS[name].composition is not None:
+            return self._composed(name, arguments, dtype)
         if name in ("remainder", "fmod"):
             helper = self._helper(f"fmod_{dtype}", "x, y", _float_fmod(dtype))
             if name == "remainder":
@@ -150,11 +151,11 @@ class Functions:
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
         return self._call(name, arguments, dtype)
 
-    def _composed(self, name: str, x: str, dtype: str) -> str:
-        """A function that is an expression, as a helper with a line for each step."""
+    def _composed(self, name: str, arguments: Sequence[str], dtype: str) -> str:
+        """A composed function, as a helper with a line for each step of its expression."""
         names: list[str] = []
         lines: list[str] = []
-        for step in flatten(COMPOSED[name](ExprOperand("x", "matrix"))):
+        for step in composed_steps(name):
             node = step.node
             if isinstance(node, ExprOperand):
                 names.append(node.name)
@@ -162,13 +163,14 @@ class Functions:
                 # Never a name's value: that would be a float32.
                 names.append(f"({node.value!r})")
             else:
-                assert isinstance(node, (Unary, Binary))
-                word = _OF_EXPRESSIONS.get(node.op, node.op)
-                text = self.apply(word, [names[a] for a in step.arguments], FLOATS[dtype])
+                assert isinstance(node, Apply)
+                given = [names[a] for a in step.arguments]
+                text = self.apply(node.function, given, FLOATS[dtype])
                 names.append(f"t{len(lines)}")
                 lines.append(f"{names[-1]} = {text}")
         lines.append(f"return {names[-1]}")
-        return f"{self._helper(f'{name}_{dtype}', 'x', *lines)}({x})"
+        helper = self._helper(f"{name}_{dtype}", ", ".join("xy"[: len(arguments)]), *lines)
+        return f"{helper}({', '.join(arguments)})"
 
     def _integer(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
         x = arguments[0]
@@ -215,10 +217,6 @@ class Functions:
 
 
 FLOATS = {"float32": FLOAT32, "float64": FLOAT64}
-_OF_EXPRESSIONS = {
-    "neg": "negative", "abs": "absolute", "sub": "subtract", "mul": "multiply", "div": "divide",
-}  # fmt: skip
-"""Names of `core.expr` that are others in `core.functions`."""
 _SIMPLE: Mapping[str, str] = {
     "add": "{0} + {1}",
     "subtract": "{0} - {1}",
@@ -232,6 +230,7 @@ _SIMPLE: Mapping[str, str] = {
     "logical_not": "{0} == 0",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
+    "where": "tl.where({0}, {1}, {2})",
 }
 """Where the text is that of every dtype."""
 

@@ -147,8 +147,6 @@ class Values:
         source = frame.kernel.steps[step.arguments[0]].dtype
         if step.op == "cast":
             text = frame.functions.cast(names[0], source, step.dtype)
-        elif step.op == "where":
-            text = f"tl.where({', '.join(names)})"
         else:
             text = frame.functions.apply(step.op, names, source)
         return self._named(number, text, along)

@@ -9,7 +9,7 @@ and the functions that the vendor's library gives.
 Largest errors in float32, normal results, in ulp: exp 1.5, expm1 2, sigmoid 3, tanh 2, power 2.5,
 erfc, gelu, gelu_tanh, silu, softplus, mish and swish 4, as tests show them in the interpreter,
 where `exp2` and `/` are exact; a GPU adds 2 for each of these that the function calls. log, sin,
-cos and erf are the vendor's, of some 2 ulp; sqrt, divide, reciprocal, maximum, minimum and
+cos and erf are the vendor's, of some 2 ulp; sqrt, divide, maximum, minimum and
 roundings are exact. Where a power of e is a factor (all of the above but exp, expm1 and tanh), one
 that is not normal is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow
 are as in C's Annex F.
@@ -362,7 +362,6 @@ _DIRECT = {
         "floor": "tl.floor({0})",
         "ceil": "tl.ceil({0})",
         "divide": "tl.div_rn({0}, {1})",
-        "reciprocal": "tl.div_rn(1.0, {0})",
         "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
         "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     }
@@ -370,11 +369,9 @@ _DIRECT = {
 _DIRECT["float64"] = _DIRECT["float32"] | {
     "sqrt": "tl.sqrt({0})",
     "divide": "({0} / {1})",
-    "reciprocal": "(1.0 / {0})",
 }
 FUNCTIONS = tuple(sorted({*_HELPERS, *_DIRECT["float32"]} - {"exp_sum"}))
-"""What `call` knows. The names are those of `core.functions`, and erfc and reciprocal of
-`core.expr`."""
+"""What `call` knows, by the names of `core.functions`."""
 
 
 def call(name: str, *arguments: str, dtype: str = "float32") -> str:

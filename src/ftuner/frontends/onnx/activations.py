@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64
+from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
@@ -104,7 +105,7 @@ def _swish(context: Context, x: Value, alpha: float) -> Value:
     """x sigmoid(alpha x)."""
     if alpha == 1:
         return context.add("silu", x)
-    if 2.0**-10 <= abs(alpha) <= 2.0**10:
+    if MIN_SLOPE <= abs(alpha) <= MAX_SLOPE:
         return context.add("swish", x, context.scalar(alpha, x.dtype))
     return context.add("multiply", x, context.add("sigmoid", context.scaled(x, alpha)))
 
@@ -145,14 +146,11 @@ ACTIVATIONS: Table = {
             context, x, node.number("alpha", 0.20000000298023223876953125), node.number("beta", 0.5)
         )
     ),
-    ("", "HardSwish"): _of_input(lambda context, node, x: context.add("hard_swish", x)),
     ("", "LeakyRelu"): _of_input(_leaky_relu),
-    ("", "Mish"): _of_input(lambda context, node, x: context.add("mish", x)),
     ("", "PRelu"): _of_input(_prelu),
     ("", "Reciprocal"): _of_input(_reciprocal),
     ("", "Relu"): _of_input(_relu),
     ("", "Selu"): _of_input(_selu),
-    ("", "Softplus"): _of_input(lambda context, node, x: context.add("softplus", x)),
     ("", "Softsign"): _of_input(_softsign),
     ("", "Swish"): _of_input(
         lambda context, node, x: _swish(context, x, node.number("alpha", 1.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dtype import BOOL, FLOAT64, INT64
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ShapeError
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
@@ -143,13 +144,7 @@ def _identity(context: Context, node: NodeView) -> Sequence[Value]:
     return [node.input(0)]
 
 
-_PLAIN = {
-    "Abs": "absolute", "Add": "add", "And": "logical_and", "Cos": "cos", "Div": "divide",
-    "Equal": "equal", "Erf": "erf", "Exp": "exp", "IsNaN": "isnan", "Less": "less",
-    "LessOrEqual": "less_equal", "Log": "log", "Mul": "multiply", "Neg": "negative",
-    "Not": "logical_not", "Or": "logical_or", "Sigmoid": "sigmoid", "Sign": "sign",
-    "Sin": "sin", "Sqrt": "sqrt", "Sub": "subtract", "Tanh": "tanh", "Xor": "logical_xor",
-}  # fmt: skip
+_PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx is not None}
 _FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
 _FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 _OTHERS: dict[str, Importer] = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.passes.gates import gated, polynomial
 from ftuner.graph.rewriting import Surroundings, constant, made, near, rewritten
-
-MIN_FACTOR, MAX_FACTOR = 2.0**-10, 2.0**10
-"""Of x in a sigmoid: those that `swish` is exact for (`core.functions`)."""
 
 
 def recognise_silu(graph: Graph) -> Graph:
@@ -42,4 +40,4 @@ def _factor(around: Surroundings, value: Value, x: Value) -> float | None:
     found = polynomial(around, value, x)
     if found is None or len(found) != 2 or found[0] != 0:
         return None
-    return found[1] if MIN_FACTOR <= abs(found[1]) <= MAX_FACTOR else None
+    return found[1] if MIN_SLOPE <= abs(found[1]) <= MAX_SLOPE else None

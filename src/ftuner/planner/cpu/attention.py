@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ftuner.core.mapping import bounds
 from ftuner.cost.cpu.product import Estimate
-from ftuner.cost.functions import operation_cycles
+from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
 from ftuner.cost.step import Machine, Stream, estimate_of
 from ftuner.planner.cpu.planner import Planner
 
@@ -161,7 +161,7 @@ class _RowCycles:
         scale = through + cycles("multiply", "maximum")
         if self._masked:
             scale += 1.0 / isa.load_per_cycle + cycles("add")
-        power = through + cycles("subtract", "multiply", "exp2_flushed", "add")
+        power = through + cycles("subtract", "multiply", EXP2_FLUSHED, "add")
         vectors, stored = -(-steps // lanes), -(-problem.columns // lanes)
         latency = isa.fma_latency_cycles
         issue = vectors * (scale + power) + stored * (through + cycles("multiply"))

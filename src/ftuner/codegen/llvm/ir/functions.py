@@ -6,16 +6,24 @@ gives zero, conversions of floats that no integer can hold give the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import llvmlite.ir as ir
 
+from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
 from ftuner.codegen.llvm.ir.builder import I32, splat, type_suffix
-from ftuner.codegen.llvm.ir.expressions import ELEMENTARY, emit, extremum
 from ftuner.core import functions as scalar
-from ftuner.core.dtype import BOOL, DType
-from ftuner.core.expr import Operand
-from ftuner.core.functions import COMPOSED
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, DType
+from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
+from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
+from ftuner.errors import ExpressionError
+
+VECTOR_MATH: Mapping[str, vector_arithmetic.VectorFunction] = {
+    name: getattr(vector_math, name)
+    for name, row in SCALAR_FUNCTIONS.items()
+    if isinstance(row.cost, Instructions)
+}
+"""The emitters of `vector_math`, by the names of the rows that count their instructions."""
 
 
 def register_type(dtype: DType) -> ir.Type:
@@ -95,10 +103,42 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
 def apply(
     builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType, fused: bool
 ) -> ir.Value:
-    """The scalar function `name` of `core.functions` on arguments of `dtype`, of one length."""
+    """The scalar function `name` of `core.functions`, or `where`, on arguments of one length and
+    of `dtype`."""
+    if name == "where":
+        return builder.select(*arguments)
     if dtype.kind == "float":
         return _float(builder, name, arguments, fused)
     return _integer(builder, name, arguments, dtype)
+
+
+def emit(builder: ir.IRBuilder, expr: Expr, env: Mapping[str, ir.Value], fused: bool) -> ir.Value:
+    """The SSA value of `expr`, with `env` giving the SSA value of each operand by name.
+
+    All values are of one type, a float32 or float64 scalar or vector; the result has it too.
+    Each distinct sub-expression is emitted once. `fused` says whether the target has a fused
+    multiply-add; it is used inside vector_math only, the expression's own products and sums are
+    rounded one by one. Raises ExpressionError if an operand is missing or none is given.
+    """
+    if not env:
+        raise ExpressionError("no operand was given; expected at least one, which sets the type")
+    type_ = next(iter(env.values())).type
+    dtype = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
+    values: list[ir.Value] = []
+    for step in flatten(expr):
+        node = step.node
+        arguments = [values[i] for i in step.arguments]
+        if isinstance(node, Operand):
+            if node.name not in env:
+                raise ExpressionError(f"operand {node.name!r} was not given; got {sorted(env)}")
+            assert env[node.name].type == type_, (env[node.name].type, type_)
+            values.append(env[node.name])
+        elif isinstance(node, Constant):
+            values.append(number(type_, node.value))
+        else:
+            assert isinstance(node, Apply)
+            values.append(apply(builder, node.function, arguments, dtype, fused))
+    return values[-1]
 
 
 _INTRINSICS = {"absolute": "fabs", "floor": "floor", "ceil": "ceil", "rint": "rint", "sqrt": "sqrt",
@@ -112,8 +152,8 @@ def _float(
     builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], fused: bool
 ) -> ir.Value:
     x = arguments[0]
-    if name in ELEMENTARY:
-        return ELEMENTARY[name](builder, *arguments, fused=fused)
+    if name in VECTOR_MATH:
+        return VECTOR_MATH[name](builder, *arguments, fused=fused)
     if name in _INTRINSICS:
         return _call(builder, f"llvm.{_INTRINSICS[name]}", arguments, x.type)
     if name in _FLOAT_INSTRUCTIONS:
@@ -128,8 +168,8 @@ def _float(
         apart = builder.xor(*(builder.fcmp_ordered("<", v, zero(x.type)) for v in (rest, y)))
         wrong = builder.and_(apart, builder.fcmp_ordered("!=", rest, zero(x.type)))
         return builder.select(wrong, builder.fadd(rest, y), rest)
-    if name in COMPOSED:
-        return emit(builder, COMPOSED[name](Operand("x", "matrix")), {"x": x}, fused)
+    if SCALAR_FUNCTIONS[name].composition is not None:
+        return emit(builder, composition(name), dict(zip("xy", arguments, strict=False)), fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     if name == "isinf":
@@ -140,6 +180,18 @@ def _float(
         return builder.select(builder.fcmp_unordered("ueq", x, zero(x.type)), x, one)
     assert name in ("maximum", "minimum"), name
     return extremum(builder, "<" if name == "maximum" else ">", *arguments)
+
+
+def extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    """y where `x predicate y`, otherwise x; NaN if either is.
+
+    A NaN in x fails the comparison and is kept, which is one max or min instruction of x86. Only
+    a y that may be NaN needs a second select, and LLVM drops it where y is constant.
+    """
+    if isinstance(x, ir.Constant):
+        x, y = y, x
+    chosen = builder.select(builder.fcmp_ordered(predicate, x, y), y, x)
+    return builder.select(builder.fcmp_unordered("uno", y, y), y, chosen)
 
 
 def _integer(

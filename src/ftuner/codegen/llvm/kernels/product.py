@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
-from ftuner.codegen.llvm.ir.expressions import emit
+from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.k_loop import L1, LINE_BYTES, emit_k_loop, prefetch
