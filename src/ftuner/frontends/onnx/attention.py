@@ -1,4 +1,4 @@
-"""Attention, as one node or composed of products, masks and softmax; rotary embeddings."""
+"""Attention, as one node or composed of products, masks and softmax. Rotary embeddings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.graph.ir import Value
 
 SCORE_MODES = 4
-"""Of the scores that are given out: raw, bent, masked, as weights."""
+"""Number of modes of the scores output: raw, after the soft cap, masked, after the softmax."""
 
 
 def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
@@ -33,13 +33,13 @@ def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
 
 
 def _merged(context: Context, x: Value) -> Value:
-    """Heads beside each other again: [batch, sequence, heads times head size]."""
+    """The inverse of `_heads`: [batch, sequence, heads times head size]."""
     turned = context.transpose(x, (0, 2, 1, 3))
     return context.reshape(turned, (*turned.shape[:2], product(turned.shape[2:])))
 
 
 def _repeated(context: Context, x: Value, heads: Dim) -> Value:
-    """Each head of keys or values as often as there are heads of queries for it."""
+    """Keys or values with each head repeated for the query heads that share it."""
     times = quotient(heads, x.shape[1])
     if times == 1:
         return x
@@ -50,11 +50,11 @@ def _repeated(context: Context, x: Value, heads: Dim) -> Value:
 
 
 def _scale(context: Context, node: NodeView, query: Value) -> Value:
-    """What scores are multiplied by; one over the root of the head size unless it is given."""
+    """The scale of scores, by default 1 / sqrt(head size)."""
     size = query.shape[3]
     if node.has("scale"):
         scale = node.number("scale")
-        # Queries and keys are each multiplied by its root, as ONNX has it.
+        # Queries and keys are each multiplied by its square root, as ONNX specifies.
         if not 0 <= scale < math.inf:
             raise context.malformed(f"scale is {scale}; expected a finite number, zero or more")
         return context.scalar(scale, query.dtype)
@@ -72,7 +72,7 @@ def _positions(
     context: Context, node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None,
     causal: bool,
 ) -> Value | None:  # fmt: skip
-    """Which keys a query may see by where they are: causal, in a window, and none of padding.
+    """Which keys a query may see by their positions: causal, within a window, not padding.
 
     None if all of them may be seen.
     """
@@ -100,7 +100,7 @@ def _positions(
 
 
 def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
-    """A mask for all keys: those that it does not name are not seen."""
+    """The mask extended to all keys; keys beyond it are not seen."""
     if mask.rank == 0:
         return context.unsqueeze(mask, [0])
     have = mask.shape[-1]
@@ -108,7 +108,7 @@ def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
         return mask
     after = keys - have
     if not isinstance(after, int):
-        # As long as the keys, or longer than them, which is refused.
+        # The mask has as many keys. A longer one is refused.
         context.builder.require(minimum(have, keys), have, "keys of the mask")
     fill = context.scalar(0, BOOL) if mask.dtype == BOOL else context.scalar(-math.inf, mask.dtype)
     before = (0,) * mask.rank
@@ -117,7 +117,7 @@ def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
 
 
 def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
-    """What the softmax of scores of a dtype is computed in."""
+    """The dtype that the softmax of scores is computed in."""
     if not node.has("softmax_precision"):
         return dtype
     where = f"{context.builder.where}: attribute softmax_precision"
@@ -127,7 +127,7 @@ def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
 def _weights(
     context: Context, node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
-    """The scores with their masks, and the softmax of them: zero where no key may be seen."""
+    """The masked scores, and their softmax: zero for a row that sees no key."""
     dtype = scores.dtype
     hidden, zero = context.scalar(-math.inf, dtype), context.scalar(0, dtype)
     masked = scores if bias is None else context.add("add", scores, bias)
@@ -153,7 +153,7 @@ def _written_out(
     context: Context, node: NodeView, query: Value, key: Value, value: Value,
     allowed: Value | None, bias: Value | None,
 ) -> tuple[Value, Sequence[Value]]:  # fmt: skip
-    """Products and a softmax; the result and the scores in all their modes."""
+    """Attention composed of products and a softmax: the result, and the scores in each mode."""
     heads = query.shape[1]
     wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
     raw = context.add("matmul", query, context.swapped(wide_key))
@@ -168,7 +168,7 @@ def _written_out(
 
 
 def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bool:
-    """Whether there is a kernel: nobody asks for scores or for anything else done to them."""
+    """Whether the attention operator can compute the node: it needs no scores and no soft cap."""
     dtype = operands[0].dtype
     return (
         dtype.kind == "float"
@@ -180,7 +180,7 @@ def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bo
 
 
 def _computed_in(dtype: DType) -> tuple[DType, ...]:
-    """What the kernel may be said to compute weights of a dtype in."""
+    """The softmax dtypes that a node may ask of the kernel for scores of a dtype."""
     return (dtype, FLOAT32) if dtype.name in HALF_DTYPES else (dtype,)
 
 
@@ -195,7 +195,7 @@ def _fused(
     context: Context, node: NodeView, query: Value, key: Value, value: Value, mask: Value | None,
     causal: Dim | None,
 ) -> Value:  # fmt: skip
-    """One node, in which heads of queries share those of keys and values."""
+    """Attention as one node, in which query heads share key and value heads."""
     scale = _scale(context, node, query)
     factor = 1.0
     if scale.constant is None:
@@ -218,7 +218,7 @@ def _fused(
 
 
 def _grouped(context: Context, mask: Value, heads: Dim, groups: Sequence[Dim]) -> Value:
-    """A mask with two axes for its heads: groups, and heads of a group."""
+    """A mask whose axis of heads is split in two: groups, and heads of a group."""
     if mask.rank < 3:
         return mask
     *batch, own, rows, keys = mask.shape
@@ -276,7 +276,7 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
-    """Pairs of elements of each head, rotated by an angle that the position tells."""
+    """Rotate pairs of elements of each head by an angle that depends on the position."""
     x, positions = node.input(0), node.optional(3)
     if x.rank not in (3, 4):
         raise context.malformed(f"rotary embedding of {x.type}; expected three axes or four")
@@ -302,7 +302,7 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
         for have, wanted in zip(cosines.shape, sines.shape, strict=True):
             context.builder.require(have, wanted, f"cosines {cosines} and sines {sines}")
         tables = [context.add("gather", t, positions, axis=0, node=where) for t in tables]
-    # Each has [batch, sequence, pairs]: all heads, and both elements of a pair, have the same.
+    # Both are [batch, sequence, pairs]: shared by all heads and by both elements of a pair.
     shared = (2 if x.rank == 3 else 1, 4 if interleaved else 3)
     batch, sequence = (outer[0], outer[1 if x.rank == 3 else 2])
     for t in tables:

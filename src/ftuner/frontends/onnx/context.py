@@ -1,4 +1,4 @@
-"""What the importers of operators are given: the node they import, and a builder with hands.
+"""The arguments of importers: the node to import, and a context that wraps the graph's builder.
 
 Importers compose the operators of the graph. The context has what many of them say: constants of a
 dtype, reductions that keep their axes, extents that a tensor tells.
@@ -34,10 +34,10 @@ class NodeView:
     opset: int
     """The version of the operators of the node's domain."""
     inputs: tuple[Value | None, ...]
-    """None stands for one that is left out."""
+    """None for an input that is left out."""
 
     def input(self, number: int) -> Value:
-        """An input that the operator cannot do without."""
+        """A required input."""
         found = self.optional(number)
         if found is None:
             raise GraphError(f"{self.record.label}: input {number} is missing")
@@ -47,11 +47,11 @@ class NodeView:
         return self.inputs[number] if number < len(self.inputs) else None
 
     def present(self) -> list[Value]:
-        """All inputs of an operator that takes any number of them, but not none."""
+        """All inputs of an operator that takes one or more."""
         return [self.input(i) for i in range(max(len(self.inputs), 1))]
 
     def gives(self, number: int) -> bool:
-        """Whether an output is asked for."""
+        """Whether the node has an output of this number."""
         return number < len(self.record.outputs) and self.record.outputs[number] != ""
 
     def has(self, name: str) -> bool:
@@ -61,14 +61,14 @@ class NodeView:
         return self._attribute(name, int, default)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """An integer that says yes or no."""
+        """An integer attribute that is a boolean."""
         found = self.integer(name, int(default))
         if found not in (0, 1):
             raise GraphError(f"{self.record.label}: attribute {name} is {found}; expected 0 or 1")
         return bool(found)
 
     def number(self, name: str, default: float | None = None, finite: bool = True) -> float:
-        """A float; with `finite`, neither infinity nor NaN."""
+        """A float attribute; with `finite`, neither infinity nor NaN."""
         found = self._attribute(name, float, default)
         if finite and not math.isfinite(found):
             raise GraphError(f"{self.record.label}: attribute {name} is {found}")
@@ -102,12 +102,12 @@ class NodeView:
 
 
 class Names:
-    """Symbols for what a model names, or leaves without a name: each text has one of its own."""
+    """Symbols for the dims of a model, named or not; different texts have different symbols."""
 
     def __init__(self) -> None:
         self._symbols: dict[str, Symbolic] = {}
         self._used: dict[str, int] = {}
-        """The names of symbols, and how many symbols were to be called after each."""
+        """How many symbols were requested under each name."""
 
     def named(self, text: str) -> Symbolic:
         """The symbol of a name, the same each time."""
@@ -117,7 +117,7 @@ class Names:
         return found
 
     def fresh(self, text: str) -> Symbolic:
-        """A symbol that is none of those before, called after a text."""
+        """A new symbol whose name begins with a text."""
         name = wanted = symbol_name(text)
         while name in self._used:
             self._used[wanted] += 1
@@ -128,19 +128,19 @@ class Names:
 
 @dataclass(frozen=True)
 class Context:
-    """A builder, and ways to say more with it."""
+    """A builder, and helpers that importers share."""
 
     builder: Builder = field(default_factory=Builder)
     names: Names = field(default_factory=Names)
     dtypes: Mapping[str, DType] = field(default_factory=lambda: TENSOR_DTYPES)
-    """What tensors may hold."""
+    """The dtypes that tensors may have, by name."""
     _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         return self.builder.add(op, *inputs, **attributes)
 
     def unsupported(self, what: str) -> UnsupportedOperatorError:
-        """An error that says what of the node there is no way to compute."""
+        """The error that ftuner cannot compute `what` of the current node."""
         return UnsupportedOperatorError(f"{self.builder.where}: {what}")
 
     def malformed(self, what: str) -> GraphError:
@@ -164,7 +164,7 @@ class Context:
         return x if x.dtype == dtype else self.add("cast", x, to=dtype)
 
     def computed(self, x: Value) -> Value:
-        """The tensor in a floating type: its own, or float64 for integers."""
+        """The tensor in a floating dtype: its own, or float64 for integers."""
         return x if x.dtype.kind == "float" else self.cast(x, FLOAT64)
 
     def add_to(self, x: Value, addend: float) -> Value:
@@ -180,10 +180,10 @@ class Context:
         return self.add("minimum", x, self.scalar(bound, x.dtype))
 
     def count(self, dims: Iterable[Dim], dtype: DType) -> Value:
-        """How many elements a shape has, without axes."""
+        """The number of elements of a shape, as a scalar."""
         return self.cast(self.builder.dims([product(dims)], ()), dtype)
 
-    # What tensors tell.
+    # Known elements of tensors.
 
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers.
@@ -211,14 +211,14 @@ class Context:
         return value.dims
 
     def dim_of(self, value: Value, what: str) -> Dim:
-        """The one element of a scalar of integers, or of a vector."""
+        """The element of an integer scalar, or of a vector of one element."""
         found = self._dims_of(value, what)
         if len(found) != 1 or value.rank > 1:
             raise self.malformed(f"{what} is {value.type}; expected one element")
         return found[0]
 
     def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
-        """The elements of a vector of integers, none of them a symbol."""
+        """The elements of a vector of integers, all known now."""
         return self._known(self.dims_of(value, what), what)
 
     def _known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ class Context:
         return integers
 
     def integer_of(self, value: Value, what: str) -> int:
-        """The one element of a scalar of integers, or of a vector, no symbol."""
+        """The element, known now, of an integer scalar or of a vector of one element."""
         return self._known([self.dim_of(value, what)], what)[0]
 
     def array_of(self, value: Value, what: str) -> Array:
@@ -244,7 +244,7 @@ class Context:
         """Axes counted from the front, in order.
 
         Raises:
-            GraphError: one is there twice.
+            GraphError: an axis is repeated.
         """
         found = sorted(self.axis(axis, rank) for axis in axes)
         if len(set(found)) != len(found):
@@ -265,14 +265,14 @@ class Context:
         return self.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
     def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
-        """With axes of one element, which are counted in the result."""
+        """The tensor with new axes of extent 1, whose numbers count in the result."""
         shape: list[Dim] = list(x.shape)
         for axis in sorted(axes):
             shape.insert(axis, 1)
         return self.reshape(x, tuple(shape))
 
     def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
-        """Without axes of one element."""
+        """The tensor without some axes of extent 1."""
         for axis in axes:
             self.builder.require(x.shape[axis], 1, f"squeeze axis {axis} of {x.type}")
         return self.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
@@ -281,7 +281,7 @@ class Context:
         return x if x.shape == shape else self.add("broadcast", x, shape=shape)
 
     def fitting(self, x: Value, result: Value, what: str) -> Value:
-        """An operand that is broadcast to the shape of a result, and adds no elements to it."""
+        """An operand broadcast to the shape of a result, which it must not enlarge."""
         text = f"{what} {x.type}, which does not broadcast to {result.type}"
         if x.rank > result.rank:
             raise self.malformed(text)
@@ -292,7 +292,7 @@ class Context:
         return x
 
     def slice(self, x: Value, axis: int, start: Dim, extent: Dim, step: int = 1) -> Value:
-        """Some of the elements along an axis."""
+        """The elements `start`, `start + step`, ... along an axis, `extent` of them."""
         if (start, step) == (0, 1) and extent == x.shape[axis]:
             return x
         starts: list[Dim] = [0] * x.rank
@@ -302,7 +302,7 @@ class Context:
         return self.add("slice", x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
 
     def pieces(self, x: Value, axis: int, extents: Sequence[Dim]) -> list[Value]:
-        """The tensor cut along an axis, one piece after the other."""
+        """The tensor split along an axis into pieces of the given extents."""
         found = []
         start: Dim = 0
         for extent in extents:
@@ -314,7 +314,7 @@ class Context:
         return values[0] if len(values) == 1 else self.add("concat", *values, axis=axis)
 
     def iota(self, extent: Dim, axis: int = 0, rank: int = 1) -> Value:
-        """0, 1, 2, ... along one axis; the others have one element."""
+        """0, 1, 2, ... along one axis; the other axes have extent 1."""
         shape: list[Dim] = [1] * rank
         shape[axis] = extent
         return self.add("iota", shape=tuple(shape), axis=axis)
@@ -326,7 +326,7 @@ class Context:
         return self.unsqueeze(result, axes) if keep and axes else result
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
-        # Half the bits hold neither the sum nor the count.
+        # Half precision can hold neither the sum nor the count.
         wide = self.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
         count = self.count((x.shape[a] for a in axes), wide.dtype)
         return self.cast(self.add("divide", self.reduce(wide, "sum", axes, keep), count), x.dtype)

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm and their relatives."""
+"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftuner.graph.ir import Value
 
 
 def product(context: Context, a: Value, b: Value) -> Value:
-    """The product as NumPy's matmul has it: a tensor of one axis is a row or a column."""
+    """The product as `numpy.matmul` defines it: a vector is a row or a column."""
     if a.rank == 0 or b.rank == 0:
         raise context.malformed(f"product of {a.type} and {b.type}")
     left = context.unsqueeze(a, [0]) if a.rank == 1 else a
@@ -46,7 +46,7 @@ def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
     for number, side in ((0, "A"), (1, "B")):
         x = node.input(number)
         if node.flag(f"transBatch{side}") and x.rank > 2:
-            # The batch axes move behind the first of the matrix's.
+            # The batch axes move after the first axis of the matrix.
             x = context.transpose(x, (*range(1, x.rank - 1), 0, x.rank - 1))
         if node.flag(f"trans{side}") and x.rank > 1:
             x = context.swapped(x)

@@ -1,8 +1,8 @@
-"""Einsum: sums of products of elements, written as labels of axes.
+"""Einsum: sums of products, specified by labels of axes.
 
-Operands are contracted one after the other, in the order in which they are written. Each step is a
-matrix product whose batch axes are the labels that both have and that are needed later, or a
-product of elements where there is nothing to sum.
+Operands are contracted in the order of the equation. Each contraction is a matrix product, whose
+batch axes are the labels that both operands have and that are needed later, or an elementwise
+product if nothing is summed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftuner.frontends.onnx.context import Context
 from ftuner.graph.ir import Value
 
 _BROADCAST = "0123456789"
-"""Labels of the axes that an ellipsis stands for, the last axis first."""
+"""Labels for the axes of an ellipsis, the last axis first."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class _Term:
 
 
 def einsum(context: Context, equation: str, operands: Sequence[Value]) -> Value:
-    """The tensor that an equation gives.
+    """The result of an equation.
 
     Raises:
-        GraphError: the equation is malformed, or not one for these operands.
+        GraphError: the equation is malformed or does not fit the operands.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     written = left.split(",")
@@ -49,7 +49,7 @@ def einsum(context: Context, equation: str, operands: Sequence[Value]) -> Value:
         raise context.malformed(f"{equation!r} has the result {result!r}")
     terms = [_diagonal(context, term) for term in terms]
     needed = [set(result)]
-    """Of the result, and of the terms from one on, the last one first."""
+    """The labels that are still needed: by the result, then also by the last term, and so on."""
     for term in reversed(terms[2:]):
         needed.append(needed[-1] | set(term.labels))
     total = terms[0]
@@ -69,13 +69,13 @@ def _labelled(context: Context, text: str, value: Value) -> _Term:
 
 
 def _implicit(left: str) -> str:
-    """The labels that are there once, in order."""
+    """The implicit result: the labels that occur once, in alphabetical order."""
     counts = Counter(c for c in left if c.isalpha())
     return "".join(sorted(label for label, n in counts.items() if n == 1))
 
 
 def _diagonal(context: Context, term: _Term) -> _Term:
-    """The term with labels that are all different."""
+    """The term with repeated labels replaced by their diagonal."""
     labels, value = term.labels, term.value
     while repeated := [c for c, n in Counter(labels).items() if n > 1]:
         label = repeated[0]
@@ -94,21 +94,21 @@ def _diagonal(context: Context, term: _Term) -> _Term:
 
 
 def _summed(context: Context, term: _Term, needed: set[str]) -> _Term:
-    """Without the labels that nothing needs."""
+    """The term summed over the labels that are not needed."""
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     labels = "".join(label for label in term.labels if label in needed)
     return _Term(labels, context.reduce(term.value, "sum", axes, keep=False))
 
 
 def _arranged(context: Context, term: _Term, labels: str) -> Value:
-    """The tensor with its axes in the order of labels; one element along those it has not."""
+    """The tensor with its axes in the order of `labels`; axes that it lacks have extent 1."""
     order = [term.labels.index(label) for label in labels if label in term.labels]
     value = context.transpose(term.value, order)
     return context.unsqueeze(value, [i for i, c in enumerate(labels) if c not in term.labels])
 
 
 def _contract(context: Context, a: _Term, b: _Term, needed: set[str]) -> _Term:
-    """The product of two terms, summed over the labels that both have and nothing else needs."""
+    """The product of two terms, summed over shared labels that are not needed later."""
     a = _summed(context, a, needed | set(b.labels))
     b = _summed(context, b, needed | set(a.labels))
     shared = [label for label in a.labels if label in b.labels]
@@ -137,7 +137,7 @@ def _extents(term: _Term, labels: str) -> list[Dim]:
 
 
 def _matrices(context: Context, term: _Term, batch: str, rows: str, columns: str) -> Value:
-    """The tensor as matrices: labels of rows together, and of columns."""
+    """The tensor as matrices: row labels merged into one axis, and column labels likewise."""
     value = _arranged(context, term, batch + rows + columns)
     m, n = product(_extents(term, rows)), product(_extents(term, columns))
     return context.reshape(value, (*value.shape[: len(batch)], m, n))

@@ -1,7 +1,7 @@
-"""Bytes of model files, and of the files beside them that hold tensors.
+"""Reads the bytes of model files and of the tensor files beside them.
 
-Neither is trusted. Only regular files are read, nothing outside the folder of the model is opened,
-and tensors cannot be larger than the files that they are in.
+Neither is trusted: only regular files in the model's folder are opened, and a tensor cannot be
+larger than its file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import allocated
 
 MAX_MODEL_BYTES = 1 << 31
-"""Protocol buffers cannot be larger; weights beyond that are in files beside the model."""
+"""The largest protocol buffer. Larger models keep their weights in files beside the model."""
 MAX_SHARED = 2
-"""Bytes that different tensors may take of a file, as a multiple of its size. Tensors that are the
-same bytes are read once."""
+"""Most bytes that different tensors may read from a file, as a multiple of its size. Tensors that
+are the same bytes are read once."""
 
 
 def content(path: Path) -> bytes:
@@ -45,14 +45,14 @@ class ExternalData:
         self._folder = folder.resolve()
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
-        """Bytes that different tensors have of each file."""
+        """Bytes that different tensors have read from each file."""
 
     def read(self, location: str, offset: int, size: int, what: str) -> Array:
-        """The bytes of a tensor, not to be written to. `what` names it in messages.
+        """The bytes of a tensor, read-only. `what` names it in messages.
 
         Raises:
-            GraphError: there is no such file in the folder, or it has not as many bytes.
-            AllocationError: the system has not the memory for them.
+            GraphError: there is no such file in the folder, or it has too few bytes.
+            AllocationError: the system does not have the memory for them.
         """
         path = self._path(location, what)
         found = self._known.get((path, offset, size))
@@ -81,7 +81,7 @@ class ExternalData:
             path = (self._folder / location).resolve()
             inside = bool(location) and path.is_relative_to(self._folder) and path.is_file()
         except (OSError, ValueError, RuntimeError):
-            # RuntimeError: links that lead to each other, until Python 3.12.
+            # RuntimeError: a cycle of links, before Python 3.13.
             inside = False
         if not inside or Path(location).is_absolute():
             raise GraphError(f"{what}: no file {location!r} within {self._folder}")
@@ -97,7 +97,7 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
     """
 
     def opener(name: str, flags: int) -> int:
-        # Without waiting for who writes to a pipe.
+        # O_NONBLOCK: opening a pipe does not wait for a writer.
         return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
     try:

@@ -1,7 +1,7 @@
-"""Functions that a model defines, written out where they are called.
+"""Inlines the functions that a model defines.
 
-Functions that call each other can stand for far more nodes than the file has. So what they stand
-for is counted first.
+Functions that call each other can expand to far more nodes than the file has, so the expanded size
+is computed first.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 FREE_NODES = 1024
 MAX_REPEATED = 128
-"""Nodes that functions may stand for: so many, and so many for each node that the file has. The
+"""Most nodes of the expanded functions for each node of the file, in addition to FREE_NODES. The
 layers of the largest language models repeat each node about eighty times."""
 FREE_BYTES = 16 << 20
 MAX_REPEATED_BYTES = 4
-"""The same in bytes, which constants in functions count for."""
+"""The same in bytes; constants in functions count as well."""
 MAX_CALL_DEPTH = 64
-"""Functions that call functions. `onnx` itself refuses a hundred, and recurses."""
+"""Deepest chain of function calls. `onnx` recurses, and refuses a hundred."""
 
 MOST = 1 << 62
-"""Where counting ends."""
+"""Upper limit of counts."""
 
 Name = tuple[str, str, str]
 """Domain, name and overload of a function."""
 
 
 class _Extent(NamedTuple):
-    """What nodes stand for once functions are written out."""
+    """The size of nodes once functions are inlined."""
 
     nodes: int = 0
     size: int = 0
@@ -47,11 +47,10 @@ class _Extent(NamedTuple):
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its own functions written out where they are called.
+    """The model with its own functions inlined.
 
     Raises:
-        GraphError: functions that call themselves, that stand for too many nodes, or that cannot be
-            written out.
+        GraphError: a function calls itself, expands to too many nodes, or cannot be inlined.
     """
     if not model.functions:
         return model
@@ -81,10 +80,10 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _extents(functions: Iterable[onnx.FunctionProto]) -> dict[Name, _Extent]:
-    """What each function stands for.
+    """The expanded size of each function.
 
     Raises:
-        GraphError: two functions of one name, or functions that call themselves.
+        GraphError: two functions have one name, or a function calls itself.
     """
     bodies: dict[Name, onnx.FunctionProto] = {}
     for function in functions:
@@ -114,7 +113,7 @@ def _extents(functions: Iterable[onnx.FunctionProto]) -> dict[Name, _Extent]:
 
 
 def _extent(nodes: Iterable[onnx.NodeProto], known: dict[Name, _Extent]) -> _Extent:
-    """What nodes, and those of the graphs within them, stand for. `known`: each function."""
+    """The expanded size of nodes and of the graphs within them; `known` has the functions'."""
     total = _Extent()
     for node in nodes_of(list(nodes)):
         called = known.get(_called(node))
@@ -131,5 +130,5 @@ def _called(node: onnx.NodeProto) -> Name:
 
 
 def _overload(proto: onnx.NodeProto | onnx.FunctionProto) -> str:
-    """Which functions of one name have since version 10 of the format."""
+    """The overload, which distinguishes functions of one name since version 10 of the format."""
     return getattr(proto, "overload", "")

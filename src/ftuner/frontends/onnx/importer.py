@@ -1,8 +1,7 @@
-"""From an ONNX model to a graph.
+"""Imports an ONNX model as a graph.
 
-What is not supported is found before anything is imported, all of it. Then nodes are imported one
-by one in an order in which each comes after what it reads, each by the importer that a table has
-for its type.
+First all unsupported operators are collected. Then nodes are imported in topological order, each by
+the importer that the table has for its operator.
 """
 
 from __future__ import annotations
@@ -43,42 +42,44 @@ IMPORTERS: Table = {
     **QUANTISED,
 }  # fmt: skip
 IF = ("", "If")
-"""Imported here: it is no operator of the graph, but one of its branches."""
+"""Imported here: the graph gets the nodes of one branch, and has no If."""
 SUPPORTED = frozenset({*IMPORTERS, IF})
-"""Operators by domain and type."""
+"""Supported operators, by domain and type."""
 LEAST_OPSET = 7
-"""Since then operators broadcast as NumPy does."""
+"""First opset whose operators broadcast as NumPy does."""
 NODES_LISTED = 3
-"""Names of nodes that a message has for each operator that is not supported."""
+"""Names of nodes that an error message lists for each unsupported operator."""
 
 Scope = MutableMapping[str, "Value | None"]
-"""The values of names; None for the empty name, which stands for nothing."""
+"""Values by name; None for the empty name."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as a graph, and what it was."""
+    """A model as a graph, and a description of the file's graph."""
 
     graph: Graph
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
-    """The nodes of the model as they were, a line each."""
+    """The nodes of the file, a line each."""
 
 
 def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) -> Imported:
-    """Import a model, from a path, its bytes or an `onnx.ModelProto`, whose tensors hold one of
-    `dtypes` each.
+    """Import a model from a path, its bytes or an `onnx.ModelProto`.
 
-    Dims that the model names are symbols of that name; those that it leaves open are symbols called
-    after the input and the axis. Data outside the file is read from the folder of the path only.
+    A named dim becomes a symbol of that name; an unnamed one gets a name from the input and axis.
+    Data outside the file is read only from the folder of the path.
+
+    Args:
+        dtypes: the dtypes that tensors may have.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
-        UnsupportedOperatorError: the model has operators that ftuner does not, or shapes that only
-            data tells; the message lists all such operators.
-        GraphError: the model is malformed, or has element types that are not supported.
-        ShapeError: extents that do not fit together.
+        UnsupportedOperatorError: the model has operators that ftuner lacks, all of which the
+            message lists, or a node needs elements that are known only at run time.
+        GraphError: the model is malformed, or has unsupported dtypes.
+        ShapeError: extents contradict each other.
     """
     proto, folder = load(source)
     proto = inlined(proto)
@@ -135,7 +136,7 @@ def _imported(model: ModelRecord, dtypes: Mapping[str, DType]) -> Imported:
 
 
 def _distinct(graph: GraphRecord) -> tuple[InputRecord, ...]:
-    """The inputs, and that they and the outputs have names, each one of its own."""
+    """The inputs. Raises GraphError unless inputs and outputs have distinct, non-empty names."""
     for what, names in (("inputs", [i.name for i in graph.inputs]), ("outputs", graph.outputs)):
         for name, count in Counter(names).items():
             if count > 1 or not name:
@@ -160,7 +161,7 @@ def _output(scope: Scope, name: str) -> Value:
 def _import_graph(
     context: Context, graph: GraphRecord, scope: Scope, opsets: Mapping[str, int]
 ) -> None:
-    """Import the nodes of a graph: `scope` has the values it may read, and is given its own."""
+    """Import the nodes of a graph. `scope` has the values that it may read; its own are added."""
     for name, tensor in graph.constants.items():
         if name in scope:
             raise GraphError(f"initialiser {name!r} has the name of another value")
@@ -188,7 +189,7 @@ def _import_graph(
 def _import_branch(
     context: Context, record: NodeRecord, scope: Scope, opsets: Mapping[str, int]
 ) -> list[Value]:
-    """The outputs of the branch that an If takes, which must be known."""
+    """The outputs of the branch that an If takes; its condition must be a constant."""
     view = NodeView(record, 0, tuple(scope[name] for name in record.inputs))
     condition = view.input(0).constant
     if condition is None or condition.size != 1:
@@ -200,10 +201,10 @@ def _import_branch(
 
 
 def ordered(graph: GraphRecord, known: Mapping[str, object]) -> list[NodeRecord]:
-    """The nodes of a graph, each after those that it reads; otherwise as they are.
+    """The nodes of a graph in topological order, otherwise in the file's order.
 
     Raises:
-        GraphError: a name that nothing gives or that two give, or nodes that wait for each other.
+        GraphError: no node or two nodes give a name, or there is a cycle.
     """
     givers: dict[str, int] = {}
     for number, node in enumerate(graph.nodes):
@@ -241,7 +242,7 @@ def ordered(graph: GraphRecord, known: Mapping[str, object]) -> list[NodeRecord]
 
 
 def names_read(node: NodeRecord) -> Iterator[str]:
-    """The names of what a node reads, with what the graphs within it read from around them."""
+    """The names that a node reads, including those that graphs within it read from outside."""
     yield from node.inputs
     for attribute in node.attributes.values():
         if isinstance(attribute, GraphRecord):

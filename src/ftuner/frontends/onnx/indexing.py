@@ -1,4 +1,4 @@
-"""Operators that select elements: by ranges, by indices that are data, by order."""
+"""Operators that select elements: by ranges, by run-time indices, by order."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ftuner.graph.ops.layout import slice_extent
 _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""
 _UNBOUNDED = 2**31 - 1
-"""Ends of slices from here on, either way, stand for the end of the axis, which ONNX asks models
-to write so."""
+"""A slice end at least this large, positive or negative, means the end of the axis, as ONNX
+specifies."""
 
 
 def _from_front(position: Dim, extent: Dim) -> Dim:
-    """A position that counts from the back if it is negative."""
+    """A position counted from the front; a negative one counts from the back."""
     if isinstance(position, int):
         return position + extent if position < 0 else position
     low, below = least_value(position), least_value(-position)
     if low is not None and low >= 0:
         return position
-    # One where the position is negative, otherwise zero.
+    # 1 if the position is negative, else 0.
     known = below is not None and below >= 0
     negative = minimum(-position if known else maximum(-position, 0), 1)
     return position + extent * negative
 
 
 def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
-    """The first index of a slice along an axis, and how many there are.
+    """The first index of a slice along an axis, and the number of elements.
 
-    A start behind the end of the axis needs no bound: there are no elements then.
+    A start beyond the end of the axis needs no clamp: the slice is then empty.
     """
     forward = step > 0
     open_end = isinstance(end, int) and (end >= _UNBOUNDED if forward else end <= -_UNBOUNDED)
@@ -95,7 +95,7 @@ def _gather(context: Context, node: NodeView) -> Sequence[Value]:
     if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
         index = int(constant.flat[0]) if constant.size == 1 else extent
         if -extent <= index < extent:
-            # A view, where a gather is a copy.
+            # A slice is a view; a gather would copy.
             one = context.slice(x, axis, index % extent, 1)
             return [context.reshape(one, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
     return [context.add("gather", x, indices, axis=axis, node=context.builder.where)]
@@ -116,7 +116,7 @@ def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _expect_depth(context: Context, indices: Value) -> None:
-    """How many axes are indexed decides how many the result has."""
+    """Raise an error unless the number of indexed axes is known: it decides the result's rank."""
     if indices.rank and not isinstance(indices.shape[-1], int):
         raise context.unsupported(
             f"the last extent of {indices.type} is known only at run time (data-dependent shape)"
@@ -151,11 +151,11 @@ def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
-    """Indices as positions, counted from the front; those out of range are none."""
+    """Indices as positions counted from the front; an index out of range selects nothing."""
     outside = context.builder.dims([extent], ())
     position = context.cast(indices, INT64)
     if indices.dtype.kind == "uint":
-        # What int64 does not hold is negative there, and counts from nowhere.
+        # Values beyond int64 become negative, and then are out of range.
         return position
     if indices.dtype.kind == "float":
         position = context.add("where", context.add("isnan", indices), outside, position)
@@ -187,7 +187,7 @@ def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
     row = context.iota(x.shape[-2], 0, 2)
     column = context.iota(x.shape[-1], 1, 2)
     if isinstance(offset, int):
-        # All diagonals beyond a matrix are alike, and sums have 64 bits.
+        # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
         offset = max(min(offset, _BEYOND), -_BEYOND)
     if offset != 0:
         row = context.add("add", row, context.builder.dims([offset], ()))

@@ -14,8 +14,8 @@ from ftuner.graph.ir import Value
 
 
 def _aligned(context: Context, node: NodeView, parameter: Value, x: Value) -> Value:
-    """A scale or zero point, to be broadcast to a tensor: of all of it, of each index along an
-    axis, or of each block along it."""
+    """A scale or zero point, made to broadcast to a tensor. It is given for the whole tensor, for
+    each index along an axis, or for each block along it."""
     if parameter.rank == 0 or parameter.shape == (1,):
         return context.reshape(parameter, ())
     axis = context.axis(node.integer("axis", 1), x.rank)
@@ -39,7 +39,7 @@ def _aligned(context: Context, node: NodeView, parameter: Value, x: Value) -> Va
 
 
 def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | None:
-    """The element type that an attribute asks for; 0 asks for none."""
+    """The dtype that an attribute names; None for 0."""
     number = node.integer(name, 0)
     what = f"{context.builder.where}: attribute {name}"
     return dtype_of(number, what, context.dtypes) if number else None
@@ -57,7 +57,7 @@ def _quantize(context: Context, node: NodeView) -> Sequence[Value]:
     divisor = context.cast(_aligned(context, node, scale, x), precision)
     levels = context.add("rint", context.add("divide", context.cast(x, precision), divisor))
     limits = np.iinfo(to.name)
-    # Sums of 16 bits are exact in float32, and where they are not the limits take over.
+    # Sums of 16-bit levels are exact in float32; larger ones are clipped.
     if zero is not None:
         levels = context.add(
             "add", levels, context.cast(_aligned(context, node, zero, x), precision)

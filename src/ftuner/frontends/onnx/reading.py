@@ -1,7 +1,7 @@
-"""Reading model files: protocol buffers in, records out. All that is known of `onnx` is here.
+"""Reads model files: from protocol buffers to records. Only this module knows `onnx`'s classes.
 
-A file is not trusted. What it says is checked before it is used, and nothing outside the folder of
-the model is opened.
+A file is not trusted: its contents are checked before they are used, and nothing outside the folder
+of the model is opened.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 Source = Union[str, Path, bytes, "onnx.ModelProto"]
 
 MAX_NESTING = 16
-"""Graphs within graphs: what exporters write has three or four."""
+"""Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
-"""Elements of an attribute that is a list; longer data comes as tensors."""
+"""Most elements of an attribute that is a list; exporters write longer data as tensors."""
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
@@ -71,7 +71,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     model = library.ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception as error:  # What is raised differs between releases of protobuf.
+    except Exception as error:  # The type of the error differs between releases of protobuf.
         raise GraphError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
@@ -79,7 +79,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
-    """Nodes and those of the graphs within them.
+    """The nodes, and the nodes of the graphs within them.
 
     Raises:
         GraphError: graphs are nested deeper than `MAX_NESTING`.
@@ -94,10 +94,10 @@ def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.N
 
 
 def text_of(text: str | bytes) -> str:
-    """A name in a model: protocol buffers hand on bytes where it is no text.
+    """A name in a model. Protocol buffers give bytes if it is not valid text.
 
     Raises:
-        GraphError: it is no text.
+        GraphError: it is not valid text.
     """
     if isinstance(text, bytes):
         raise GraphError(f"a name in the model is no text: {text!r:.80}")
@@ -105,15 +105,15 @@ def text_of(text: str | bytes) -> str:
 
 
 def domain_of(name: str) -> str:
-    """The name of a domain; that of ONNX itself has two."""
+    """The name of a domain. ONNX's own is empty or `ai.onnx` in files, and empty here."""
     return "" if name == "ai.onnx" else text_of(name)
 
 
 def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType]) -> ModelRecord:
-    """The records of a model. `dtypes`: what tensors may hold.
+    """The records of a model. `dtypes`: the dtypes that tensors may have.
 
     Raises:
-        GraphError: it is malformed, or holds element types that tensors cannot have.
+        GraphError: it is malformed, or has tensors of other dtypes.
     """
     opsets: dict[str, int] = {}
     for opset in model.opset_import:
@@ -161,7 +161,7 @@ class _Reader:
             raise GraphError(f"{what} has {len(tensor.shape.dim)} axes; at most {MAX_RANK}")
         dims: list[int | str | None] = []
         for dim in tensor.shape.dim:
-            # Exporters write -1, too, for an extent that they do not know.
+            # Exporters also write -1 for an unknown extent.
             if dim.HasField("dim_value") and dim.dim_value != -1:
                 if dim.dim_value < 0:
                     raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
@@ -252,10 +252,10 @@ class _Reader:
 
 
 def dtype_of(number: int, what: str, dtypes: Mapping[str, DType]) -> DType:
-    """The element type that ONNX counts as `number`, one of `dtypes`.
+    """The dtype of ONNX's number `number`.
 
     Raises:
-        GraphError: tensors of it are not supported, or there is none.
+        GraphError: it is none of `dtypes`, or there is none.
     """
     names: Any = import_undivided("onnx").TensorProto.DataType
     try:

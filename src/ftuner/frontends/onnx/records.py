@@ -1,4 +1,4 @@
-"""What a model file says, as plain values: names, attributes and arrays."""
+"""The contents of a model file as plain values: names, attributes and arrays."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ftuner.core.dtype import DType
 from ftuner.graph.ir import Array
 
 MICROSOFT = "com.microsoft"
-"""The domain of the operators that onnxruntime adds."""
+"""The domain of onnxruntime's own operators."""
 
 MAX_LABEL = 120
-"""Characters of a name in what messages call a node. Many messages have the label of one node."""
+"""Most characters of a name in the label of a node, which many error messages contain."""
 
 Attribute = Union[int, float, str, "TensorRecord", "GraphRecord", tuple[Any, ...]]
 """Tuples are of integers, of floats or of strings."""
@@ -25,7 +25,7 @@ def shortened(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class TensorRecord:
-    """A tensor that a file holds: `array` has its elements, in float32 those of bfloat16."""
+    """A tensor of a file. `array` holds its elements; those of bfloat16 as float32."""
 
     array: Array
     dtype: DType
@@ -33,7 +33,7 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node; the empty name stands for an input or output that is left out."""
+    """A node. The empty name is an input or output that is left out."""
 
     op: str
     domain: str
@@ -45,7 +45,7 @@ class NodeRecord:
 
     @property
     def label(self) -> str:
-        """What messages call the node."""
+        """The name of the node in error messages."""
         op = shortened(self.op)
         if self.name:
             return f"{op} node '{shortened(self.name)}'"
@@ -59,7 +59,7 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class InputRecord:
-    """An input of a model: an extent is an integer, the name of one, or None."""
+    """An input of a model. Each dim is an integer, a name, or None if it is unknown."""
 
     name: str
     dtype: DType
@@ -71,7 +71,7 @@ class GraphRecord:
     """A graph, or a branch of an If, which may read the values around it."""
 
     inputs: tuple[InputRecord, ...]
-    """Without those that are initialisers too: they are constants."""
+    """The inputs that are not initialisers, which are constants."""
     outputs: tuple[str, ...]
     constants: Mapping[str, TensorRecord]
     nodes: tuple[NodeRecord, ...]
@@ -81,4 +81,4 @@ class GraphRecord:
 class ModelRecord:
     graph: GraphRecord
     opsets: Mapping[str, int]
-    """The version of the operators of each domain."""
+    """The operator set version by domain."""

@@ -1,4 +1,4 @@
-"""Operators that reduce axes, and what is made of reductions: softmax and the norms."""
+"""Operators that reduce axes, and operators composed of reductions: softmax and norms."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
 
 Reduce = Callable[[Context, Value, Sequence[int], bool], Value]
-"""A reduction of axes, which are kept with one element if the last argument says so."""
+"""Reduces axes; the last argument says whether they are kept with extent 1."""
 
 
 def _reduction(reduce: Reduce, axes_input_since: int = 18) -> Importer:
-    """An operator of the family Reduce*, whose axes were an attribute before some version."""
+    """The importer of a Reduce* operator, whose axes are an input since some version and were an
+    attribute before."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         x, keep = node.input(0), node.flag("keepdims", True)
@@ -66,10 +67,10 @@ def _log_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Val
 
 
 def _log_sum_exp(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    """Powers of what each element is above the largest, which do not overflow."""
+    """log(sum(exp(x))), with the largest element subtracted first so that nothing overflows."""
     computed = context.computed(x)
     largest = context.reduce(computed, "maximum", axes)
-    # Infinity above infinity would be no number.
+    # An infinity minus an infinity would be NaN.
     zero = context.scalar(0, computed.dtype)
     largest = context.add("where", context.add("isinf", largest), zero, largest)
     powers = context.add("exp", context.add("subtract", computed, largest))
@@ -95,7 +96,7 @@ def _softmax(log: bool) -> Importer:
         if node.opset >= 13:
             axis = context.axis(node.integer("axis", -1), x.rank)
             return [context.add("softmax", x, axis=axis, log=log)]
-        # All axes from `axis` on are one.
+        # The axes from `axis` on are merged into one.
         axis = context.axis(node.integer("axis", 1), x.rank)
         flat = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
         return [context.reshape(context.add("softmax", flat, axis=axis, log=log), x.shape)]
@@ -104,7 +105,7 @@ def _softmax(log: bool) -> Importer:
 
 
 def _parameter(context: Context, value: Value, rank: int, whole: int) -> Value:
-    """A scale or bias with as many axes as are normalised."""
+    """A scale or bias, reshaped to the number of normalised axes."""
     if value.rank > whole:
         raise context.malformed(f"a scale or bias {value.type} for {whole} axes")
     if value.rank > rank:
@@ -121,7 +122,7 @@ def _norm(
 
 
 def _epsilon(context: Context, node: NodeView, default: float) -> float:
-    """What is added to a mean square or variance before its root is taken."""
+    """The number that is added to a mean square or variance before the square root."""
     found = node.number("epsilon", default)
     if found < 0:
         raise context.malformed(f"epsilon is {found}; expected zero or more")
@@ -129,8 +130,8 @@ def _epsilon(context: Context, node: NodeView, default: float) -> float:
 
 
 def _expect_stash(context: Context, node: NodeView) -> None:
-    """Raises GraphError unless the type that a norm says it computes in, which is left to it, is
-    one of floats."""
+    """Raise GraphError unless the node's `stash_type` is a floating dtype; it has no other
+    effect."""
     if node.has("stash_type"):
         what = f"{context.builder.where}: attribute stash_type"
         found = dtype_of(node.integer("stash_type"), what, GPU_TENSOR_DTYPES)
@@ -139,7 +140,7 @@ def _expect_stash(context: Context, node: NodeView) -> None:
 
 
 def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """One over the root of the mean square."""
+    """1 / sqrt(mean(x^2) + epsilon)."""
     square = context.mean(context.add("multiply", x, x), axes)
     root = context.add("sqrt", context.add_to(square, epsilon))
     return context.add("divide", context.scalar(1, x.dtype), root)
@@ -148,7 +149,7 @@ def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) 
 def _statistics(
     context: Context, node: NodeView, x: Value, axis: int, epsilon: float
 ) -> list[Value]:
-    """The mean and one over the standard deviation, where they are asked for."""
+    """The mean and the inverse standard deviation, if the node has these outputs."""
     if not node.gives(1) and not node.gives(2):
         return []
     axes = range(axis, x.rank)
@@ -178,21 +179,21 @@ def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _expect_row(context: Context, row: Value, x: Value) -> None:
-    """Demand that a scale or bias has a number for each element of the last axis."""
+    """Require that a scale or bias has one element for each element of the last axis."""
     if row.rank != 1:
         raise context.malformed(f"a scale or bias {row.type} for {x.type}")
     context.builder.require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
 
 
 def _skip_norm(rms: bool) -> Importer:
-    """The norm of a sum: of the input, what skipped the layer before, and maybe a bias."""
+    """The importer of the norm of a sum: input, skip connection and an optional bias."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         x, skip = node.input(0), node.input(1)
         what = f"{x.type} with a skipped {skip.type}"
         if x.rank not in (2, 3) or not 2 <= skip.rank <= x.rank:
             raise context.malformed(f"{what}; expected two axes or three each")
-        # One matrix may be skipped for the whole batch.
+        # The whole batch may share one skip matrix.
         for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
             context.builder.require(have, wanted, what)
         total = context.add("add", x, context.fitting(skip, x, "a skipped"))
@@ -220,8 +221,7 @@ def _skip_norm(rms: bool) -> Importer:
 
 
 def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    """Each channel, which is an index along the second axis, by statistics that are given or, in
-    training, by its own."""
+    """Normalise each channel (second axis) by given statistics, or in training by its own."""
     x = node.input(0)
     if x.rank < 2:
         raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
@@ -267,7 +267,7 @@ _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
     "ReduceSum": (_plain("sum"), 13),
     "ReduceSumSquare": (_square_sum, 18),
 }
-"""And the version since which the axes are an input."""
+"""Reductions by operator, with the version since which the axes are an input."""
 REDUCTIONS: Table = {
     **{("", name): _reduction(*entry) for name, entry in _REDUCTIONS.items()},
     ("", "ArgMax"): _arg("argmax"),

@@ -1,5 +1,5 @@
-"""What ONNX says of its operators, held against nodes: attributes and their types, and how many
-inputs and outputs there are."""
+"""Checks nodes against the schemas of their operators: names and types of attributes, numbers of
+inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _KINDS: Mapping[str, type] = {
 }  # fmt: skip
 _MEMBERS: Mapping[str, type] = {"INTS": int, "FLOATS": float, "STRINGS": str}
 _MAX_VERSION = 2**31 - 1
-"""That `onnx.defs` takes."""
+"""Largest version that `onnx.defs` accepts."""
 
 
 class _Schema(NamedTuple):
-    """A version of an operator."""
+    """The schema of one version of an operator."""
 
     attributes: Mapping[str, str]
-    """The name of the type of each."""
+    """The type of each attribute, by ONNX's name."""
     inputs: int
     outputs: int
-    """At most this many."""
+    """The largest numbers of inputs and outputs."""
 
 
 _NORM = {"axis": "INT", "epsilon": "FLOAT", "stash_type": "INT"}
@@ -49,16 +49,15 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "SkipLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 5, 4),
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 4, 4),
 }
-"""Of operators that onnxruntime adds."""
+"""The schemas of onnxruntime's own operators."""
 
 
 def expect_valid(node: NodeRecord, opset: int) -> None:
-    """Check a node against the schema of its operator's version. Operators of later versions have
-    no schema here: their importers check them.
+    """Check a node against the schema of its operator's version. An operator that the installed
+    `onnx` does not know is checked by its importer alone.
 
     Raises:
-        GraphError: an attribute that there is none of, or of another type; too many inputs or
-            outputs.
+        GraphError: an unknown attribute or one of another type; too many inputs or outputs.
     """
     schema = _schema(node.domain, node.op, opset)
     if schema is None:

@@ -1,4 +1,4 @@
-"""Operators on shapes and layout: most of them leave no node behind, or a view."""
+"""Operators on shapes and layout. Most become dims or views."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def _flatten(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _given_axes(context: Context, node: NodeView) -> tuple[int, ...] | None:
-    """The axes of Squeeze and Unsqueeze, as they are written."""
+    """The axes of Squeeze and Unsqueeze, as the file has them."""
     if node.opset < 13:
         return node.integers("axes") if node.has("axes") else None
     given = node.optional(1)
     if given is None:
         return None
-    # Of Unsqueeze, one axis may be a scalar.
+    # Unsqueeze also takes one axis as a scalar.
     scalar = given.rank == 0 and node.record.op == "Unsqueeze"
     what = "the axes"
     return (context.integer_of(given, what),) if scalar else context.integers_of(given, what)

@@ -1,7 +1,7 @@
-"""Chains of products with constants and sums with constants, as one of each.
+"""Merges a chain of products and sums with constants into one product and one sum.
 
-A batch norm at inference is such a chain: its statistics are constants. So are a scale after a
-layer and a bias after a bias.
+A batch norm at inference is such a chain, because its statistics are constants. So are a scale
+after a layer and a bias after a bias.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
 _COUNTING = frozenset({"cast", "floor", "ceil", "rint"})
-"""What makes a number of a count, or a count of a number. Beside them a result may be exactly
-half a step, or an index, and rounding in another order may move it to the next."""
+"""Conversions between integers and floats. A result next to one of them may be exactly half a step,
+or an index, and rounding in another order could move it to the next integer."""
 
 
 class _Affine(NamedTuple):
-    """`scale * x + shift`, with a number for each channel or one for all, in double precision."""
+    """`scale * x + shift` in float64, with one number per channel or one for all."""
 
     scale: Array
     shift: Array
@@ -34,7 +34,7 @@ class _Affine(NamedTuple):
         return _by_channel(np.broadcast_shapes(self.scale.shape, self.shift.shape))
 
     def fits(self, dtype: DType) -> bool:
-        """Whether all numbers are finite in a dtype, and zero only if they were."""
+        """Whether all numbers stay finite in a dtype, and none becomes zero."""
         for array in self:
             rounded = converted(array, dtype)
             if not np.isfinite(rounded).all() or ((rounded == 0) != (array == 0)).any():
@@ -48,7 +48,7 @@ def _by_channel(shape: Sequence[int]) -> bool:
 
 
 class _Chain(NamedTuple):
-    """Nodes, each of which alone reads the one before it; the first reads x."""
+    """Consecutive nodes, each the only reader of the one before it; the first reads x."""
 
     x: Value
     nodes: Sequence[Node]
@@ -60,11 +60,11 @@ class _Chain(NamedTuple):
 
 
 def fold_affine(graph: Graph) -> Graph:
-    """A chain becomes a product and a sum, or what of them is not trivial. After a matrix product
-    with a weight of its own, the product goes into the columns of the weight.
+    """Replace a chain by a product and a sum, without those that are trivial. After a matrix
+    product whose weight nothing else reads, the scale goes into the columns of the weight.
 
-    Results differ by the rounding of x: what the chain would have subtracted first and scaled
-    then is scaled first.
+    Results differ by the rounding of x, because a difference that the chain scales afterwards is
+    scaled first.
     """
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
@@ -134,7 +134,7 @@ def _step(node: Node, x: Value) -> _Affine | None:
 
 
 def _written(around: Surroundings, chain: _Chain) -> list[Node] | None:
-    """What takes the place of a chain; None if that would be as long."""
+    """The nodes that replace a chain; None if they are not fewer."""
     x, (scale, shift) = chain.x, chain.affine
     name = chain.result.name
     nodes: list[Node] = []
@@ -157,7 +157,8 @@ def _written(around: Surroundings, chain: _Chain) -> list[Node] | None:
 
 
 def _product(around: Surroundings, chain: _Chain) -> Node | None:
-    """The matrix product that x is, with the scale in its weight, if nobody else reads either."""
+    """The matrix product that gives x, with the scale folded into its weight; None if x or the
+    weight has other readers."""
     matmul = around.producer(chain.x, "matmul")
     if matmul is None or around.only_consumer(chain.x) is not chain.nodes[0]:
         return None

@@ -1,8 +1,8 @@
-"""Recognising attention: scores, scale, masks, softmax, values.
+"""Recognises attention: scores, scale, masks, softmax, values.
 
-Masks are addends, or choose between scores and a number. A triangle among them becomes a causal
-limit where that changes nothing. It would for rows that another mask hides whole: the softmax of
-equal numbers counts columns behind the triangle too, unless these are lower still.
+A mask is an addend, or selects between scores and a number. A triangular mask becomes a causal
+limit if that does not change results. It would change rows that another mask hides whole: their
+softmax of equal numbers also counts columns beyond the triangle, unless those are lower still.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
 from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
 
 NEVER_SEEN = -1e4
-"""Scores so low have no weight beside any other: what the first GPT-2 hides them with."""
+"""Scores this low have no weight beside others; GPT-2 masks with this value."""
 MAX_MASKS = 4
-"""Between a product and its softmax; there is a kernel for a limit and one mask."""
+"""Most masks between a product and its softmax; kernels have a causal limit and one mask."""
 
 
 MAX_VIEWS = 8
-"""Between a mask and where it is added."""
+"""Most views between a mask and its addition."""
 
 
 @dataclass(frozen=True)
 class _Scores:
-    """What a softmax is of: a product, scaled, and what is to be seen of it."""
+    """The operand of a softmax: a scaled product, and which scores are seen."""
 
     product: Node
     scale: float
     causal: Dim | None = None
     behind: float = -math.inf
-    """What stands for scores behind the causal limit, or is added to them."""
+    """The number that replaces scores beyond the causal limit, or is added to them."""
     mask: Value | None = None
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
-    """Nodes that make the mask."""
+    """The nodes that compute the mask."""
 
 
 def recognise_attention(graph: Graph) -> Graph:
-    """`softmax(q @ k * scale + mask) @ v` becomes one node; k is transposed already."""
+    """Replace `softmax(q @ k * scale + mask) @ v` by one node. k is already transposed."""
     found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -69,7 +69,7 @@ class _Recognition:
         self.masks = Masks(graph)
 
     def attention(self, scores: _Scores, last: Node) -> list[Node] | None:
-        """The nodes that take the place of the last product."""
+        """The nodes that replace the last product."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
         operands, nodes = self._shared(q, k, last.inputs[1], scores.mask)
         q, k, v, *_ = operands
@@ -90,8 +90,8 @@ class _Recognition:
     def _shared(
         self, q: Value, k: Value, v: Value, mask: Value | None
     ) -> tuple[list[Value], list[Node]]:
-        """The operands, with an axis for heads that share k and v where these are repeated for
-        them, and the nodes that make them."""
+        """The operands, and the nodes that compute them. Where k and v are repeated for the heads
+        that share them, the operands get an axis for these heads instead."""
         masks = [] if mask is None else [mask]
         keys, values = shared(self.around, k), shared(self.around, v)
         heads = q.shape[-3]
@@ -106,7 +106,7 @@ class _Recognition:
         return [nodes[0].output, k, v, *masks], [*nodes, *k_nodes, *v_nodes]
 
     def scores(self, value: Value, most: int) -> _Scores | None:
-        """What a value is as scores under `most` masks, if nobody else reads them."""
+        """The value as scores under at most `most` masks, if it has no other reader."""
         if self.around.only_consumer(value) is None:
             return None
         for op, rule in (("where", self._chosen), ("add", self._added)):
@@ -120,7 +120,7 @@ class _Recognition:
         return _Scores(product, scale)
 
     def _chosen(self, node: Node, most: int) -> _Scores | None:
-        """Scores where a mask shows them, elsewhere a number."""
+        """Scores where a mask shows them, and a number elsewhere."""
         mask, first, second = node.inputs
         for shown, value, other in ((True, first, second), (False, second, first)):
             number = self.masks.uniform(other)
@@ -144,7 +144,7 @@ class _Recognition:
         return None
 
     def _added(self, node: Node, most: int) -> _Scores | None:
-        """Scores and an addend."""
+        """Scores plus an addend."""
         for value, mask in (node.inputs, node.inputs[::-1]):
             inner = self.scores(value, most)
             if inner is None or not self._whole(value, node):
@@ -160,11 +160,11 @@ class _Recognition:
         return None
 
     def _whole(self, value: Value, node: Node) -> bool:
-        """Whether scores are not broadcast by what is done to them."""
+        """Whether a node leaves the shape of the scores unchanged."""
         return self.around.alike(value.shape, node.output.shape)
 
     def _hiding(self, addend: Value) -> tuple[Seen, float] | None:
-        """What an addend leaves as it is, and what it adds to all else."""
+        """The scores that an addend leaves unchanged, and the number it adds to all others."""
         if addend.constant is not None and addend.rank > 1:
             array = addend.constant
             offset = triangle_of(array == 0)
@@ -193,7 +193,8 @@ class _Recognition:
     def _limited(
         self, inner: _Scores, mask: Value, seen: Seen, number: float, added: bool
     ) -> _Scores | None:
-        """Scores with the triangle of a mask as their limit. `number`: what hides behind it."""
+        """Scores with a triangular mask as their causal limit; `number` replaces scores beyond
+        it."""
         first = None if seen.offset is None else least_value(seen.offset)
         if first is None or first < 0 or inner.causal is not None or not number <= NEVER_SEEN:
             return None
@@ -202,7 +203,7 @@ class _Recognition:
         if seen.rest and inner.mask is not None:
             return None
         if seen.rest or inner.mask is not None:
-            # Rows may be hidden whole.
+            # A row may be hidden whole.
             lowest = _lowest(inner.product.output) if added and not seen.rest else -math.inf
             if number > lowest:
                 return None

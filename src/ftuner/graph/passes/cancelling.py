@@ -1,4 +1,4 @@
-"""Recognising functions that cancel where they are written out."""
+"""Recognises expressions that lose digits to cancellation and replaces them by one function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar
 
 
 def recognise_expm1(graph: Graph) -> Graph:
-    """`exp(x) - 1` becomes `expm1(x)`."""
+    """Replace `exp(x) - 1` by `expm1(x)`."""
     around = Surroundings(graph)
     found = []
     for node in graph.nodes:
@@ -22,7 +22,7 @@ def recognise_expm1(graph: Graph) -> Graph:
 
 
 def recognise_erfc(graph: Graph) -> Graph:
-    """`1 - erf(x)` becomes `erfc(x)`."""
+    """Replace `1 - erf(x)` by `erfc(x)`."""
     around = Surroundings(graph)
     found = []
     for node in graph.nodes:
@@ -35,7 +35,7 @@ def recognise_erfc(graph: Graph) -> Graph:
 
 
 def recognise_mish(graph: Graph) -> Graph:
-    """`x tanh(softplus(x))` becomes `mish(x)`."""
+    """Replace `x tanh(softplus(x))` by `mish(x)`."""
     around = Surroundings(graph)
     found = []
     for node in graph.nodes:
@@ -50,7 +50,7 @@ def recognise_mish(graph: Graph) -> Graph:
 
 
 def _power_less_one(node: Node) -> Value | None:
-    """The tensor that a node takes one from, or adds minus one to."""
+    """The tensor that a node subtracts 1 from, or adds -1 to."""
     if node.op not in ("add", "subtract") or node.output.dtype.kind != "float":
         return None
     pairs = [(node.inputs[0], node.inputs[1])]
@@ -61,7 +61,7 @@ def _power_less_one(node: Node) -> Value | None:
 
 
 def _replaced(graph: Graph, op: str, found: Iterable[tuple[Node, Value]]) -> Graph:
-    """The graph with a function of one tensor in the place of each node."""
+    """The graph with each node replaced by `op` of a tensor."""
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node, x in found:

@@ -1,4 +1,4 @@
-"""Folding what reads constants alone and was not folded when the graph was built."""
+"""Folds nodes whose operands are constants and that the builder did not fold."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ftuner.graph.rewriting import rewritten
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Nodes of constants become constants.
+    """Replace nodes of constants by constants.
 
     Raises:
-        IndexRangeError, GraphError: what they hold is out of range, or does not fit.
+        IndexRangeError, GraphError: elements of constants are out of range or invalid.
     """
     folding = Folding()
     for value in {v for node in graph.nodes for v in node.inputs}:

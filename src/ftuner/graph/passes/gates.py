@@ -1,5 +1,5 @@
-"""What activations have in common where they are written out: a gate, which is a function of x, and
-the products by x and by numbers that complete it."""
+"""Helpers that recognise activations. An activation is a gate, which is a function of x, multiplied
+by x and by numbers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ftuner.graph.ir import Node, Value
 from ftuner.graph.rewriting import Surroundings, near, scalar, scaled
 
 MAX_DEGREE = 3
-"""Of the polynomials in activations: that of gelu with tanh."""
+"""Highest degree of a polynomial in an activation: gelu with tanh."""
 MAX_DEPTH = 8
-"""Nodes between x and a polynomial of it; what is longer is none of an activation's."""
+"""Most nodes between x and a polynomial of x; activations have fewer."""
 
 
 MAX_PRODUCTS = 8
-"""Between a gate and the end of its activation."""
+"""Most products between a gate and the end of its activation."""
 
 
 def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, float]]:
-    """What a gate is multiplied by: nodes that give `number * x * gate`, as (node, x, number).
+    """The nodes that give `number * x * gate`, as (node, x, number).
 
-    Between the gate and such a node there are only products that nobody else reads. x and a
-    multiple of it are both told: the caller knows which one the gate is a function of.
+    Between the gate and such a node there are only products without other readers. Both x and its
+    multiples are candidates; the caller knows which one the gate is a function of.
     """
     value, number = gate, 1.0
     gated_values: list[tuple[Value, float]] = []
@@ -50,13 +50,13 @@ def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, floa
 
 
 def polynomial(around: Surroundings, value: Value, x: Value) -> tuple[float, ...] | None:
-    """The coefficients of a value as a polynomial in x, the constant one first; None if it is
-    none, or one of a degree that no activation has."""
+    """The coefficients of a value as a polynomial in x, lowest degree first; None if it is no such
+    polynomial or its degree is too high."""
     return _polynomial(around, value, x, MAX_DEPTH)
 
 
 def is_near(found: Sequence[float] | None, wanted: Sequence[float], dtype: DType) -> bool:
-    """Whether coefficients are what a model meant: see `near`. Those that should be zero are."""
+    """Whether coefficients equal the wanted ones as `near` compares them; zeros must be exact."""
     if found is None or len(found) != len(wanted):
         return False
     return all(near(number, meant, dtype) for number, meant in zip(found, wanted, strict=True))
@@ -85,7 +85,7 @@ def _polynomial(
 
 
 def _combined(op: str, parts: Sequence[tuple[float, ...]]) -> tuple[float, ...] | None:
-    """An operator of polynomials."""
+    """The result of an operator on polynomials."""
     p = parts[0]
     if op == "negative":
         return tuple(-a for a in p)

@@ -1,4 +1,4 @@
-"""Recognising gelu where it is written out, with erf or with tanh."""
+"""Recognises gelu, with erf or with tanh."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _TANH_ARGUMENT = (0.0, math.sqrt(2 / math.pi), 0.0, math.sqrt(2 / math.pi) * 0.0
 
 
 def recognise_gelu(graph: Graph) -> Graph:
-    """`0.5 x (1 + erf(x / sqrt 2))`, its factors in any order, becomes `gelu(x)`."""
+    """Replace `0.5 x (1 + erf(x / sqrt 2))`, with its factors in any order, by `gelu(x)`."""
     return _recognised(graph, "erf", _ERF_ARGUMENT, "gelu")
 
 
 def recognise_gelu_tanh(graph: Graph) -> Graph:
-    """`0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, its factors in any order and its cube in
-    any spelling, becomes `gelu_tanh(x)`."""
+    """Replace `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, with its factors in any order
+    and its cube in any spelling, by `gelu_tanh(x)`."""
     return _recognised(graph, "tanh", _TANH_ARGUMENT, "gelu_tanh")
 
 
 def _recognised(graph: Graph, op: str, argument: Sequence[float], name: str) -> Graph:
-    """`0.5 x (1 + op(p(x)))` as one node, where `argument` are the coefficients of p."""
+    """Replace `0.5 x (1 + op(p(x)))` by one node; `argument` has the coefficients of p."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}

@@ -1,4 +1,4 @@
-"""Recognising hard swish where it is written out."""
+"""Recognises hard swish."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ftuner.graph.rewriting import Surroundings, made, near, rewritten, scalar
 
 
 def recognise_hard_swish(graph: Graph) -> Graph:
-    """`x clip(x + 3, 0, 6) / 6`, its factors in any order, and `x clip(x / 6 + 1/2, 0, 1)`, which
-    is x times its hard sigmoid, become `hard_swish(x)`."""
+    """Replace `x clip(x + 3, 0, 6) / 6`, with its factors in any order, and
+    `x clip(x / 6 + 1/2, 0, 1)`, by `hard_swish(x)`."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -30,7 +30,7 @@ def recognise_hard_swish(graph: Graph) -> Graph:
 
 
 def _clipped(around: Surroundings, node: Node) -> tuple[Value, float] | None:
-    """What a node limits to the numbers from zero to a positive one, and that one; no integers."""
+    """(x, limit) if a node clips a floating x to 0 .. limit."""
     other = {"minimum": "maximum", "maximum": "minimum"}.get(node.op)
     if other is None or node.output.dtype.kind != "float":
         return None
@@ -45,6 +45,6 @@ def _clipped(around: Surroundings, node: Node) -> tuple[Value, float] | None:
 
 
 def _limited(node: Node) -> tuple[Value, float | None]:
-    """The operands of an extremum: a tensor, and the number that bounds it."""
+    """The operands of a maximum or minimum: a tensor, and the number that bounds it."""
     x, y = node.inputs
     return (x, scalar(y)) if scalar(x) is None else (y, scalar(x))

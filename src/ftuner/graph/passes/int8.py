@@ -1,4 +1,4 @@
-"""Weights of 8-bit integers, kept as they are: uKernels widen them, and scales come after."""
+"""Keeps weights of 8-bit integers: uKernels widen them, and the scale follows the product."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
 MAX_DEPTH = 8
-"""Nodes between integers and a product: exporters write up to four."""
+"""Most nodes between the integers and the product. Exporters write up to four."""
 
 
 class _Levels(NamedTuple):
-    """A matrix as integers times a scale that broadcasts to it."""
+    """A matrix as integers times a scale that broadcasts with it."""
 
     integers: Array
-    """Wide enough for a zero point to have been subtracted."""
+    """In a dtype wide enough for the subtraction of a zero point."""
     scale: Array
 
 
 def keep_int8_weights(graph: Graph) -> Graph:
-    """`x @ ((widened - zero) * scale)` becomes `(x @ integers) * scale`, where the scale is one for
-    the weight or one for each column, and the integers without their zero point fit 8 bits."""
+    """Replace `x @ ((widened - zero) * scale)` by `(x @ integers) * scale`, if there is one scale
+    for the weight or one per column, and the integers minus the zero point fit 8 bits."""
     around = Surroundings(graph)
     weights: dict[Value, tuple[Value, Value] | None] = {}
     places: dict[Node, list[Node]] = {}
@@ -64,8 +64,8 @@ def _fits(levels: _Levels) -> bool:
 
 
 def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:
-    """What a matrix is made of, if it is widened, shifted, scaled and transposed integers, by up to
-    `depth` nodes."""
+    """The integers and scale of a matrix that at most `depth` nodes compute by widening, shifting,
+    scaling and transposing integers; else None."""
     if not depth:
         return None
     cast = around.producer(value, "cast")
@@ -92,7 +92,7 @@ def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:
 
 
 def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
-    """Less a zero point, which is subtracted before anything is scaled."""
+    """The levels minus a zero point; None if they are scaled already."""
     if levels is None or zero is None or np.any(levels.scale != 1):
         return None
     if not _broadcasts(zero, levels.integers):
@@ -106,7 +106,7 @@ def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
 def _scaled(levels: _Levels | None, factor: Array) -> _Levels | None:
     if levels is None or not _broadcasts(factor, levels.integers):
         return None
-    # A number for each row and column cannot be a scale.
+    # A scale with both rows and columns cannot follow the product.
     lines = np.broadcast_shapes(levels.scale.shape, factor.shape)
     if 1 not in lines or not np.all(np.isfinite(factor)):
         return None

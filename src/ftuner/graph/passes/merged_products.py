@@ -1,4 +1,4 @@
-"""Products of one tensor with several weights, as one product."""
+"""Merges the products of one tensor with several weights into one product."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
 MAX_COPIED_BYTES = 16 << 10
-"""Of a constant that several groups may copy: the bias of a layer, but no weight."""
+"""Largest constant that several groups may copy: the bias of a layer, but no weight."""
 
 
 class _Member(NamedTuple):
-    """A product, and what of a constant row follows it: a multiplication, an addition."""
+    """A product, and the multiplication and addition with constant rows that may follow it."""
 
     product: Node
     scale: tuple[Node, Array] | None
@@ -30,18 +30,18 @@ class _Member(NamedTuple):
 
     @property
     def form(self) -> tuple[str, str, bool, bool]:
-        """What the members of a group have in common."""
+        """The key that members of one group share."""
         weight = self.product.inputs[1]
         return self.product.op, weight.dtype.name, self.scale is None, self.bias is None
 
 
 def merge_products(graph: Graph) -> Graph:
-    """Query, key and value of attention, gate and up of a gated layer: weights side by side.
+    """Merge products such as query, key and value of attention, or gate and up of a gated layer.
 
-    Each product is followed by a multiplication with a constant row, by the addition of one, by
-    both, or by neither. The results become slices of one. Groups of products that read the same
-    weights share them side by side, too; a weight that different groups read stays alone, because
-    each would make a copy of it.
+    Each product may be followed by a multiplication with a constant row and by the addition of one.
+    The weights are concatenated, and the results become slices of one result. Groups that read the
+    same weights share one concatenation. A weight that different groups read is left alone, because
+    each group would copy it.
     """
     around = Surroundings(graph)
     members: dict[tuple[Value, object], list[_Member]] = {}
@@ -60,11 +60,12 @@ def merge_products(graph: Graph) -> Graph:
 
 
 class _Joined:
-    """Constants side by side, each combination once."""
+    """Concatenations of constants; each combination is made once."""
 
     def __init__(self, wanted: Iterable[Sequence[Sequence[Array]]]) -> None:
         self._combinations: dict[int, set[tuple[int, ...]]] = {}
-        """Those that each array is in, by their identities: the graph holds all of them."""
+        """The combinations that contain each array, by identity; the graph keeps the arrays
+        alive."""
         self._made: dict[tuple[int, ...], Value] = {}
         for arrays in (arrays for kinds in wanted for arrays in kinds):
             key = tuple(map(id, arrays))
@@ -72,12 +73,12 @@ class _Joined:
                 self._combinations.setdefault(id(array), set()).add(key)
 
     def may(self, arrays: Sequence[Array]) -> bool:
-        """Whether no other combination has one of the arrays, unless it is small."""
+        """Whether no large array is part of another combination."""
         large = (a for a in arrays if a.nbytes > MAX_COPIED_BYTES)
         return all(len(self._combinations[id(array)]) == 1 for array in large)
 
     def value(self, name: str, dtype: DType, arrays: Sequence[Array]) -> Value:
-        """The arrays side by side along their last axis."""
+        """The arrays concatenated along their last axis."""
         key = tuple(map(id, arrays))
         found = self._made.get(key)
         if found is None:
@@ -86,8 +87,7 @@ class _Joined:
 
 
 def _arrays(members: Sequence[_Member]) -> list[list[Array]]:
-    """The weights of a group, the rows that its products are multiplied with, and those that are
-    added."""
+    """The weights of a group, the rows that scale its products, and the rows that are added."""
     weights = [m.product.inputs[1].constant for m in members]
     kinds = (
         [w for w in weights if w is not None],

@@ -1,4 +1,4 @@
-"""Recognising layer and RMS norms where they are written out."""
+"""Recognises layer norms and RMS norms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ftuner.graph.rewriting import Surroundings, made, near, reduced, rewritten,
 
 
 def recognise_norms(graph: Graph) -> Graph:
-    """`(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)`, with or without the mean, and what
-    scales and shifts it, becomes one node. Means are over the last axis."""
+    """Replace `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)`, with or without the mean,
+    and the scale and shift after it, by one node. Means are over the last axis."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -45,7 +45,7 @@ def _normalised(around: Surroundings, sqrt: Node) -> tuple[Node, Value, float, b
 
 
 def _mean_of(around: Surroundings, value: Value) -> Value | None:
-    """What a value is the mean of, over the last axis, which is kept with one element."""
+    """The tensor whose mean over the last axis, kept with extent 1, is the value."""
     total, factor = scaled(around, value)
     found = reduced(around, total, "sum")
     if found is None:
@@ -68,7 +68,7 @@ def _is_square(around: Surroundings, value: Value, base: Value) -> bool:
 def _with_parameters(
     around: Surroundings, divide: Node, x: Value, epsilon: float, rms: bool
 ) -> tuple[Node, Node]:
-    """The last node of the norm, and the node that takes its place."""
+    """The last node of the norm, and the node that replaces it."""
     end = divide
     parameters: list[Value] = []
     for op in ("multiply", "add"):

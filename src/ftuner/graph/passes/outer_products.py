@@ -1,4 +1,4 @@
-"""Products over one element as what they are."""
+"""Replaces matrix products over an axis of extent 1 by multiplications."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from ftuner.graph.rewriting import made, rewritten
 
 
 def write_outer_products(graph: Graph) -> Graph:
-    """A matrix product over an axis of one element becomes a multiplication, which ends in the
-    loops of whoever reads it. Models multiply positions and rates so; where products of float32 may
-    be rounded to tf32, these may not."""
+    """Replace a matrix product over an axis of extent 1 by a multiplication, which is fused into
+    its reader. Models multiply positions by frequencies like this, which must not be rounded to
+    tf32 even where products of float32 may be."""
     places: dict[Node, list[Node]] = {}
     same = {}
     for node in graph.nodes:

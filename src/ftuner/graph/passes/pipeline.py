@@ -21,7 +21,7 @@ from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
-    # Which weights stay integers is told by how they are widened: what is left of that is folded.
+    # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
     keep_int8_weights,
     fold_constants,
     recognise_gelu,
@@ -33,20 +33,20 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_mish,
     recognise_rotary,
     recognise_norms,
-    # Attention is told by its softmax.
+    # Attention is recognised by its softmax.
     recognise_softmax,
     narrow_softmax,
     recognise_attention,
     write_outer_products,
-    # It takes the constants apart by which the others are recognised, and leaves products with one
-    # bias, which can be merged.
+    # Late, because it changes the constants by which other patterns are recognised; before merging,
+    # because it leaves products with one bias each.
     fold_affine,
     merge_products,
 )
 
 
 def optimised(graph: Graph) -> Graph:
-    """The graph after all passes, each of which leaves it valid."""
+    """The graph after all passes; it is verified after each."""
     typed: set[Node] = set()
     verify(graph, typed)
     for apply in PASSES:

@@ -1,4 +1,4 @@
-"""Recognising rotary positions where they are written out."""
+"""Recognises rotary positions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
 
 
 class _Rotation(NamedTuple):
-    """Pairs of elements along the last axis of x, turned."""
+    """A rotation of the pairs of elements along the last axis of x."""
 
     x: Value
     cosine: Value
     sine: Value
     half: Dim
-    """How many pairs there are."""
+    """Number of pairs."""
     interleaved: bool
-    """Whether the elements of a pair are neighbours; otherwise they are half an axis apart."""
+    """Whether the elements of a pair are neighbours; else they are half an axis apart."""
 
     def in_pairs(self, outer: Shape, elements: Dim, pairs: Dim) -> Shape:
-        """A shape with an axis along the elements of a pair, and one along pairs."""
+        """A shape with one axis for the two elements of a pair, and one for the pairs."""
         return (*outer, pairs, elements) if self.interleaved else (*outer, elements, pairs)
 
     def table(self, shape: Shape) -> Shape | None:
-        """That of angles with an entry for each element, for each pair, or for all of them."""
+        """The shape of angles with one entry per element, per pair, or for all pairs."""
         *outer, last = shape
         if last == self.half * 2:
             return self.in_pairs(tuple(outer), 2, self.half)
@@ -43,8 +43,8 @@ class _Joined(NamedTuple):
 
 
 def recognise_rotary(graph: Graph) -> Graph:
-    """`x * cos + turned(x) * sin`, where turned(x) is (-second, first) of the pairs of x, and
-    (first * cos - second * sin, second * cos + first * sin), become one node.
+    """Replace `x * cos + turned(x) * sin`, where turned(x) is (-second, first) of the pairs of x,
+    and (first * cos - second * sin, second * cos + first * sin), by one node.
 
     The elements of a pair are half the last axis apart, or neighbours.
     """
@@ -65,7 +65,7 @@ def recognise_rotary(graph: Graph) -> Graph:
 
 
 def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
-    """The sum of two products by tables that have an entry for each element."""
+    """The rotation in the form of two products with tables that have an entry per element."""
     for straight, turned in (add.inputs, add.inputs[::-1]):
         for result, sine in _factors(around, turned):
             joined = _joined(around, result)
@@ -80,7 +80,7 @@ def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
 
 
 def _of_pairs(around: Surroundings, value: Value) -> _Rotation | None:
-    """Turned first and second elements, by tables that have an entry for each pair."""
+    """The rotation in the form of separate first and second elements, with an entry per pair."""
     joined = _joined(around, value)
     if joined is None:
         return None
@@ -110,7 +110,7 @@ def _factors(around: Surroundings, value: Value) -> Iterator[tuple[Value, Value]
 
 
 def _negated(around: Surroundings, value: Value) -> Value | None:
-    """What a value is the negative of."""
+    """x if a value is -x."""
     negative = around.producer(value, "negative")
     if negative is not None:
         return negative.inputs[0]
@@ -119,7 +119,7 @@ def _negated(around: Surroundings, value: Value) -> Value | None:
 
 
 def _joined(around: Surroundings, value: Value) -> _Joined | None:
-    """What the elements of a value are, as pairs along its last axis."""
+    """The first and second elements of a value that joins them along its last axis."""
     reshape = around.producer(value, "reshape")
     concat = around.producer(value if reshape is None else reshape.inputs[0], "concat")
     if concat is None or concat.attributes["axis"] != concat.output.rank - 1:
@@ -136,7 +136,7 @@ def _joined(around: Surroundings, value: Value) -> _Joined | None:
 
 
 def _without_last_axis(around: Surroundings, value: Value) -> Value | None:
-    """What a value is with another axis, of one element, behind the others."""
+    """x if a value is x with a last axis of extent 1 added."""
     reshape = around.producer(value, "reshape")
     if reshape is None or (*reshape.inputs[0].shape, 1) != value.shape:
         return None
@@ -144,7 +144,7 @@ def _without_last_axis(around: Surroundings, value: Value) -> Value | None:
 
 
 def _parted(around: Surroundings, joined: _Joined) -> Value | None:
-    """What has these elements as its own."""
+    """The tensor that the first and second elements are parts of."""
     first, second, interleaved = joined
     whole = (*first.shape[:-1], first.shape[-1] * 2)
     for part in (_sliced, _taken):
@@ -155,7 +155,7 @@ def _parted(around: Surroundings, joined: _Joined) -> Value | None:
 
 
 def _sliced(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
-    """What a value is the first (0) or second (1) elements of, as a slice along the last axis."""
+    """The tensor of which a value is the first (0) or second (1) elements, as a slice."""
     node = around.producer(value, "slice")
     if node is None:
         return None
@@ -167,7 +167,7 @@ def _sliced(around: Surroundings, value: Value, which: int, interleaved: bool) -
 
 
 def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
-    """The same where the last axis was split in two, and an index along one of them taken."""
+    """The same where the last axis was split in two and one of them was indexed."""
     squeeze = around.producer(value, "reshape")
     node = around.producer(squeeze.inputs[0], "slice") if squeeze is not None else None
     split = around.producer(node.inputs[0], "reshape") if node is not None else None
@@ -184,7 +184,7 @@ def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) ->
 
 
 def _written(rotation: _Rotation, result: Value) -> list[Node] | None:
-    """The nodes that take the place of a rotation; None if its angles spread in another way."""
+    """The nodes that replace a rotation; None if its angles broadcast in an unsupported way."""
     x, half = rotation.x, rotation.half
     tables = (rotation.cosine, rotation.sine)
     if x.rank != result.rank or any(t.rank == 0 for t in tables):
@@ -209,4 +209,4 @@ def _written(rotation: _Rotation, result: Value) -> list[Node] | None:
 
 
 def _demanded(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-    """Of dims, when what was written out was built."""
+    """A `Require` that does nothing: the builder checked the dims already."""

@@ -1,4 +1,4 @@
-"""Heads of keys and values that are written out for each head of queries that shares them."""
+"""Recognises key and value heads that are repeated for the query heads that share them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ LAST_SWAPPED = (0, 1, 3, 2)
 
 
 class Shared(NamedTuple):
-    """A tensor (batch, groups * times, ., .) as (batch, groups, 1, ., .), repeated for heads."""
+    """A tensor (batch, groups * times, ., .) that repeats one of (batch, groups, 1, ., .)."""
 
     source: Value
     groups: Dim
     times: Dim
     swapped: bool
-    """Whether the last two axes are to be exchanged."""
+    """Whether the last two axes must be exchanged."""
 
 
 def shared(around: Surroundings, value: Value) -> Shared | None:
-    """What `value` repeats along an axis of one element, merged with the one before."""
+    """The tensor that `value` repeats along an axis of extent 1, merged with the axis before."""
     turned = around.producer(value, "transpose")
     swapped = turned is not None and turned.attributes["perm"] == LAST_SWAPPED
     if turned is not None and swapped:
@@ -44,7 +44,8 @@ def shared(around: Surroundings, value: Value) -> Shared | None:
 
 
 def apart(value: Value, groups: tuple[Dim, Dim]) -> Node:
-    """The axis of heads as two: groups, and heads of a group; an axis of one element as two."""
+    """The node that splits the axis of heads into groups and heads of a group; an axis of extent 1
+    becomes two."""
     *batch, heads, rows, columns = value.shape
     shape = (*batch, *((1, 1) if heads == 1 else groups), rows, columns)
     return reshaped(value, shape, f"{value.name}_grouped")
@@ -55,7 +56,7 @@ def reshaped(value: Value, shape: tuple[Dim, ...], name: str) -> Node:
 
 
 def taken(found: Shared) -> tuple[Value, list[Node]]:
-    """The tensor that is shared, and the nodes that make it."""
+    """The shared tensor, and the nodes that compute it."""
     if not found.swapped:
         return found.source, []
     *batch, rows, columns = found.source.shape

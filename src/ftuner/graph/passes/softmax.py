@@ -1,4 +1,4 @@
-"""Recognising softmax where it is written out."""
+"""Recognises softmax and log-softmax."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ftuner.graph.rewriting import Surroundings, made, reduced, rewritten
 
 
 def recognise_softmax(graph: Graph) -> Graph:
-    """`e / sum(e)` with `e = exp(x - max(x))`, and `x - max(x) - log(sum(e))`, become one node.
+    """Replace `e / sum(e)` with `e = exp(x - max(x))`, and `x - max(x) - log(sum(e))`, by one node.
 
-    Without the maximum it is left alone: `exp(x) / sum(exp(x))` is not its equal. Where the sum
-    overflows it is zero or no number, and softmax is neither.
+    `exp(x) / sum(exp(x))` is left alone: where the sum overflows it gives zero or NaN, and softmax
+    gives neither.
     """
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
@@ -36,8 +36,8 @@ def recognise_softmax(graph: Graph) -> Graph:
 
 
 def narrow_softmax(graph: Graph) -> Graph:
-    """The softmax of halves that were widened, rounded to halves, becomes one of halves: it is
-    computed in float32 all the same, and a product that is widened first ends in no attention."""
+    """Replace a softmax between a widening cast from half precision and a narrowing one by one in
+    half precision. It is computed in float32 anyway, and the casts would hide the attention."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -57,7 +57,7 @@ def narrow_softmax(graph: Graph) -> Graph:
 
 
 def _above_the_largest(around: Surroundings, value: Value) -> tuple[Value, int] | None:
-    """The tensor that a value is less its largest element along one axis, and the axis."""
+    """(x, axis) if a value is x minus its maximum along the axis."""
     subtract = around.producer(value, "subtract")
     if subtract is None:
         return None
@@ -69,8 +69,8 @@ def _above_the_largest(around: Surroundings, value: Value) -> tuple[Value, int] 
 
 
 def _completes(around: Surroundings, end: Node, power: Node, axis: int, log: bool) -> bool:
-    """Whether a node divides powers by their sum, or takes its logarithm off their exponents,
-    and nobody else reads the powers or the sum."""
+    """Whether a node divides the exponentials by their sum, or subtracts its logarithm from the
+    exponents, and nothing else reads the exponentials or the sum."""
     value, total = end.inputs
     if around.only_consumer(total) is not end:
         return False
