@@ -24,16 +24,16 @@ ONLY_ON_CPU = {
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.panel_width": "only a CPU packs weights into panels",
-    "runtime.attention_record": "the record that native code reads; a GPU passes arguments",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
+    "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
-    "runtime.step_plans": "the records that native code reads; a GPU passes arguments",
     "runtime.targets": "code generator's targets for this machine's own CPU",
+    "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.threads": "the thread pool",
 }
 ONLY_ON_GPU = {

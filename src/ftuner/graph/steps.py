@@ -1,8 +1,9 @@
-"""What a graph becomes: steps that run one after the other on buffers."""
+"""The steps that a graph is lowered to. They run one after the other on buffers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from ftuner.core.access import Kernel
 from ftuner.core.attention_weights import Weighting
@@ -12,10 +13,30 @@ from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 
 
+class Step(Protocol):
+    """One step of a lowered graph, of some kind. Steps are frozen dataclasses."""
+
+    kind: ClassVar[str]
+    """The name of the kind. Each back end implements it in the module of this name, in its folder
+    `steps`."""
+
+    @property
+    def title(self) -> str:
+        """The operators that are fused into the step, in their order."""
+        ...
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]: ...
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]: ...
+
+
 @dataclass(frozen=True)
 class NestStep:
     """Loops over a kernel, whose buffers are those it reads and then those it writes."""
 
+    kind: ClassVar[str] = "nest"
     title: str
     kernel: Kernel
     reads: tuple[Buffer, ...]
@@ -27,6 +48,7 @@ class ProductStep:
     """A matrix product: `c = epilogue(a @ b, *operands)`. Where B has two axes, so do A and C.
     Operands always have two: a matrix as C, or one row for all of C."""
 
+    kind: ClassVar[str] = "product"
     title: str
     a: View
     b: View
@@ -58,6 +80,7 @@ class ProductStep:
 class AttentionStep:
     """`out = weighting(q @ k, mask) @ v`."""
 
+    kind: ClassVar[str] = "attention"
     title: str
     q: View
     k: View
@@ -87,6 +110,7 @@ class AttentionStep:
 class TopKStep:
     """The `wanted` best of each row of `count` elements, in order, and where they were."""
 
+    kind: ClassVar[str] = "top_k"
     title: str
     x: View
     """In row-major order, but for an offset."""
@@ -110,9 +134,6 @@ class TopKStep:
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""
         return (self.count, self.wanted, self.distance, self.x.layout.offset)
-
-
-Step = NestStep | ProductStep | AttentionStep | TopKStep
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,7 @@ def _symbols(step: Step) -> set[str]:
     elif isinstance(step, TopKStep):
         dims += step.parameters()
     else:
+        assert isinstance(step, ProductStep | AttentionStep)
         dims += [d for view in step.views for d in (*view.shape, *view.layout.strides)]
     return set(symbols_of(dims))
 
@@ -278,6 +279,7 @@ def _group(
             known = _known(limit, extents)
             shapes += f", keys j <= i + {limit if known is None else known}"
     else:
+        assert isinstance(step, TopKStep)
         rows, best = _shape((step.rows, step.count), extents), (step.rows, step.wanted)
         shapes = f"{rows} -> {_shape(best, extents)}"
     work = None if report is None else report.work

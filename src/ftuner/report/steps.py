@@ -22,9 +22,9 @@ from ftuner.planner.cpu.attention import (
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.report.units import count
-from ftuner.runtime.cpu.attention_record import arranged
 from ftuner.runtime.cpu.operands import step_problem
-from ftuner.runtime.cpu.required_families import need_of
+from ftuner.runtime.cpu.steps.attention import arranged
+from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import build_library
 
@@ -50,6 +50,7 @@ def report_of(step: Step, extents: Extents, machine: Machine, resident_bytes: in
         return _product(step, extents, machine, resident_bytes)
     if isinstance(step, AttentionStep):
         return _attention(step, extents, machine)
+    assert isinstance(step, TopKStep)
     return _top_k(step, extents, machine)
 
 
@@ -79,7 +80,9 @@ def _attention(step: AttentionStep, extents: Extents, machine: Machine) -> StepR
     writes = _touched(step.out, extents)
     if 0 in (*q.shape, *v.shape):
         return StepReport("nothing", _nothing(machine))
-    need = need_of(step, machine.hardware, machine.isa.name, machine.workers)
+    need = kind_of(step).required_families(
+        step, machine.hardware, machine.isa.name, machine.workers
+    )
     assert need is not None
     planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
     limit = step.weighting.causal
@@ -108,7 +111,7 @@ def _product(
     if 0 in (*a.shape, *c.shape):
         return StepReport("nothing", _nothing(machine))
     dtype, k = step.c.layout.dtype, b.shape[-2]
-    need = need_of(step, hardware, isa.name, workers)
+    need = kind_of(step).required_families(step, hardware, isa.name, workers)
     assert need is not None
     planner = planner_for(build_library(hardware, isa.name, *need.library))
     problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware)

@@ -24,8 +24,8 @@ from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.attention_record import attention_record
 from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.steps.attention import attention_record
 from ftuner.runtime.session import Session
 from ftuner.runtime.shapes.strides import StridedArray
 

@@ -34,7 +34,6 @@ from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeErr
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.model import Model, TensorSpec
-from ftuner.runtime.cpu.program import CompiledProduct
 from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES
 from ftuner.runtime.session import Session
 
@@ -151,10 +150,10 @@ def test_products_that_read_one_weight_differently(widest: Session, turned_first
     extents = ({"S": s, "T": t} for s in (1, 5, 40) for t in (1, 7, 64))
     model = assert_runs(graph_of(body), widest, *extents)
     panels = {
-        id(code.panels)
+        id(step.panels)
         for part in model.parts
-        for code in part._writer._kept[1]
-        if isinstance(code, CompiledProduct)
+        for step in part._writer._kept[1]
+        if step.panels is not None
     }
     assert len(panels) == 2, "a weight is packed once, and so is its transpose"
 

@@ -24,12 +24,13 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import ProductStep
+from ftuner.graph.steps import ProductStep, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.cpu.operands import step_problem
-from ftuner.runtime.cpu.required_families import by_library, need_of
+from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
+from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.session import Session
 from ftuner.ukernels.cpu.library import build_library, families_of_calls
 
@@ -46,10 +47,13 @@ def layers(*columns: int) -> Graph:
     return graph_of(body)
 
 
+def required(step: Step, machine: CpuHardware, workers: int) -> RequiredFamilies | None:
+    return kind_of(step).required_families(step, machine, machine.widest.name, workers)
+
+
 def names(graph: Graph, machine: CpuHardware) -> list[str]:
-    steps = lower(graph).steps
-    needs = [need_of(step, machine, machine.widest.name, 1) for step in steps]
-    ((_, families),) = by_library(need for need in needs if need is not None).items()
+    found = [required(step, machine, 1) for step in lower(graph).steps]
+    ((_, families),) = by_library(found).items()
     return [family.name for family in families]
 
 
@@ -86,7 +90,7 @@ def test_int8_weights_are_read_both_ways(recorded: CpuHardware) -> None:
 
     graph = optimised(graph_of(body))
     (step,) = lower(graph).steps
-    need = need_of(step, recorded, recorded.widest.name, 1)
+    need = required(step, recorded, 1)
     assert need is not None
     layouts = {family.b_layout for family in need.families}
     assert layouts == {"packed", "packed_int8"}
@@ -132,7 +136,7 @@ def test_families_hold_what_plans_of_a_step_choose(recorded: CpuHardware) -> Non
     """Whatever the extents are, on every machine."""
     steps = lower(graph_of(squares)).steps
     for step in steps:
-        need = need_of(step, recorded, recorded.widest.name, 2)
+        need = required(step, recorded, 2)
         if not isinstance(step, ProductStep):
             continue
         assert need is not None

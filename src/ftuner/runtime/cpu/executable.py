@@ -12,39 +12,23 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.codegen.llvm.objects.bundle import AttentionBundle, GraphBundle, NestBundle, TopKBundle
-from ftuner.core.cpu.schedule import checks, schedule_of, task_count
-from ftuner.core.dim import Shape
 from ftuner.errors import IndexRangeError
 from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import (
-    AttentionStep,
-    Lowered,
-    NestStep,
-    ProductStep,
-    Step,
-    TopKStep,
-)
-from ftuner.hardware.model import Isa
+from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
-from ftuner.runtime.cpu.packed_weights import Panels, pack, pack_int8
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.program import (
-    BoundProgram,
-    Compiled,
-    CompiledAttention,
-    CompiledNest,
-    CompiledProduct,
-    ProgramWriter,
-)
-from ftuner.runtime.cpu.required_families import by_library, need_of
+from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.required_families import by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
+from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
+from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.session import Session
+from ftuner.ukernels.cpu.library import LibraryName
 
 
 class CompiledGraph:
@@ -67,17 +51,14 @@ class CompiledGraph:
         self._threads = threads
         self._binding = Binding(graph)
         lowered = lower(graph)
-        made = self._compiled(lowered, progress)
-        # What is packed is not kept as it came.
+        compiled = self._compile(lowered, progress)
+        # Arrays of weights that are packed are not kept.
         self.graph = replace(graph, nodes=())
-        self.lowered = replace(
-            lowered,
-            graph=self.graph,
-            steps=tuple(_without_weight(s, c) for s, c in zip(lowered.steps, made, strict=True)),
-        )
-        self._weights_bytes = _weights_bytes(self.lowered, made)
-        hardware = session.hardware
-        self._writer = ProgramWriter(self.lowered, made, self._binding.names, hardware)
+        steps = tuple(step.step for step in compiled)
+        self.lowered = replace(lowered, graph=self.graph, steps=steps)
+        self._weights_bytes = _weights_bytes(self.lowered, compiled)
+        names, hardware = self._binding.names, session.hardware
+        self._writer = ProgramWriter(self.lowered, compiled, names, hardware)
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.backend.runtime.addresses[PROGRAM_SYMBOL]
@@ -89,39 +70,29 @@ class CompiledGraph:
         """Threads that a run uses, the caller's own included."""
         return self._session.threads if self._threads is None else self._threads
 
-    def _compiled(self, lowered: Lowered, progress: Progress | None) -> list[Compiled]:
-        session = self._session
-        backend = session.backend
-        steps = lowered.steps
-        block = backend.hardware.tuning.nest_block_elements
-        bundles = {step: bundle for step in steps if (bundle := _bundle(step, backend.isa, block))}
-        wanted = list(dict.fromkeys(bundles.values()))
-        hardware, isa = session.hardware, backend.isa.name
-        needs = {step: need_of(step, hardware, isa, self.threads) for step in steps}
-        families = by_library(need for need in needs.values() if need is not None)
+    def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
+        """All steps, with what is compiled for them and with packed weights."""
+        session, steps = self._session, lowered.steps
+        backend, hardware = session.backend, session.hardware
+        isa, kinds = backend.isa, [kind_of(step) for step in steps]
+        bundles = [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)]
+        wanted = list(dict.fromkeys(bundle for bundle in bundles if bundle is not None))
+        required = [
+            kind.required_families(step, hardware, isa.name, self.threads)
+            for kind, step in zip(kinds, steps, strict=True)
+        ]
+        families = by_library(required)
         backend.prepare(families, wanted, progress)
         self._loaded = backend.loaded(wanted, progress)
-        packed: dict[tuple[int, Shape, int], Panels] = {}
-        made: list[Compiled] = []
-        addresses = {s: self._loaded.addresses[bundle.symbol] for s, bundle in bundles.items()}
-        for step in steps:
-            if isinstance(step, ProductStep | AttentionStep):
-                need = needs[step]
-                assert need is not None
-                products = session.products(*need.library, families[need.library])
-                if isinstance(step, ProductStep):
-                    made.append(_product(step, products, need.width, packed))
-                else:
-                    products.planner.prepare_covers()
-                    made.append(CompiledAttention(addresses[step], products))
-            elif isinstance(step, TopKStep):
-                made.append(CompiledNest(addresses[step], step.parameters(), step.rows, ()))
-            else:
-                kernel = step.kernel
-                tasks = task_count(kernel, schedule_of(kernel, backend.isa.vector_bytes, block))
-                texts = tuple(checks(kernel))
-                made.append(CompiledNest(addresses[step], kernel.parameters(), tasks, texts))
-        return made
+
+        def products(name: LibraryName) -> Products:
+            return session.products(*name, families[name])
+
+        loaded = Loaded(hardware, isa, self._loaded.addresses, products)
+        return [
+            kind.compiled(step, needed, loaded)
+            for kind, step, needed in zip(kinds, steps, required, strict=True)
+        ]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs, for an array for each input: of its dtype and rank, aligned, contiguous.
@@ -247,53 +218,9 @@ def _made(program: BoundProgram) -> list[Array]:
         return [allocated(shape, dtype) for shape, dtype in program.outputs]
 
 
-def _product(
-    step: ProductStep, products: Products, width: int, packed: dict[tuple[int, Shape, int], Panels]
-) -> CompiledProduct:
-    """A product with its weight in panels, if it has one. Products that read one weight in panels
-    of one width share them."""
-    array = step.b.buffer.array
-    if array is None or not width:
-        return CompiledProduct(products, None)
-    key = (id(array), step.b.shape, width)
-    panels = packed.get(key)
-    if panels is None:
-        weight = array.reshape(step.b.shape)
-        packs = pack_int8 if array.dtype == np.int8 else pack
-        panels = packed[key] = packs(products, weight.T, width)
-    return CompiledProduct(products, panels)
-
-
-def _without_weight(step: Step, made: Compiled) -> Step:
-    """A product whose weight is packed, without the weight as it came."""
-    if isinstance(made, CompiledProduct) and made.panels is not None:
-        assert isinstance(step, ProductStep)
-        buffer = replace(step.b.buffer, array=None)
-        return replace(step, b=replace(step.b, buffer=buffer))
-    return step
-
-
-def _weights_bytes(lowered: Lowered, made: Sequence[Compiled]) -> int:
-    """Of panels, and of what is read as it came."""
-    panels = (code.panels for code in made if isinstance(code, CompiledProduct))
-    packed = {id(p): int(p.packed.nbytes) for p in panels if p is not None}
+def _weights_bytes(lowered: Lowered, compiled: Sequence[CompiledStep]) -> int:
+    """Of packed weights, and of the constants that are read as the graph has them."""
+    packed = {id(s.panels): int(s.panels.packed.nbytes) for s in compiled if s.panels is not None}
     constants = {b: b.array for step in lowered.steps for b in step.reads}
     others = (array.nbytes for array in constants.values() if array is not None)
     return sum(packed.values()) + sum(others)
-
-
-def _bundle(step: Step, isa: Isa, block: int) -> GraphBundle | None:
-    """What is to be compiled for a step; products have libraries of their own.
-
-    `block`: elements of a task of a nest whose vector axis is its only kept axis.
-    """
-    if isinstance(step, NestStep):
-        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused, block)
-    if isinstance(step, TopKStep):
-        return TopKBundle(step.x.layout.dtype, step.largest)
-    if isinstance(step, AttentionStep):
-        mask = None if step.mask is None else step.mask.layout.dtype
-        causal = step.weighting.causal is not None
-        axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
-        return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
-    return None

@@ -203,6 +203,7 @@ class GpuGraph:
             elif isinstance(step, TopKStep):
                 launch = self._top_k(step, values, memory)
             else:
+                assert isinstance(step, AttentionStep)
                 launch = self._attention(step, values, memory)
             if launch is not None:
                 launches.append(launch)

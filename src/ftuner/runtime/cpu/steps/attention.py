@@ -1,31 +1,43 @@
-"""What the attention kernel reads, for concrete extents: covers, blocks, tasks."""
+"""Attention on a CPU: one kernel, and what it reads at concrete extents: covers, blocks, tasks."""
 
 from __future__ import annotations
 
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import Attention, Segment
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import AttentionBundle
 from ftuner.core.attention_weights import Weighting
-from ftuner.core.cpu.tile import MAX_SEGMENTS
+from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.graph.steps import AttentionStep
+from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import AttentionProblem, attention_blocks
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
 class AttentionRecord(NamedTuple):
-    """The slots of `abi.Attention`, but for the address of the workspace."""
+    """The slots of `records.Attention`, without the address of the workspace."""
 
     dims: list[int]
     tasks: int
     runs: int
-    """Runs of tasks to be dealt to workers: those of a run share k and v, where there are enough
-    of such runs."""
+    """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
+    where there are enough such runs."""
     worker_bytes: int
     """Of the workspace: what each worker has."""
     workspace_bytes: int
@@ -49,7 +61,7 @@ def arranged(
     """All arrays have the same batch axes. `offset` is the value of `Weighting.causal`."""
     steps, columns = v.shape[-2:]
     if offset is not None:
-        # Keys that no row sees are not there.
+        # Keys that no row sees are left out.
         steps = max(min(steps, q.shape[-2] + offset), 0)
     if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
         # Heads of one position that share k and v are rows: all of them see all that is left.
@@ -158,3 +170,100 @@ def _bits(number: float) -> int:
     """Of a float64, as an integer."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits
+
+
+def _record_slots(batch_axes: int) -> int:
+    return Attention.AXES + batch_axes * Attention.AXIS_SIZE
+
+
+@dataclass(frozen=True)
+class AttentionTask(Task):
+    """An attention to be planned."""
+
+    products: Products
+    weighting: Weighting
+    offset: int
+    """The number of the dim `weighting.causal`, or -1 if it is None."""
+    layouts: tuple[int, ...]
+    """The numbers of the layouts of q, k, v, the mask if there is one, and the result."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        q, k, v, *mask, out = [layouts.strided(n, values) for n in self.layouts]
+        if 0 in out.shape:
+            return nothing_to_do(workers, _record_slots(len(out.shape) - 2))
+        offset = None if self.offset < 0 else values[self.offset]
+        record = attention_record(
+            self.products, q, k, v, mask[0] if mask else None, out, self.weighting, offset, workers
+        )
+        return BoundTask(
+            workers,
+            min(record.runs, most_chunks(workers, hardware)),
+            record.tasks,
+            False,
+            record.dims,
+            record.workspace_bytes,
+            record.worker_bytes,
+            None,
+        )
+
+
+@dataclass(frozen=True)
+class CompiledAttention(CompiledStep):
+    """An attention with its kernel, and the library of the uKernels that the kernel calls."""
+
+    step: AttentionStep
+    address: int
+    products: Products
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step = self.step
+        records.constant(at + StepSlot.FUNCTION, self.address)
+        argument = records.reserve(len(step.views))
+        records.point(at + StepSlot.ARGUMENT, argument)
+        for slot, view in enumerate(step.views, argument):
+            records.address(slot, view.buffer, view.layout.offset)
+        slots = _record_slots(len(step.q.shape) - 2)
+        dims = records.reserve(slots)
+        records.point(at + StepSlot.DIMS, dims)
+        records.workspace(dims + Attention.WORKSPACE)
+        causal = step.weighting.causal
+        offset = -1 if causal is None else records.dims.number(causal)
+        layouts = tuple(records.layouts.number(view.layout) for view in step.views)
+        task = AttentionTask(self.products, step.weighting, offset, layouts)
+        records.planned_tasks(task, range(dims, dims + slots))
+
+
+class AttentionKind(StepKind[AttentionStep]):
+    """An attention is one kernel, which calls uKernels of the library without an epilogue."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        name = LibraryName(step.q.layout.dtype, ACCUMULATOR)
+        library = build_library(hardware, isa, *name)
+        full = library.family(library.widths[0], False, ROW, PACKED)
+        # The number of keys is known at run time only, so that any tail may be met.
+        tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
+        return RequiredFamilies(name, (full, *tails), 0)
+
+    def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> AttentionBundle:
+        mask = None if step.mask is None else step.mask.layout.dtype
+        causal = step.weighting.causal is not None
+        axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
+        return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
+
+    def compiled(
+        self, step: AttentionStep, required: RequiredFamilies | None, loaded: Loaded
+    ) -> CompiledAttention:
+        assert required is not None
+        products = loaded.products(required.library)
+        products.planner.prepare_covers()
+        address = loaded.addresses[self.bundle(step, loaded.hardware, loaded.isa).symbol]
+        return CompiledAttention(step, address, products)
+
+
+KIND = AttentionKind()

@@ -1,0 +1,143 @@
+"""The layout of a graph's records: an image, and the slots that binding fills in.
+
+All programs of a graph have the same layout. Steps reserve slots here once, when the graph is
+compiled, and say what each slot holds: a constant, an address, the value of a dim, or what a task
+finds when extents are bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Patch, Program, Step
+from ftuner.core.dim import Dim
+from ftuner.graph.buffers import Buffer
+from ftuner.runtime.cpu.tasks import Task
+from ftuner.runtime.shapes.evaluation import Dims, Layouts
+
+NOTHING, RECORDS, WORKSPACE, POOL, FIRST_BUFFER = range(5)
+"""Sources of fills: no address, that of the records, of the workspace, of the thread pool, and of
+each buffer of the arena."""
+
+
+class _Fill(NamedTuple):
+    """A slot that binding writes: `fixed + address of source + value of dim * factor`."""
+
+    slot: int
+    fixed: int
+    source: int
+    dim: int
+    """The number of a dim."""
+    factor: int
+
+
+class _Patch(NamedTuple):
+    """A slot that native code writes at each run: an address in an array of the caller."""
+
+    slot: int
+    array: int
+    offset: int
+    """The number of the dim that counts elements from the array's first."""
+    itemsize: int
+
+
+class StepTasks(NamedTuple):
+    """The tasks of a step: as many as a dim says, or what a `Task` finds. The other one is -1."""
+
+    dim: int
+    """The number of the dim."""
+    task: int
+    """The number of the task."""
+
+
+class RecordLayout:
+    """The records of a graph while steps lay themselves out."""
+
+    def __init__(self, steps: int, inputs: int, arena: Sequence[Buffer]) -> None:
+        """`steps` and `inputs`: how many the graph has; `arena`: the buffers of the arena."""
+        self.dims = Dims()
+        self.layouts = Layouts(self.dims)
+        self.tasks: dict[Task, int] = {}
+        """Tasks and their numbers. Equal tasks are one."""
+        self.step_tasks: list[StepTasks] = []
+        """For each step."""
+        self.task_slots: list[int] = []
+        """The slots that the values of tasks are written to, step by step."""
+        self.checked: list[tuple[int, tuple[str, ...]]] = []
+        """Slots of statuses, and what their numbers mean, from 1 on."""
+        self._inputs = inputs
+        self._arena: Mapping[Buffer, int] = {buffer: i for i, buffer in enumerate(arena)}
+        self._none = self.dims.number(0)
+        self._fills: list[_Fill] = []
+        self._patches: list[_Patch] = []
+        self._image = [0] * (Program.SIZE + steps * Step.SIZE)
+        self._image[Program.STEP_COUNT] = steps
+        self.point(Program.STEPS, Program.SIZE)
+        self.pool(Program.POOL)
+
+    def reserve(self, slots: int) -> int:
+        """The first of so many new slots, which hold 0."""
+        first = len(self._image)
+        self._image += [0] * slots
+        return first
+
+    def constant(self, slot: int, value: int) -> None:
+        self._image[slot] = value
+
+    def dim(self, slot: int, number: int) -> None:
+        """Have the value of the dim of a number written to a slot."""
+        self._fills.append(_Fill(slot, 0, NOTHING, number, 1))
+
+    def point(self, slot: int, to: int) -> None:
+        """Have the address of the slot `to` written to a slot."""
+        self._fills.append(_Fill(slot, to * SLOT_BYTES, RECORDS, self._none, 0))
+
+    def workspace(self, slot: int) -> None:
+        """Have the address of the workspace written to a slot."""
+        self._fills.append(_Fill(slot, 0, WORKSPACE, self._none, 0))
+
+    def pool(self, slot: int) -> None:
+        """Have the address of the thread pool written to a slot."""
+        self._fills.append(_Fill(slot, 0, POOL, self._none, 0))
+
+    def address(self, slot: int, buffer: Buffer, offset: Dim = 0) -> None:
+        """Have the address of an element of a buffer written to a slot."""
+        size, number = buffer.dtype.itemsize, self.dims.number(offset)
+        if buffer.kind in ("input", "output"):
+            array = buffer.number + (self._inputs if buffer.kind == "output" else 0)
+            self._patches.append(_Patch(slot, array, number, size))
+            return
+        place = self._arena.get(buffer)
+        source = NOTHING if place is None else FIRST_BUFFER + place
+        fixed = 0 if buffer.array is None else int(buffer.array.ctypes.data)
+        self._fills.append(_Fill(slot, fixed, source, number, size))
+
+    def check(self, slot: int, texts: tuple[str, ...]) -> None:
+        """Have a run that leaves n > 0 in a slot raise `texts[n - 1]`."""
+        self.checked.append((slot, texts))
+
+    def equal_tasks(self, count: Dim) -> None:
+        """Say that the next step has so many tasks, which take equally long."""
+        self.step_tasks.append(StepTasks(self.dims.number(count), -1))
+
+    def planned_tasks(self, task: Task, slots: Sequence[int]) -> None:
+        """Say that the next step has the tasks that `task` finds, whose `BoundTask.values` are
+        written to `slots`."""
+        self.step_tasks.append(StepTasks(-1, self.tasks.setdefault(task, len(self.tasks))))
+        self.task_slots += slots
+
+    def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The image, and its fills, with a row for each field of `_Fill`."""
+        self.point(Program.PATCHES, len(self._image))
+        self._image[Program.PATCH_COUNT] = len(self._patches)
+        for patch in self._patches:
+            at = self.reserve(Patch.SIZE)
+            self.point(at + Patch.SLOT, patch.slot)
+            self._image[at + Patch.ARRAY] = patch.array
+            self._fills.append(_Fill(at + Patch.OFFSET, 0, NOTHING, patch.offset, patch.itemsize))
+        columns = np.array(self._fills, np.int64).T.copy()
+        return np.array(self._image, np.int64), columns

@@ -1,0 +1,72 @@
+"""What the CPU back end knows of a kind of step. Each kind is one module of this folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
+
+from ftuner.codegen.llvm.objects.bundle import GraphBundle
+from ftuner.core.dim import Shape
+from ftuner.graph.steps import Step
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.ukernels.cpu.library import LibraryName
+
+S = TypeVar("S", bound=Step)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the steps of one graph are compiled with: functions that are loaded, and the weights
+    that are packed so far."""
+
+    hardware: CpuHardware
+    isa: Isa
+    addresses: Mapping[str, int]
+    """Of the functions of bundles, by symbol."""
+    products: Callable[[LibraryName], Products]
+    """A library with all families that the graph requires."""
+    packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
+    """By the identity of a weight's array, its shape, and the vectors of a panel. Steps that read
+    one weight in panels of one width share them."""
+
+
+class CompiledStep(ABC):
+    """A step whose functions are loaded."""
+
+    step: Step
+    """The step, without an array that it has packed."""
+    panels: Panels | None = None
+    """Its packed weight, if it has one."""
+
+    @abstractmethod
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        """Lay out the record of the step, whose slots begin at slot `at`, and all that it points
+        to; say which tasks the step has."""
+
+
+class StepKind(ABC, Generic[S]):
+    """One kind of step. The module of a kind has one, `KIND`."""
+
+    has_workspace: ClassVar[bool] = False
+    """Whether steps use the workspace. There is one, so such steps do not run side by side."""
+
+    def required_families(
+        self, step: S, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies | None:
+        """The families of uKernels that the step may run at any extents; None if it runs none.
+        `workers`: of a run."""
+        return None
+
+    def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> GraphBundle | None:
+        """The kernel that is compiled for the step; None if it runs uKernels alone."""
+        return None
+
+    @abstractmethod
+    def compiled(self, step: S, required: RequiredFamilies | None, loaded: Loaded) -> CompiledStep:
+        """The step with its functions, its weight packed. `required`: its `required_families`."""

@@ -1,0 +1,182 @@
+"""Matrix products on a CPU: plans of uKernels, and weights packed in panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
+from ftuner.codegen.llvm.native.records import Plan as PlanSlot
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dtype import INT8
+from ftuner.graph.steps import ProductStep
+from ftuner.hardware.model import CpuHardware
+from ftuner.planner.cpu.panel_width import best_width, panel_problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.operands import step_operands, step_problem
+from ftuner.runtime.cpu.packed_weights import Panels, pack, pack_int8
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+
+@dataclass(frozen=True)
+class ProductTask(Task):
+    """A product to be planned, of operands that may lie in any way."""
+
+    products: Products
+    width: int
+    """Vectors of a panel of its packed weight; 0 if it has none."""
+    layouts: tuple[int, ...]
+    """The numbers of the layouts of A, B, C and the operands of the epilogue."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        a, b, c, *operands = [layouts.strided(n, values) for n in self.layouts]
+        if 0 in c.shape:
+            return nothing_to_do(workers, 1)
+        problem, strides = step_problem(a, b, c, operands, self.width, workers, hardware)
+        return _bound(self.products.ready(problem, strides), workers)
+
+
+@dataclass(frozen=True)
+class RowsTask(Task):
+    """A product with a packed weight, of which all but the number of rows is known when the graph
+    is compiled: its rows are contiguous and evenly apart."""
+
+    products: Products
+    problem: Problem
+    """For one row and one worker."""
+    strides: Strides
+    rows: int
+    """The number of the dim that counts rows."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        rows = values[self.rows]
+        if not rows:
+            return nothing_to_do(workers, 1)
+        return _bound(self._ready(rows, workers), workers)
+
+    @property
+    def plan_rows(self) -> Callable[[int, int], Ready]:
+        return self._ready
+
+    def _ready(self, rows: int, workers: int) -> Ready:
+        return self.products.ready(self.problem._replace(m=rows, workers=workers), self.strides)
+
+
+def _bound(ready: Ready, workers: int) -> BoundTask:
+    """`workers`: of the run."""
+    encoded = ready.encoded
+    return BoundTask(
+        encoded.workers if encoded.together else workers,
+        encoded.records[PlanSlot.CHUNKS] or encoded.workers,
+        0,
+        encoded.together,
+        (encoded.address,),
+        encoded.workspace_bytes,
+        0,
+        ready,
+    )
+
+
+@dataclass(frozen=True)
+class CompiledProduct(CompiledStep):
+    """A product with its library, and B in panels if that is a weight."""
+
+    step: ProductStep
+    products: Products
+    panels: Panels | None
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step, panels = self.step, self.panels
+        call = records.reserve(Call.SIZE)
+        records.point(at + StepSlot.ARGUMENT, call)
+        dtype = self.products.compiled.library.dtype
+        records.constant(at + StepSlot.KIND, PRODUCT_KINDS[dtype])
+        records.workspace(call + Call.WORKSPACE)
+        records.pool(call + Call.POOL)
+        assert len(step.operands) <= MAX_OPERANDS
+        slots = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
+        for slot, view in zip(slots, step.views, strict=False):
+            if panels is not None and slot == Call.B:
+                records.constant(call + slot, int(panels.packed.ctypes.data))
+            else:
+                records.address(call + slot, view.buffer, view.layout.offset)
+        task: Task | None = None
+        if panels is not None:
+            task = rows_task(step, self.products, panels.width, records.dims)
+        if task is None:
+            layouts = tuple(records.layouts.number(view.layout) for view in step.views)
+            width = 0 if panels is None else panels.width
+            task = ProductTask(self.products, width, layouts)
+        records.planned_tasks(task, (call + Call.PLAN,))
+
+
+def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> RowsTask | None:
+    """The task of a product with a weight in panels of `width` vectors; None unless its number of
+    rows is all that is left to be known."""
+    views = (step.a, step.c, *step.operands)
+    apart = [view.layout.strides[0] * view.layout.dtype.itemsize for view in views]
+    known = [distance for distance in apart if isinstance(distance, int)]
+    if step.a.layout.strides[-1] != 1 or len(known) < len(apart):
+        return None
+    a_row, c_row, *operands = known
+    k, n = (extent for extent in step.b.shape if isinstance(extent, int))
+    problem = panel_problem(n, k, width, 1, 1, int8=step.b.layout.dtype == INT8)
+    a_k = step.a.layout.dtype.itemsize
+    strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
+    return RowsTask(products, problem, strides, dims.number(step.c.shape[0]))
+
+
+class ProductKind(StepKind[ProductStep]):
+    """A product runs uKernels of the library of its dtype and epilogue."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: ProductStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        name = LibraryName(step.a.layout.dtype, step.epilogue)
+        library = build_library(hardware, isa, *name)
+        operands = step_operands(step)
+        k, n = (extent if isinstance(extent, int) else None for extent in step.b.shape[-2:])
+        width = 0
+        if step.by_weight:
+            assert k is not None
+            assert n is not None
+            width = best_width(planner_for(library), n, k, workers, operands.int8)
+        return RequiredFamilies(name, library.families(operands, n, width), width)
+
+    def compiled(
+        self, step: ProductStep, required: RequiredFamilies | None, loaded: Loaded
+    ) -> CompiledProduct:
+        assert required is not None
+        products, width = loaded.products(required.library), required.width
+        array = step.b.buffer.array
+        if array is None or not width:
+            return CompiledProduct(step, products, None)
+        key = (id(array), step.b.shape, width)
+        panels = loaded.packed.get(key)
+        if panels is None:
+            weight = array.reshape(step.b.shape)
+            packs = pack_int8 if array.dtype == np.int8 else pack
+            panels = loaded.packed[key] = packs(products, weight.T, width)
+        # The packed weight replaces the array.
+        b = replace(step.b, buffer=replace(step.b.buffer, array=None))
+        return CompiledProduct(replace(step, b=b), products, panels)
+
+
+KIND = ProductKind()
