@@ -26,7 +26,8 @@ from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
-from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.plan_records import Encoded, Strides
 from ftuner.runtime.session import Session, default_session
@@ -75,16 +76,16 @@ def candidates(layers: dict[int, Dense], case: Gemm, session: Session) -> list[C
                              session.threads)  # fmt: skip
         strides = layout(case)
         planner = products.planner
-        for option in planner.options(problem):
-            if not option.fits(case.m):
+        for candidate in planner.candidates(problem):
+            if not candidate.fits(case.m):
                 continue
-            plan = planner.lay_out(problem, option)
-            found.append(Candidate(f"{option.choice.grid}", width,
+            plan = planner.lay_out(problem, candidate)
+            found.append(Candidate("x".join(map(str, candidate.choice.grid)), width,
                                    products.encode(plan, strides)))  # fmt: skip
-            for segments in covers(case.m, option.family.max_mr):
+            for segments in covers(case.m, candidate.family.max_mr):
                 forced = with_segments(plan, segments)
                 if forced is not None:
-                    name = f"{option.choice.grid} {segments}"
+                    name = f"{'x'.join(map(str, candidate.choice.grid))} {segments}"
                     found.append(Candidate(name, width, products.encode(forced, strides)))
     return found
 

@@ -30,7 +30,8 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.graph.buffers import View
 from ftuner.graph.forms import Form, Lazy
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.problem import Problem
 
 Cell = tuple[str, ...]
 

@@ -15,7 +15,8 @@ from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.packed_weights import pack, pack_int8
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
@@ -79,9 +80,9 @@ def _laid(x: Array, layout: str) -> Array:
 
 
 def _candidates(products: Products, problem: Problem) -> Iterator[Plan]:
-    for option in products.planner.options(problem):
-        if option.fits(problem.m):
-            yield products.planner.lay_out(problem, option)
+    for candidate in products.planner.candidates(problem):
+        if candidate.fits(problem.m):
+            yield products.planner.lay_out(problem, candidate)
 
 
 def _result(products: Products, m: int, n: int) -> Array:
@@ -166,14 +167,14 @@ def _run_chunks(products: Products, cut: str) -> None:
     b = guarded(uniform(2, (batch, STEPS, n), dtype), read_only=True)
     problem = Problem(ROWS, n, STEPS, batch, ROW, False, "rows", 0, b.strides[1], 2)
     ran = 0
-    for option in products.planner.options(problem):
-        chunks = option.chunks(ROWS, seconds=1.0)
-        if not option.fits(ROWS) or not chunks:
+    for candidate in products.planner.candidates(problem):
+        chunks = candidate.chunks(ROWS, seconds=1.0)
+        if not candidate.fits(ROWS) or not chunks:
             continue
         c = Guard((batch, ROWS, n), dtype).array
         axes = ((batch, a.strides[0], b.strides[0], c.strides[0]),) if batch > 1 else ()
         strides = Strides(*a.strides[1:], *b.strides[1:], c.strides[1], axes, (), False)
-        plan = products.planner.lay_out(problem, option, chunks)
+        plan = products.planner.lay_out(problem, candidate, chunks)
         products.launch(products.encode(plan, strides), a, b, c, None)
         assert_product(c, a, b, message=str(plan.choice))
         ran += 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ftuner.cost.cpu.product import Estimate
     from ftuner.cost.gpu.product import ProductEstimate
+    from ftuner.cost.terms import Estimate
 
 
 def estimate_table(estimate: Estimate | ProductEstimate) -> Table:

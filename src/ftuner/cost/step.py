@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ftuner.cost.cpu.product import Estimate
+from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.evaluation import evaluate
@@ -31,7 +30,6 @@ from ftuner.ukernels.cpu.library import build_library
 Extents = Mapping[str, int]
 SOFTMAX_OPERATIONS = 5
 """On a score: its scale, the maximum, the difference, the power, the sum."""
-GRID = ("batch", "m", "n", "k")
 
 
 class StepReport(NamedTuple):
@@ -127,8 +125,7 @@ def _product(
         streams = [Stream(_touched(step.b, extents) / used, resident_bytes)]
     epilogue_cycles = vectors * expression_cycles(step.epilogue, dtype, isa, hardware.tuning)
     rest = estimate_of(machine, used, 0.0, 0.0, epilogue_cycles, streams)
-    estimate = replace(
-        estimate,
+    estimate = estimate._replace(
         l3_s=max(estimate.l3_s, rest.l3_s),
         dram_s=max(estimate.dram_s, rest.dram_s),
         tile_s=estimate.tile_s + rest.tile_s,
@@ -145,11 +142,7 @@ def _in_words(plan: Plan) -> str:
         for band in plan.shares[0].bands[:1]
         for mr, segments in band.segments
     ]
-    cuts = [
-        f"{axis} in {parts}"
-        for axis, parts in zip(GRID, plan.choice.grid, strict=True)
-        if parts > 1
-    ]
+    cuts = [f"{axis} in {parts}" for axis, parts in plan.choice.grid._asdict().items() if parts > 1]
     chunks = [count(plan.chunks, "chunk")] if plan.chunks else []
     return ", ".join((*tiles, *cuts, *chunks))
 

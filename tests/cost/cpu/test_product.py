@@ -7,55 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
-from ftuner.core.cpu.tile import ROW, RegisterTile
-from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.cost.cpu.product import Estimate, efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.core.cpu.tile import ROW
+from ftuner.core.dtype import FLOAT32
+from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import build_library
 
-tiles = st.builds(RegisterTile, st.integers(1, 12), st.integers(1, 8), st.integers(1, 8))
 machines = st.sampled_from(recorded_cpus())
-
-
-@given(tile=tiles, machine=machines)
-def test_step_cycles(tile: RegisterTile, machine: CpuHardware) -> None:
-    for isa in machine.isas:
-        step = step_cycles(tile, isa)
-        assert min(step.issue, step.latency, step.load) > 0
-        assert step.cycles == max(step.issue, step.latency, step.load)
-        assert 0 < efficiency(tile, isa) <= 1
-        taller = step_cycles(RegisterTile(tile.mr + 1, tile.vectors, tile.chains), isa)
-        assert taller.cycles >= step.cycles
-        chained = step_cycles(RegisterTile(tile.mr, tile.vectors, tile.chains + 1), isa)
-        assert chained.cycles <= step.cycles
-        assert 0 < tile_cycles(tile, machine.tuning) < tile_cycles(tile, machine.tuning, True)
-        l1, l2 = machine.levels[:2]
-        for dtype in DTYPES.values():
-            assert panel_intensity(tile, isa, dtype, machine, l1) > 0
-            assert panel_intensity(tile, isa, dtype, machine, l2) > 0
-
-
-def test_known_step() -> None:
-    """6x16 of float32 on a core with two 8-lane multiply-adds and two loads a cycle: 12
-    multiply-adds take 6 cycles, 8 loads take 4, and 4 cycles of latency hide."""
-    machine = next(m for m in recorded_cpus() if m.name == "core-i7-8700")
-    isa = machine.isa("avx2")
-    step = step_cycles(RegisterTile(6, 2, 1), isa)
-    assert (step.issue, step.latency, step.load) == (6.0, 4.0, 4.0)
-    assert efficiency(RegisterTile(6, 2, 1), isa) == 1.0
-    assert efficiency(RegisterTile(1, 1, 1), isa) == pytest.approx(0.125)
-
-
-def test_seconds_are_the_largest_of_what_overlaps() -> None:
-    terms = Estimate(1.0, 2.0, 7.0, 5.0, 3.0, 10.0, 20.0)
-    assert terms.seconds == 7.0 + 10.0 + 20.0
-    assert terms.bound == "l3"
-    assert Estimate(issue_s=1.0, tile_s=1.5, dram_s=2.0).seconds == 2.5
-    assert Estimate(issue_s=1.0, dram_s=2.0).bound == "dram"
-    assert Estimate(issue_s=3.0, dram_s=2.0).bound == "compute"
-    assert sum(terms.terms().values()) == 48.0
 
 
 def estimate_of(machine: CpuHardware, problem: Problem) -> Estimate:

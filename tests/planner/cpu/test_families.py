@@ -11,8 +11,8 @@ from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.dense import layer_epilogue
 from ftuner.ukernels.cpu.library import (
     ANY_MATRICES,
@@ -46,9 +46,9 @@ def chosen(library: Library, problem: Problem) -> set[Family]:
     """The families of all candidates for a problem, whatever their prices are."""
     planner = planner_for(library)
     found: set[Family] = set()
-    for option in planner.options(problem):
-        found |= {option.family} if option.full else set()
-        found |= {option.tail_family} if option.tail_family is not None else set()
+    for candidate in planner.candidates(problem):
+        found |= {candidate.family} if candidate.full else set()
+        found |= {candidate.tail_family} if candidate.tail_family is not None else set()
     assert {band.family for band in planner.plan(problem).bands()} <= found
     return found
 

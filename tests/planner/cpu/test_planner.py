@@ -15,11 +15,13 @@ from tests.conftest import recorded_cpus
 
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
+from ftuner.cost.cpu.product import most_rows
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.candidates import most_rows, split_rows
-from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.candidates import split_rows
+from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner, grids
+from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = {
@@ -78,7 +80,7 @@ def test_thin_products_of_contiguous_rows_are_dot_products(recorded: CpuHardware
 def assert_exact(plan: Plan) -> None:
     """Every (batch, row, column, step of k) belongs to exactly one patch."""
     problem = plan.problem
-    parts = plan.choice.grid[3]
+    parts = plan.choice.grid.k
     ranges = {share.part: share.k for share in plan.shares}
     assert sorted(ranges) == list(range(parts))
     ends = [0] + [ranges[part][1] for part in range(parts)]
@@ -129,9 +131,9 @@ def test_plans_are_exact(case: tuple[Planner, Problem]) -> None:
 def test_every_candidate_is_exact(case: tuple[Planner, Problem]) -> None:
     """Whatever the prices are, a choice among right plans is right."""
     planner, problem = case
-    for option in planner.options(problem):
-        if option.fits(problem.m):
-            assert_exact(planner.lay_out(problem, option))
+    for candidate in planner.candidates(problem):
+        if candidate.fits(problem.m):
+            assert_exact(planner.lay_out(problem, candidate))
 
 
 @settings(max_examples=100, deadline=None)
@@ -162,13 +164,15 @@ def test_plans_are_deterministic(case: tuple[Planner, Problem]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(case=planned())
 def test_the_cheapest_is_chosen(case: tuple[Planner, Problem]) -> None:
+    """The planner's own copy of `Estimate.seconds` is the same formula, to the bit."""
     planner, problem = case
     least = planner.estimate(planner.plan(problem)).seconds
-    for option in planner.options(problem):
-        if option.fits(problem.m):
-            issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = option.terms(problem.m)
-            seconds = max(issue_s + stall_s + tile_s, l3_s, dram_s) + pack_s + wait_s
-            assert least <= seconds * (1 + 1e-12)
+    for candidate in planner.candidates(problem):
+        if candidate.fits(problem.m):
+            assert least <= candidate.estimate(problem.m).seconds
+    fitting = [c for c in planner.candidates(problem) if c.fits(problem.m)]
+    cheapest = min(fitting, key=lambda c: c.estimate(problem.m).seconds)
+    assert planner.plan(problem).choice == cheapest.choice
 
 
 def test_planning_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +224,9 @@ def test_parts_of_k_are_worth_it() -> None:
         planner = planner_of(machine, isa, FLOAT32)
         for k in (1, 63, 64, 127, 128, 1000):
             problem = Problem(4, 8, k, 1, ROW, False, "rows", 0, 32, hardware.cores)
-            for option in planner.options(problem):
-                if option.choice.grid[3] > 1:
-                    assert k // option.choice.grid[3] >= CpuTuning().split_k_steps
+            for candidate in planner.candidates(problem):
+                if candidate.choice.grid.k > 1:
+                    assert k // candidate.choice.grid.k >= CpuTuning().split_k_steps
 
 
 def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
@@ -248,7 +252,7 @@ def test_a_vector_of_many_columns_uses_several_workers(recorded: CpuHardware) ->
     problem = Problem(1, 20000, 4096, 1, ROW, False, "panels", width, 0, recorded.cores)
     plan = planner.plan(problem)
     assert plan.workers > 1
-    assert plan.choice.grid[2] == plan.workers
+    assert plan.choice.grid.n == plan.workers
 
 
 SHAPES = [

@@ -73,15 +73,15 @@ def assert_candidates(
     n = len(weight)
     problem = panels.problem(len(x), workers)
     widens = set()
-    for option in products.planner.options(problem):
-        if not option.fits(problem.m):
+    for candidate in products.planner.candidates(problem):
+        if not candidate.fits(problem.m):
             continue
         y, memory = lie("padded", np.full((len(x), n), np.nan, x.dtype), guard=99.0)
-        plan = products.planner.lay_out(problem, option)
+        plan = products.planner.lay_out(problem, candidate)
         products.launch(products.encode(plan, strides_of(x, y)), x, panels.packed, y, None)
         assert_equal_to_reference(y, x, weight)
         assert np.count_nonzero(memory == 99.0) == memory.size - y.size
-        widens.add(option.choice.widen)
+        widens.add(candidate.choice.widen)
     assert widens == {False, True}
 
 

@@ -15,7 +15,8 @@ from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32, DType
 from ftuner.core.expr import Expr, evaluate
-from ftuner.planner.cpu.plan import Choice, Problem
+from ftuner.planner.cpu.plan import Choice, Grid
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
 from ftuner.runtime.cpu.dense import Dense, layer_epilogue
@@ -79,16 +80,16 @@ def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: b
     seen = set()
     for workers in (1, 2, 4):
         problem = problem_of(a, b, workers)
-        for option in products.planner.options(problem):
-            if not option.fits(m) or option.choice in seen:
+        for candidate in products.planner.candidates(problem):
+            if not candidate.fits(m) or candidate.choice in seen:
                 continue
-            seen.add(option.choice)
+            seen.add(candidate.choice)
             c = np.full((m, n), np.nan, "float32")
-            plan = products.planner.lay_out(problem, option)
+            plan = products.planner.lay_out(problem, candidate)
             encoded = products.encode(plan, strides_of(a, b, c))
             products.launch(encoded, a, b, c, None)
-            assert_product(c, a, b, message=str(option.choice))
-            assert products.kept_within(), option.choice
+            assert_product(c, a, b, message=str(candidate.choice))
+            assert products.kept_within(), candidate.choice
     assert len(seen) > (4 if k else 2)
 
 
@@ -109,14 +110,14 @@ def test_chunks(session: Session, batch: int, chunks: int, transposed: bool) -> 
     seen = 0
     for workers in (2, 3):
         problem = Problem(m, n, k, batch, ROW, False, source, 0, abs(b.strides[1]), workers)
-        for option in products.planner.options(problem):
-            if option.fits(m) and option.chunks(m, seconds=1.0):
+        for candidate in products.planner.candidates(problem):
+            if candidate.fits(m) and candidate.chunks(m, seconds=1.0):
                 # Accumulating shows a chunk that is computed twice.
                 c[:] = 1.0
-                plan = products.planner.lay_out(problem, option, chunks)
+                plan = products.planner.lay_out(problem, candidate, chunks)
                 products.launch(products.encode(plan, strides), a, b, c, None)
-                assert_product(c, a, b, np.ones_like(c), str(option.choice))
-                assert products.kept_within(), option.choice
+                assert_product(c, a, b, np.ones_like(c), str(candidate.choice))
+                assert products.kept_within(), candidate.choice
                 seen += 1
     assert seen
 
@@ -131,8 +132,10 @@ def test_reduction_cut(
     products = session.products(dtype)
     a, b = uniform(1, (m, k), dtype.name), uniform(2, (k, n), dtype.name)
     problem = problem_of(a, b, parts)
-    choice = Choice((1, 1, 1, parts), products.compiled.library.widths[0], k, False, False, False)
-    plan = products.planner.lay_out(problem, products.planner.option(problem, choice))
+    choice = Choice(
+        Grid(1, 1, 1, parts), products.compiled.library.widths[0], k, False, False, False
+    )
+    plan = products.planner.lay_out(problem, products.planner.candidate(problem, choice))
     assert [share.part for share in plan.shares] == list(range(parts))
     before = uniform(3, (m, n), dtype.name) if accumulate else np.full((m, n), np.nan, dtype.name)
     c, memory = lie("padded", before, guard=99.0)
@@ -153,8 +156,8 @@ def test_reduction_cut_with_an_epilogue(session: Session, parts_m: int) -> None:
     layer = Dense(weight, bias, "relu", residual=True, session=session)
     products = layer.products
     problem = layer.problem(m)._replace(workers=parts * parts_m)
-    choice = Choice((1, parts_m, 1, parts), layer.panels.width, 64, False, False, False)
-    plan = products.planner.lay_out(problem, products.planner.option(problem, choice))
+    choice = Choice(Grid(1, parts_m, 1, parts), layer.panels.width, 64, False, False, False)
+    plan = products.planner.lay_out(problem, products.planner.candidate(problem, choice))
     y = np.full((m, n), np.nan, "float32")
     strides = Strides(*x.strides, 0, 0, y.strides[0], (), (0, residual.strides[0]), False)
     encoded = products.encode(plan, strides)

@@ -146,8 +146,8 @@ def test_families_hold_what_plans_of_a_step_choose(recorded: CpuHardware) -> Non
             problem, _ = step_problem(a, b, c, rest, need.width, 2, recorded)
             chosen = {
                 family
-                for option in planner.options(problem)
-                for family in (option.family if option.full else None, option.tail_family)
+                for candidate in planner.candidates(problem)
+                for family in (candidate.family if candidate.full else None, candidate.tail_family)
                 if family is not None
             }
             assert chosen <= set(need.families), (step.title, s, t)

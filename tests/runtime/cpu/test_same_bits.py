@@ -26,7 +26,7 @@ from tests.runtime.cpu.test_products import problem_of, strides_of
 from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.attention import Attending
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.grouped import GroupedMatmul
@@ -121,12 +121,12 @@ def test_every_candidate_alone(session: Session) -> None:
     kinds: set[tuple[bool, ...]] = set()
     for workers in (2, 3, 4):
         for problem, strides, (a, b, c) in candidates(session, workers):
-            for option in products.planner.options(problem):
-                if not option.fits(problem.m):
+            for candidate in products.planner.candidates(problem):
+                if not candidate.fits(problem.m):
                     continue
-                chunks = {0, option.chunks(problem.m, seconds=1.0)}
+                chunks = {0, candidate.chunks(problem.m, seconds=1.0)}
                 for count in chunks:
-                    plan = products.planner.lay_out(problem, option, count)
+                    plan = products.planner.lay_out(problem, candidate, count)
                     encoded = products.encode(plan, strides)
                     found = []
                     for pool in (True, False):
@@ -136,10 +136,10 @@ def test_every_candidate_alone(session: Session) -> None:
                         else:
                             products.alone(encoded, a, b, c, None)
                         found.append(c.tobytes())
-                    assert found[0] == found[1], (problem, option.choice, count)
+                    assert found[0] == found[1], (problem, candidate.choice, count)
                     assert not np.isnan(c).any()
                     grid = plan.choice.grid
-                    kinds.add((plan.choice.shared_pack, grid[3] > 1, count > 0, plan.workers > 1))
+                    kinds.add((plan.choice.shared_pack, grid.k > 1, count > 0, plan.workers > 1))
     assert {(True, False, False, True), (False, True, False, True), (False, False, True, True),
             (False, False, False, True)} <= kinds  # fmt: skip
 

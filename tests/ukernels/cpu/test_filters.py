@@ -11,7 +11,7 @@ from tests.conftest import recorded_cpus
 from ftuner.core.cpu.tile import COLUMN, PACKED, ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.cost.cpu.product import step_cycles
+from ftuner.cost.cpu.tile import step_cycles
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ftuner.core.mapping import bounds
-from ftuner.cost.cpu.product import Estimate
 from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
 from ftuner.cost.step import Machine, Stream, estimate_of
+from ftuner.cost.terms import Estimate
 from ftuner.planner.cpu.planner import Planner
 
 

@@ -10,7 +10,8 @@ from math import inf
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS, PACKED_INT8
-from ftuner.cost.cpu.product import (
+from ftuner.cost.cpu.product import Cover
+from ftuner.cost.cpu.tile import (
     dot_step_cycles,
     dot_tile_cycles,
     step_cycles,
@@ -26,20 +27,15 @@ PERIODS = 3
 tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""
 
 
-class Cover(NamedTuple):
-    """Row tiles that cover an extent exactly, and their cycles for one panel."""
+class TileCycles(NamedTuple):
+    """Cycles of one row tile on one panel."""
 
-    segments: tuple[tuple[int, int], ...]
-    """(mr, tiles), tallest first."""
-    tiles: int
     step: float
-    """Cycles of one k step of all tiles together."""
+    """Of one k step."""
     issue: float
     """The part of `step` that multiply-adds take."""
     fixed: float
-    """Cycles of entering and leaving all tiles, once for each block of k."""
-    first: float
-    """The part of `step` of the tile that comes first."""
+    """Of entering and leaving the tile."""
 
 
 class CoverTable:
@@ -52,7 +48,7 @@ class CoverTable:
     def __init__(
         self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float
     ) -> None:
-        self._tiles: dict[int, tuple[float, float, float]] = {}
+        self._tiles: dict[int, TileCycles] = {}
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
             if family.b_layout == DOT:
@@ -63,10 +59,10 @@ class CoverTable:
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
             widen = widen_cycles(kernel.tile, isa) if family.b_layout == PACKED_INT8 else 0.0
             cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
-            self._tiles[kernel.mr] = (cycles, terms.issue, fixed)
-        cost = {mr: steps * step + fixed for mr, (step, _, fixed) in self._tiles.items()}
-        # Parts pass B once for more rows than a tile has. Behind another tile, or before one, that
-        # saves nothing: B is near by then.
+            self._tiles[kernel.mr] = TileCycles(cycles, terms.issue, fixed)
+        cost = {mr: steps * tile.step + tile.fixed for mr, tile in self._tiles.items()}
+        # Parts pass B once for more rows than a tile has. After another tile, or before one, that
+        # saves nothing: B is in L2 by then.
         alone = {k.mr: cost.pop(k.mr) for k in family.kernels if k.tile.parts > 1}
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         limit = max(PERIODS * max(cost), family.max_mr)
@@ -86,23 +82,23 @@ class CoverTable:
                     least, chosen = before + cycles, used
             best.append((least, chosen))
         self._rests = [self._cover(used) for _, used in best]
-        """What is put behind main tiles."""
+        """Covers that follow main tiles."""
         for mr, cycles in alone.items():
             if cycles <= tuning.parts_tolerance * best[mr][0]:
                 best[mr] = cycles, (mr,)
         self._solved = [self._cover(used) for _, used in best]
         self._limit = limit
         self._last = (0, self._solved[0])
-        self.issue_per_row = self._tiles[self._main][1] / self._main
+        self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
 
     def _cover(self, heights: tuple[int, ...]) -> Cover:
         distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
         segments = tuple((mr, heights.count(mr)) for mr in distinct)
-        step = sum(self._tiles[mr][0] for mr in heights)
-        issue = sum(self._tiles[mr][1] for mr in heights)
-        fixed = sum(self._tiles[mr][2] for mr in heights)
-        first = self._tiles[distinct[0]][0] if heights else 0.0
+        step = sum(self._tiles[mr].step for mr in heights)
+        issue = sum(self._tiles[mr].issue for mr in heights)
+        fixed = sum(self._tiles[mr].fixed for mr in heights)
+        first = self._tiles[distinct[0]].step if heights else 0.0
         return Cover(segments, len(heights), step, issue, fixed, first)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ftuner.core.cpu.tile import ROW
-from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.problem import Problem
 
 REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
 """Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one

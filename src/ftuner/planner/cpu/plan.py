@@ -8,34 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.ukernels.cpu.library import BSource, Family
+from ftuner.planner.cpu.problem import Problem
+from ftuner.ukernels.cpu.library import Family
 
 Range = tuple[int, int]
-
-
-class Problem(NamedTuple):
-    """What is to be planned: extents, how operands lie, and how many workers there are."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    a_layout: str
-    """`row` or `column`; an A that is neither is packed and counts as `column`."""
-    a_must_pack: bool
-    b_source: BSource
-    width: int
-    """Vectors of a packed panel; 0 if B is not in panels."""
-    b_k_bytes: int
-    """Bytes between two k steps of a B that is not in panels; 0 if it is."""
-    workers: int
-    int8: bool = False
-    """Whether panels hold 8-bit integers."""
-
-    @property
-    def in_panels(self) -> bool:
-        """Whether B has been packed before."""
-        return self.width > 0
 
 
 class Patch(NamedTuple):
@@ -75,11 +51,23 @@ class Share(NamedTuple):
     bands: tuple[Band, ...]
 
 
-class Choice(NamedTuple):
-    """What tells one candidate plan of a problem from another."""
+class Grid(NamedTuple):
+    """Workers along each axis."""
 
-    grid: tuple[int, int, int, int]
-    """Workers along batch, m, n and k."""
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def workers(self) -> int:
+        return self.batch * self.m * self.n * self.k
+
+
+class Choice(NamedTuple):
+    """The decisions in which candidates of one problem differ."""
+
+    grid: Grid
     vectors: int
     """Width of full panels."""
     kc: int
@@ -111,7 +99,7 @@ class Plan(NamedTuple):
     @property
     def chunk_by_panels(self) -> bool:
         """Whether chunks are ranges of panels; otherwise they are ranges of batch elements."""
-        return self.choice.grid[2] > 1
+        return self.choice.grid.n > 1
 
     def whole(self) -> Share:
         """All shares as one, for workers that take chunks."""

@@ -2,8 +2,8 @@
 
 Axes batch, m, n and k are each cut for the workers (a grid, as even as tiles allow); within a
 worker's rectangle, n falls into panels of one width and a tail, and m is covered by the dynamic
-programme of `cover`. Candidates differ in grid, width and packing of B; each is priced in closed
-form, and the cheapest is laid out.
+programme of `cover`. Candidates differ in grid, width and packing of B; the seconds of each have a
+closed form, and the cheapest is laid out.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from itertools import product
 
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.recently_used import RecentlyUsed
-from ftuner.cost.cpu.product import Estimate
-from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Option, PricedMachine, split_rows
+from ftuner.cost.terms import Estimate
+from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
 from ftuner.planner.cpu.cover import CoverTable
-from ftuner.planner.cpu.plan import Band, Choice, Plan, Problem, Share
+from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Share
+from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
-MAX_OPTIONS = 1 << 17
-"""Options kept, of all problems. One is some kilobyte; a problem, apart from m, has some 20 on two
-workers and 200 on sixteen."""
+MAX_CANDIDATES = 1 << 17
+"""Candidates kept, of all problems. One takes about a kilobyte; a problem, apart from m, has some
+20 on two workers and 200 on sixteen."""
 
 
 @lru_cache(maxsize=4096)
-def grids(
-    workers: int, batch: int, panels: int, parts_k: int
-) -> tuple[tuple[int, int, int, int], ...]:
+def grids(workers: int, batch: int, panels: int, parts_k: int) -> tuple[Grid, ...]:
     """Ways to spread workers over (batch, m, n, k), one worker alone among them.
 
-    No axis gets more workers than it has units; m is not known here, `Option.fits` looks at it. k
-    is cut only where batch and n have fewer units than there are workers. Of grids that cost the
+    No axis gets more workers than it has units; m is not known here, `Candidate.fits` checks it.
+    k is cut only where batch and n have fewer units than there are workers. Of grids that cost the
     same the first is taken, so those that cut batch come first: their workers share no operand.
     """
-    found = [(1, 1, 1, 1)]
+    found = [Grid(1, 1, 1, 1)]
     starved = batch == 1 and panels < 2 * workers
     for used in {workers, *(p for p in _powers_of_two(workers) if p > 1)}:
         for parts_b in reversed(_divisors(used)):
@@ -45,7 +44,7 @@ def grids(
                     if parts_b > batch or parts_n > panels:
                         continue
                     if parts == 1 or (starved and parts <= parts_k):
-                        found.append((parts_b, parts_m, parts_n, parts))
+                        found.append(Grid(parts_b, parts_m, parts_n, parts))
     return tuple(dict.fromkeys(found))
 
 
@@ -59,35 +58,35 @@ def _divisors(value: int) -> tuple[int, ...]:
 
 
 class Planner:
-    """Plans for one library. Holds tables of covers and prices, a bounded number of them; safe to
-    use from several threads."""
+    """Plans for one library. Holds tables of covers and a bounded number of candidates; safe to use
+    from several threads."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self._machine = PricedMachine(library)
+        self._tables = PlannerTables(library)
         self._lanes = library.lanes
-        self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
-            MAX_OPTIONS, size=len
+        self._candidates: RecentlyUsed[tuple[object, ...], tuple[Candidate, ...]] = RecentlyUsed(
+            MAX_CANDIDATES, size=len
         )
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
         m = problem.m
         best, least = None, 0.0
-        for option in self.options(problem):
-            if option.first_row <= m <= option.last_row:
-                issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = option.terms(m)
-                # `Estimate.seconds`, without making an Estimate.
+        for candidate in self.candidates(problem):
+            if candidate.first_row <= m <= candidate.last_row:
+                issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = candidate.cost.terms(m)
+                # A copy of `Estimate.seconds`: the call would take as long as the arithmetic.
                 seconds = max(issue_s + stall_s + tile_s, l3_s, dram_s) + pack_s + wait_s
                 if best is None or seconds < least:
-                    best, least = option, seconds
+                    best, least = candidate, seconds
         assert best is not None
         return self.lay_out(problem, best, best.chunks(m, least))
 
     def cover(self, vectors: int, tail: bool, steps: int) -> tuple[Family, CoverTable]:
         """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""
-        family = self._machine.family(vectors, tail, ROW, PACKED)
-        return family, self._machine.covers(family, steps, False)
+        family = self._tables.family(vectors, tail, ROW, PACKED)
+        return family, self._tables.covers(family, steps, False)
 
     def prepare_covers(self) -> None:
         """Solve what `cover` may be asked for panels of the first width and their tails, which
@@ -99,22 +98,22 @@ class Planner:
 
     def estimate(self, plan: Plan) -> Estimate:
         """What the busiest worker of a plan spends its time on."""
-        for option in self.options(plan.problem):
-            if option.choice == plan.choice:
-                return Estimate(*option.terms(plan.problem.m))
+        for candidate in self.candidates(plan.problem):
+            if candidate.choice == plan.choice:
+                return candidate.estimate(plan.problem.m)
         raise AssertionError(f"no such choice: {plan.choice}")
 
-    def options(self, problem: Problem) -> tuple[Option, ...]:
-        """The candidates of a problem, priced for any m: widths, grids, ways to hold B, blocks of
-        k, and dot tiles where operands allow them."""
+    def candidates(self, problem: Problem) -> tuple[Candidate, ...]:
+        """The candidates of a problem, for any m: widths, grids, ways to hold B, blocks of k, and
+        dot tiles where operands allow them."""
         key = problem[1:]
-        found = self._options.get(key)
+        found = self._candidates.get(key)
         if found is None:
-            found = tuple(self._make_options(problem))
-            self._options.add(key, found)
+            found = tuple(self._make_candidates(problem))
+            self._candidates.add(key, found)
         return found
 
-    def _make_options(self, problem: Problem) -> Iterator[Option]:
+    def _make_candidates(self, problem: Problem) -> Iterator[Candidate]:
         n, k = problem.n, max(problem.k, 1)
         widths = (problem.width,) if problem.in_panels else self.library.widths
         layouts = self.library.b_layouts(problem.a_layout, problem.b_source, problem.int8)
@@ -122,53 +121,55 @@ class Planner:
         of_panels = [layout for layout in layouts if layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
-            lengths = self._machine.blocks_of_k(k, nr)
+            lengths = self._tables.blocks_of_k(k, nr)
             for grid in grids(problem.workers, problem.batch, -(-n // nr), k // split_k_steps):
                 for layout, kc in product(of_panels, lengths):
                     pack_b = layout == PACKED and not problem.in_panels
                     widen = layout == PACKED and problem.int8
-                    shared = pack_b and grid[1] > 1 and problem.batch == 1 and grid[3] == 1
+                    shared = pack_b and grid.m > 1 and problem.batch == 1 and grid.k == 1
                     choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared,
                                     widen=widen)  # fmt: skip
-                    yield Option(self._machine, problem, choice)
+                    yield Candidate(self._tables, problem, choice, lengths)
         if DOT in layouts:
             for columns in self.library.dot_columns:
                 if columns <= n:
                     for grid in grids(problem.workers, problem.batch, -(-n // columns), 1):
                         choice = Choice(grid, columns, k, False, False, False, dot=True)
-                        yield Option(self._machine, problem, choice)
+                        yield Candidate(self._tables, problem, choice, ())
 
-    def option(self, problem: Problem, choice: Choice) -> Option:
-        """One candidate, whether the planner would think of it or not."""
-        return Option(self._machine, problem, choice)
+    def candidate(self, problem: Problem, choice: Choice) -> Candidate:
+        """One candidate, whether or not the planner would try it."""
+        nr = choice.vectors * self._lanes
+        lengths = () if choice.dot else self._tables.blocks_of_k(max(problem.k, 1), nr)
+        return Candidate(self._tables, problem, choice, lengths)
 
-    def lay_out(self, problem: Problem, option: Option, chunks: int = 0) -> Plan:
-        """The patches of an option, worker by worker; `chunks` as in `Plan`."""
-        choice, m = option.choice, problem.m
-        nr, full, left, pack_b = option.nr, option.full, option.left, choice.pack_b
-        table, family = option.table, option.family
-        # A tail is always read from a packed panel: nothing behind the last column may be touched.
+    def lay_out(self, problem: Problem, candidate: Candidate, chunks: int = 0) -> Plan:
+        """The patches of a candidate, worker by worker; `chunks` as in `Plan`."""
+        choice, m = candidate.choice, problem.m
+        nr, full, left, pack_b = candidate.nr, candidate.full, candidate.left, choice.pack_b
+        table, family = candidate.table, candidate.family
+        # A tail is always read from a packed panel: nothing after the last column may be touched.
         pack_tail = not problem.in_panels and not choice.dot
         shares = []
-        for batch in option.batch_ranges:
-            for rows in split_rows(m, table.main, choice.grid[1]):
+        for batch in candidate.batch_ranges:
+            for rows in split_rows(m, table.main, choice.grid.m):
                 height = rows[1] - rows[0]
                 segments = table[height].segments
-                for first, last in option.unit_ranges:
+                for first, last in candidate.unit_ranges:
                     bands: tuple[Band, ...] = ()
                     panels = (last if last < full else full) - first
                     if height and panels > 0:
                         bands = (Band(first * nr, panels, panels * nr, rows, segments, family,
                                       pack_b),)  # fmt: skip
                     if height and last > full:
-                        assert option.tail_table is not None
-                        assert option.tail_family is not None
-                        tail = option.tail_table[height].segments
-                        bands += (Band(full * nr, 1, left, rows, tail, option.tail_family,
+                        assert candidate.tail_table is not None
+                        assert candidate.tail_family is not None
+                        tail = candidate.tail_table[height].segments
+                        bands += (Band(full * nr, 1, left, rows, tail, candidate.tail_family,
                                        pack_tail),)  # fmt: skip
-                    for part, k_range in enumerate(option.k_ranges):
+                    for part, k_range in enumerate(candidate.k_ranges):
                         shares.append(Share(batch, k_range, part, bands))
-        return Plan(problem, choice, tuple(shares), option.block_of_rows(m), chunks)
+        return Plan(problem, choice, tuple(shares), candidate.block_of_rows(m), chunks)
 
 
 @lru_cache(maxsize=64)

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from ftuner.core.cpu.tile import ROW, UKernel
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import Contraction
-from ftuner.cost.cpu.product import Estimate
 from ftuner.cost.step import Machine
+from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
-from ftuner.planner.cpu.plan import Plan, Problem, Range
+from ftuner.planner.cpu.plan import Plan, Range
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.problem import Problem
 from ftuner.report.gpu.explain import (
     BlockExplanation,
     expect_no_cpu_settings,
@@ -133,7 +134,7 @@ class Explanation:
             "isa": self.isa.name,
             "workers": self.plan.problem.workers,
             "plan": {
-                "grid": dict(zip(("batch", "m", "n", "k"), choice.grid, strict=True)),
+                "grid": choice.grid._asdict(),
                 "panel_vectors": choice.vectors,
                 "kc": choice.kc,
                 "mc": self.plan.mc,

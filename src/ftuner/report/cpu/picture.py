@@ -175,8 +175,7 @@ class PatchPicture:
         if contraction.batch > 1:
             title += f", one of {contraction.batch}"
         title += f"; {count(len(self._explanation.plan.shares), 'worker')}"
-        cut = [f"{axis} in {p}" for axis, p in zip(("batch", "m", "n", "k"), grid, strict=True)
-               if p > 1]  # fmt: skip
+        cut = [f"{axis} in {p}" for axis, p in grid._asdict().items() if p > 1]
         if cut:
             title += f": {', '.join(cut)}"
         if any(name.endswith("t") for name in self._ukernels.names):

@@ -12,7 +12,7 @@ from ftuner.core.cpu.tile import COLUMN, MAX_OPERANDS
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
 from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
 from ftuner.runtime.cpu.memory import allocated

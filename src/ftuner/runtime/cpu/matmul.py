@@ -9,7 +9,7 @@ import numpy as np
 
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.errors import DTypeError, ShapeError
-from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import (
     Array,
     as_array,

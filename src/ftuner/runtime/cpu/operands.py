@@ -16,7 +16,7 @@ from ftuner.errors import ShapeError
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.shapes.strides import StridedArray

@@ -8,7 +8,7 @@ import numpy as np
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, readable
 from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES

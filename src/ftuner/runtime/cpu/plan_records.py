@@ -76,7 +76,7 @@ class PlanWriter:
         self._chunked = plan.chunks > 0
         if self._chunked:
             shares = (plan.whole(),)
-        k, parts = problem.k, choice.grid[3]
+        k, parts = problem.k, choice.grid.k
         self._itemsize = itemsize
         self._parts = parts
         self._kc = choice.kc
@@ -227,7 +227,7 @@ def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> 
     header[PlanSlot.K] = problem.k
     header[PlanSlot.ACCUMULATE] = int(strides.accumulate)
     header[PlanSlot.SHARED_PACK] = int(choice.shared_pack)
-    header[PlanSlot.PARTS] = choice.grid[3]
+    header[PlanSlot.PARTS] = choice.grid.k
     header[PlanSlot.N] = problem.n
     header[PlanSlot.REDUCE] = reduce_address
     header[PlanSlot.A_STRIDE] = strides.a_k if problem.a_layout == COLUMN else strides.a_row
@@ -327,5 +327,5 @@ def _band_record(
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)
     record[BandSlot.FIRST_PANEL] = number
-    record[BandSlot.PARTIAL] = share.part if choice.grid[3] > 1 else -1
+    record[BandSlot.PARTIAL] = share.part if choice.grid.k > 1 else -1
     return record

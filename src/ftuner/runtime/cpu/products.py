@@ -10,8 +10,9 @@ import numpy as np
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ConfigurationError
-from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
 from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides

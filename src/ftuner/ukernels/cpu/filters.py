@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import DType
-from ftuner.cost.cpu.product import efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.cost.cpu.tile import efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve

@@ -15,8 +15,8 @@ from ftuner.core.dtype import INT8
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width, panel_problem
-from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.operands import step_operands, step_problem
 from ftuner.runtime.cpu.packed_weights import Panels, pack, pack_int8
 from ftuner.runtime.cpu.plan_records import Strides

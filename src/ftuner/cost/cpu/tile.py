@@ -1,0 +1,84 @@
+"""The cycles of one register tile: its k steps, and what surrounds them.
+
+Pure functions of tile and hardware. Cycles of one k step follow Low et al., "Analytical Modeling Is
+Enough for High-Performance BLIS" (2016): multiply-adds over their ports, loads over theirs, and the
+latency of a chain of dependent multiply-adds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ftuner.core.cpu.tile import RegisterTile
+from ftuner.core.dtype import DType
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+from ftuner.hardware.tuning import CpuTuning
+
+WIDEN_OPERATIONS = 2
+"""Operations of a uKernel on a vector of 8-bit integers besides loading it, on the ports of
+multiply-adds. Derived from its code: extend, convert."""
+
+
+@dataclass(frozen=True)
+class StepCycles:
+    """Cycles of one k step of a register tile, by what limits it."""
+
+    issue: float
+    latency: float
+    load: float
+
+    @property
+    def cycles(self) -> float:
+        return max(self.issue, self.latency, self.load)
+
+
+def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
+    """One k step of a tile whose operands are in L1."""
+    return StepCycles(
+        issue=tile.parts * tile.mr * tile.vectors / isa.fma_per_cycle,
+        latency=tile.parts * isa.fma_latency_cycles / tile.chains,
+        load=tile.parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
+    )
+
+
+def widen_cycles(tile: RegisterTile, isa: Isa) -> float:
+    """Cycles of a k step that a tile takes longer where its B is of 8-bit integers."""
+    return WIDEN_OPERATIONS * tile.width / isa.fma_per_cycle
+
+
+def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:
+    """One k step of a dot tile, a lane of its vectors, whose operands are in L1."""
+    whole = step_cycles(tile, isa)
+    return StepCycles(whole.issue / lanes, whole.latency / lanes, whole.load / lanes)
+
+
+def dot_tile_cycles(tile: RegisterTile, lanes: int, tuning: CpuTuning) -> float:
+    """Cycles of one dot tile besides its whole vectors of k: those of any tile, the rest of k (a
+    vector more), and adding up the lanes."""
+    rounds = math.log2(lanes) + 1
+    sum_cycles = tuning.dot_sum_cycles_per_round * rounds * tile.mr * tile.vectors
+    return tile_cycles(tile, tuning) + sum_cycles
+
+
+def tile_cycles(tile: RegisterTile, tuning: CpuTuning, scratch: bool = False) -> float:
+    """Cycles of one tile besides its k steps; `scratch`: its rows are copied to C."""
+    vectors_cycles = tuning.tile_cycles_per_vector * tile.accumulators
+    cycles = tile.parts * (tuning.tile_cycles + vectors_cycles)
+    return cycles + tuning.tail_cycles_per_row * tile.mr if scratch else cycles
+
+
+def efficiency(tile: RegisterTile, isa: Isa) -> float:
+    """The part of the FMA peak that a tile reaches with its operands in L1; at most 1."""
+    step = step_cycles(tile, isa)
+    return step.issue / step.cycles
+
+
+def panel_intensity(
+    tile: RegisterTile, isa: Isa, dtype: DType, hardware: CpuHardware, level: MemoryLevel
+) -> float:
+    """Time to compute a k step over the time to fetch its row of B from `level`: `R` of FTuner's
+    tile filter, with the reduction axis at one step. Above 1 the fetch hides."""
+    row_bytes = tile.width * isa.vector_bytes
+    bytes_per_cycle = level.bandwidth_bytes_per_s / hardware.clock_hz
+    return step_cycles(tile, isa).issue / (row_bytes / bytes_per_cycle)

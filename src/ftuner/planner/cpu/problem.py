@@ -1,0 +1,35 @@
+"""The problem that the planner solves: one matrix product at run-time extents."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.ukernels.cpu.library import BSource
+
+
+class Problem(NamedTuple):
+    """What is to be planned: extents, how operands lie, and how many workers there are.
+
+    Made on the path of a call whose shape is new, hence a named tuple.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a_layout: str
+    """`row` or `column`; an A that is neither is packed and counts as `column`."""
+    a_must_pack: bool
+    b_source: BSource
+    width: int
+    """Vectors of a packed panel; 0 if B is not in panels."""
+    b_k_bytes: int
+    """Bytes between two k steps of a B that is not in panels; 0 if it is."""
+    workers: int
+    int8: bool = False
+    """Whether panels hold 8-bit integers."""
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether B is a packed weight."""
+        return self.width > 0
