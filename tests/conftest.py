@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from ftuner.runtime.session import Session
 
 HOST_ISAS = tuple(isas_of(read_system()))
 """Narrowest first; told by the system, not probed."""
+CORE_ISAS = tuple(
+    pytest.param(isa, marks=[] if isa == HOST_ISAS[-1] else [pytest.mark.full]) for isa in HOST_ISAS
+)
+"""The same as parameters of a test. The core has the widest."""
 GOLDEN = Path(__file__).parent / "golden"
 _GIVEN_FOLDER = os.environ.get(CACHE_VARIABLE)
 """Read before any test changes it."""
@@ -26,6 +31,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `full` the cases of a test marked `each_value` that the core does not need."""
+    groups = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):
+            groups[item.parent, item.originalname].append(item)
+    for cases in groups.values():
+        kept = each_value([_values(case) for case in cases])
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker("full")
+
+
+def _values(case: pytest.Function) -> frozenset[object]:
+    """What a case has of each parameter: names with the identity of their values."""
+    given = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    names = [(x,) if isinstance(x, str) else tuple(x) for x in given]
+    params = case.callspec.params
+    names += [(name,) for name in params if all(name not in group for group in names)]
+    return frozenset((group, *(id(params[name]) for name in group)) for group in names)
+
+
+def each_value(cases: Sequence[frozenset[object]]) -> set[int]:
+    """Returns the indexes of few cases that together have every value of `cases`.
+
+    Chooses the case with the most values that no earlier choice has; of several, the one whose
+    values were chosen least often.
+    """
+    chosen: set[int] = set()
+    uses: Counter[object] = Counter()
+    while not all(uses[value] for values in cases for value in values):
+        best = max(
+            range(len(cases)),
+            key=lambda i: (sum(not uses[v] for v in cases[i]), -sum(uses[v] for v in cases[i])),
+        )
+        chosen.add(best)
+        uses.update(cases[best])
+    return chosen
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,6 +9,7 @@ from benchmarks import callers
 from benchmarks.callers import scaling, window
 
 
+@pytest.mark.alone
 def test_a_window_counts_the_calls_of_all_threads() -> None:
     body = [lambda: time.sleep(0.002)]
     alone = window([body], 0.1)

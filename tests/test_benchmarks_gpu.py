@@ -11,6 +11,7 @@ import pytest
 import typer
 from benchmarks import report, report_gpu, results
 
+pytestmark = pytest.mark.full
 ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
 SECTIONS = ("tuning", "correct", "gemm", "regret", "bmm", "attention", "models", "compiled")

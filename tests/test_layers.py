@@ -158,6 +158,7 @@ def test_no_star_imports() -> None:
                 assert all(alias.name != "*" for alias in node.names), module
 
 
+@pytest.mark.alone
 def test_import_is_light() -> None:
     """What ftuner adds to NumPy, in a process of its own; the best of three, because others may
     use the machine."""
@@ -177,6 +178,7 @@ def test_import_is_light() -> None:
     assert min(seconds) < SECONDS_TO_IMPORT
 
 
+@pytest.mark.alone
 def test_public_names() -> None:
     for name in ftuner.__all__:
         assert getattr(ftuner, name) is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.apart import Note, apart
-from tests.conftest import HOST_ISAS
+from tests.conftest import CORE_ISAS, HOST_ISAS
 from tests.coverage.cells import Cell
 from tests.coverage.claims import claimed
 from tests.coverage.graph_cases import (
@@ -31,7 +31,7 @@ from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
 
-@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("isa", CORE_ISAS)
 def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     def fill(note: Note) -> None:
         with guarding(), recording() as recorder:

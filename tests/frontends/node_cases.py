@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 from ftuner.core.dtype import GPU_TENSOR_DTYPES, HALF_DTYPES, TENSOR_DTYPES
@@ -29,6 +30,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import default_session
 
+CORE_SHARE = 5
 ROUNDINGS = 4
 """Of half precision, by which results may differ."""
 PASSED, WRONG = "passed", "wrong"
@@ -86,6 +88,20 @@ def cases() -> tuple[Case, ...]:
         for test in loaded
         for inputs, outputs in (test.data_sets or [])[:1]
     )
+
+
+def parameters() -> list[Any]:
+    """Returns all cases as parameters of a test. The core has the first case of each operator and
+    every `CORE_SHARE`th after it; the others are `full`."""
+    earlier: Counter[str] = Counter()
+    found = []
+    for case in cases():
+        # Expanded cases are of the operator that their name begins with.
+        subject = case.operator if len(case.model.graph.node) == 1 else case.name.split("_")[1]
+        full = earlier[subject] % CORE_SHARE > 0
+        earlier[subject] += 1
+        found.append(pytest.param(case, id=case.name, marks=[pytest.mark.full] if full else []))
+    return found
 
 
 def _array(value: Any) -> Any:

@@ -19,6 +19,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.splitting import split
 
+pytestmark = pytest.mark.alone
 SECONDS = 1.0
 """Of a core, for a bomb: without imports, and without compiling, which is linear in kernels."""
 GROWN_BYTES = 200 << 20

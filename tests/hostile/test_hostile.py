@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.hostile.bases import bases
 from tests.hostile.judging import EXPLAINED
 from tests.hostile.sweeping import sweep
@@ -20,6 +21,7 @@ ELSEWHERE = {"int8_matmul", "fmod", "erfc"}
 the first node of an operator lacks: their own tests have them."""
 
 
+@pytest.mark.alone
 def test_every_importer_is_changed_and_no_answer_is_wrong() -> None:
     nodes = bases(1)
     assert set(nodes) == set(IMPORTERS)

@@ -12,10 +12,14 @@ from tests.random_graphs.cases import SAVED, read_case
 from tests.random_graphs.checking import CPU, GUARDED, check
 from tests.random_graphs.reports import crashed_in_peer
 
-SEEDS = range(0, 160, 4)
-"""Of the first graph of each test."""
 GRAPHS = 4
 """Of a test."""
+CORE_TESTS, TESTS = 10, 40
+SEEDS = [
+    pytest.param(GRAPHS * n, marks=[pytest.mark.full] if n >= CORE_TESTS else [])
+    for n in range(TESTS)
+]
+"""Of the first graph of each test."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,7 @@ def test_saved_case(path: Path, place: str, replaying: Workers) -> None:
     assert not result.value.findings
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("first", SEEDS)
 def test_graphs_of_fixed_seeds(first: int, attempting: Workers) -> None:
     seeds = [(seed, CPU, True) for seed in range(first, first + GRAPHS)]

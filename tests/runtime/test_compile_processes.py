@@ -24,6 +24,7 @@ from ftuner.runtime.compile_processes import Request, answers
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = "tests.runtime.answering"
+pytestmark = pytest.mark.alone
 SECONDS = 30.0
 
 

@@ -49,6 +49,7 @@ def test_every_operator_with_a_definition_is_here() -> None:
     assert defined == set(CASES) | WRITTEN_IN_PLACE
 
 
+@pytest.mark.each_value
 @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("op", CASES)
@@ -99,6 +100,7 @@ def test_fixed_extents(isa: str) -> None:
 # Products of floats.
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_do_not_depend_on_the_order_of_factors(dtype: str, isa: str) -> None:
@@ -211,6 +213,7 @@ def run_one(case: Case, isa: str, arrays: Sequence[Array]) -> Array:
     return out.array
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("target", ["int8", "int32", "int64", "uint8", "uint64"])
 @pytest.mark.parametrize("source", ["float32", "float64"])
@@ -256,6 +259,7 @@ def test_any_byte_but_zero_is_true(isa: str) -> None:
     assert found.view(np.uint8).tolist() == [1] + [0] * 255
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("kind", ["maximum", "minimum"])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -265,6 +269,7 @@ def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, isa: str) -> 
     assert np.isnan(run_one(case, isa, [x])).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [0, 1])

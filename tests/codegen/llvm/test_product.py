@@ -272,6 +272,7 @@ def test_tails(lanes: int, vectors: int) -> None:
         check(kernel, fused, tuple(columns[-lanes:]), masked=True)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("a_layout", [ROW, COLUMN])
 @pytest.mark.parametrize("b_layout", [PACKED, STRIDED])
@@ -281,6 +282,7 @@ def test_layouts_and_chains(fused: bool, a_layout: str, b_layout: str, chains: i
     check(UKernel(tile, FLOAT64, "any", 2, a_layout, b_layout), fused, (4,))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("b_layout", [PACKED, STRIDED])
@@ -293,6 +295,7 @@ def test_parts(dtype: DType, vector_bytes: int, b_layout: str) -> None:
         check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("masked", [False, True])

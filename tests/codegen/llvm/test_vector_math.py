@@ -214,6 +214,7 @@ def exact(name, dtype):
     return rounded, np.array(rest)
 
 
+@pytest.mark.each_value
 @all_cases
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_error_is_within_four_ulp(name, case):
@@ -247,6 +248,7 @@ SPECIALS |= {
 }  # fmt: skip
 
 
+@pytest.mark.each_value
 @all_cases
 @pytest.mark.parametrize("name", SPECIALS)
 def test_special_values_are_exact_in_value_and_sign(name, case):

@@ -41,11 +41,12 @@ LOWEST = float(np.finfo(np.float32).min)
 DEPTHS = (1, 15, 16, 17, 40, 64, 72, 80, 112, 129, 192, 256)
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("packed", [False, True])
-def test_extents(dtype: DType, packed: bool) -> None:
-    for extents in EXTENTS:
-        check(operands_of(extents, dtype), packed=packed)
+def test_extents(extents: tuple[int, ...], dtype: DType, packed: bool) -> None:
+    check(operands_of(extents, dtype), packed=packed)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -61,6 +62,7 @@ def test_tiles_of_any_shape() -> None:
         check(operands, Weighting(SCALE, 20), tile=AttentionTile(bq, bk, 4, 2), packed=True)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("scale", [-0.7, 0.0, 1e-3, 3.0])
 @pytest.mark.parametrize("causal", [None, 0])
 def test_scales(scale: float, causal: int | None) -> None:
@@ -81,15 +83,17 @@ def test_large_scores() -> None:
 # What rows see.
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("number", range(len(EXTENTS)))
 @pytest.mark.parametrize("past", [0, 3, 30, -3, -1000, 1000])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_causal(past: int, parts: int) -> None:
-    for number, extents in enumerate(EXTENTS):
-        rows, keys = extents[3:5]
-        # As a call gives it.
-        limit = min(max(past, -rows), keys)
-        packed = (number + parts) % 2 == 0
-        check(operands_of(extents), Weighting(SCALE, limit), packed=packed, parts=parts)
+def test_causal(number: int, past: int, parts: int) -> None:
+    extents = EXTENTS[number]
+    rows, keys = extents[3:5]
+    # As a call gives it.
+    limit = min(max(past, -rows), keys)
+    packed = (number + parts) % 2 == 0
+    check(operands_of(extents), Weighting(SCALE, limit), packed=packed, parts=parts)
 
 
 def test_the_last_position_sees_all_keys() -> None:
@@ -135,20 +139,23 @@ SHAPES = ((4,), (3, 4), (1, 4), (0, 4), (0, 3, 4), (2, 3, 4), (0, 1, 2, 3, 4), (
 """Axes of a mask that are not broadcast, of batch, heads, sharing, rows, keys."""
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("number", range(len(EXTENTS)))
 @pytest.mark.parametrize("axes", SHAPES, ids=str)
 @pytest.mark.parametrize("boolean", [False, True])
-def test_masks(axes: tuple[int, ...], boolean: bool) -> None:
-    for number, extents in enumerate(EXTENTS):
-        mask = masks_of(extents, axes, BOOL if boolean else FLOAT32)
-        weighting = Weighting(SCALE, 2 if number % 2 else None)
-        check(operands_of(extents, mask=mask), weighting, packed=number % 3 == 0,
-              parts=1 + number % 2)  # fmt: skip
+def test_masks(number: int, axes: tuple[int, ...], boolean: bool) -> None:
+    extents = EXTENTS[number]
+    mask = masks_of(extents, axes, BOOL if boolean else FLOAT32)
+    weighting = Weighting(SCALE, 2 if number % 2 else None)
+    check(operands_of(extents, mask=mask), weighting, packed=number % 3 == 0,
+          parts=1 + number % 2)  # fmt: skip
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
-def test_masks_of_sixteen_bits(dtype: DType) -> None:
-    for extents in EXTENTS:
-        check(operands_of(extents, dtype, masks_of(extents, (0, 3, 4), dtype)))
+def test_masks_of_sixteen_bits(extents: tuple[int, ...], dtype: DType) -> None:
+    check(operands_of(extents, dtype, masks_of(extents, (0, 3, 4), dtype)))
 
 
 @pytest.mark.parametrize("boolean", [False, True])
@@ -167,6 +174,7 @@ def test_layouts_of_masks(boolean: bool) -> None:
     check(operands, Weighting(SCALE, 5), mask=AttentionMask(dtype, "scores", "aligned"))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("hidden", "safe"), [(-math.inf, False), (LOWEST, False), (-1e4, False), (-math.inf, True)]
 )
@@ -195,6 +203,7 @@ def test_limits_hide_before_masks_do(safe: bool) -> None:
     assert bool(torch.isnan(found[..., 4:, :]).all()) == (not safe)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("hidden", ["lowest", "infinite"])
 def test_addends_that_hide_rows(dtype: DType, hidden: str) -> None:
@@ -241,6 +250,7 @@ def test_infinite_scores(bad: float) -> None:
 # Any of it.
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(
     extents=st.tuples(

@@ -48,6 +48,7 @@ PLAIN = Weighting(SCALE)
 # Parts of keys.
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("causal", [None, 7])
 def test_parts(parts: int, causal: int | None) -> None:
@@ -180,6 +181,7 @@ def ragged(
         assert_attention(out[..., first:last, :], one, Weighting(SCALE, limit))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("number", range(len(LENGTHS)))
 @pytest.mark.parametrize("causal", ["none", "first", "last"])
 def test_requests_of_unequal_length(number: int, causal: str) -> None:
@@ -187,6 +189,7 @@ def test_requests_of_unequal_length(number: int, causal: str) -> None:
     ragged(LENGTHS[number], causal, INT64, parts=3, packed=True)
 
 
+@pytest.mark.full
 def test_many_requests() -> None:
     """More than are looked at together."""
     ragged(((1, 2),) * SEARCH + ((2, 20), (0, 3)), "last", INT32, sharing=1)
@@ -216,6 +219,7 @@ def test_the_next_request_may_hold_anything() -> None:
         assert torch.isnan(found[..., 10:, :]).all()
 
 
+@pytest.mark.full
 @settings(max_examples=20, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4),

@@ -21,11 +21,11 @@ from tests.codegen.triton.compiling import compile_all
 @pytest.mark.parametrize(
     ("chip", "multiply"),
     [
-        ("a100-sxm-80gb", "bfloat16"),
         ("h200", "bfloat16"),
-        ("h200", "tf32"),
-        ("b200", "bfloat16"),
-        ("mi300x", "bfloat16"),
+        pytest.param("a100-sxm-80gb", "bfloat16", marks=pytest.mark.full),
+        pytest.param("h200", "tf32", marks=pytest.mark.full),
+        pytest.param("b200", "bfloat16", marks=pytest.mark.full),
+        pytest.param("mi300x", "bfloat16", marks=pytest.mark.full),
     ],
 )
 def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply) -> None:

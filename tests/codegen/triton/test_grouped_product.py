@@ -97,6 +97,7 @@ def launch(
     )  # fmt: skip
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
@@ -107,6 +108,7 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], aligne
     run(kernel_of(dtype=dtype, orders=orders, aligned=aligned), sizes, 3)
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.tuples(*[st.integers(1, 40)] * 3), min_size=1, max_size=5),
@@ -119,6 +121,7 @@ def test_any_groups(
     run(kernel_of(orders=orders, aligned=False), sizes, programs, group)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("count", [31, 32, 33, 100])
 @pytest.mark.parametrize("programs", [1, 5, 64])
 def test_more_groups_than_are_looked_at_at_once(count: int, programs: int) -> None:

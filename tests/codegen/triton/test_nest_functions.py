@@ -95,6 +95,7 @@ def test_any_byte_but_zero_is_true() -> None:
     assert found.view(np.uint8).tolist() == [1] + [0] * 255
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("schedule", [small, whole])
 @pytest.mark.parametrize("kind", ["maximum", "minimum"])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -104,6 +105,7 @@ def test_one_nan_is_the_extremum(dtype: str, axis: int, kind: str, schedule: Any
     assert np.isnan(run_one(case, [x], schedule)).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("schedule", [small, whole])
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -112,6 +114,7 @@ def test_nan_is_found_before_infinities(axis: int, kind: str, schedule: Any) -> 
         assert run_one(case, [operand], schedule).tolist() == places
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("schedule", [small, whole])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -94,6 +94,7 @@ def assert_product(
     assert (whole == GUARD).sum().item() >= whole.numel() - c.numel()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
@@ -156,6 +157,7 @@ def test_empty_extents(extents: tuple[int, int, int], split: bool) -> None:
     assert (c == 1.5).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("rows", [0, 32, 64, 70])
 def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
@@ -171,6 +173,7 @@ def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
     assert_product(c, a, b, FLOAT32, lambda x: x + GUARD)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("parts", [2, 3, 4, 5])
 def test_parts_of_k_are_added_in_their_order(parts: int, loads: Loads) -> None:
@@ -201,6 +204,7 @@ def test_the_last_part_to_arrive_adds_them_up() -> None:
     assert torch.isnan(c).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("name", ["gelu", "silu", "all"])
@@ -257,6 +261,7 @@ def test_an_epilogue_may_leave_the_product_aside() -> None:
     assert torch.equal(c[0], (2.0 * bias).expand(20, 20))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
 def test_unaligned_bases_and_strides(dtype: DType, orders: tuple[Order, Order]) -> None:

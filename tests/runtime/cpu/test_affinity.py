@@ -14,9 +14,13 @@ from tests.reference import uniform
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.session import Session
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs of Linux"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
+        reason="needs two CPUs of Linux",
+    ),
+]
 
 
 class Pool:

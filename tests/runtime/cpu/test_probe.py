@@ -16,6 +16,7 @@ from ftuner.hardware.system import SystemFacts, isas_of, read_system
 from ftuner.runtime.cpu import probe as probe_module
 from ftuner.runtime.cpu.probe import _on_threads, probe
 
+pytestmark = pytest.mark.alone
 SYNCHRONISE_S = 4e-6
 
 

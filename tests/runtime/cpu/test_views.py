@@ -11,8 +11,15 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.session import Session
 
+KINDS = len(OPERATORS)
+SEEDS = [
+    *range(KINDS),
+    *(pytest.param(seed, marks=pytest.mark.full) for seed in range(KINDS, 2 * KINDS + 2)),
+]
+"""The first `KINDS` graphs begin with each kind of operator once."""
 
-@pytest.mark.parametrize("seed", range(2 * len(OPERATORS) + 2))
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_operators_behind_views(widest: Session, seed: int) -> None:
     """Each kind of operator twice as the first of a graph, and beside others."""
     graph, extents = view_graph(seed, shapes=5)

@@ -90,12 +90,13 @@ def last_plan(attend: GpuAttending) -> AttentionPlan:
     return list(attend._attentions._calls.values())[-1].plan
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("number", range(len(EXTENTS)))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_extents(attend: GpuAttending, dtype: torch.dtype) -> None:
-    for number, extents in enumerate(EXTENTS):
-        causal = (number + DTYPES.index(dtype)) % 2 > 0
-        q, k, v = operands_of(*extents, dtype=dtype)
-        assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
+def test_extents(attend: GpuAttending, number: int, dtype: torch.dtype) -> None:
+    causal = (number + DTYPES.index(dtype)) % 2 > 0
+    q, k, v = operands_of(*EXTENTS[number], dtype=dtype)
+    assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
 
 
 def test_values_longer_than_a_kernel_takes(h200: GpuSession) -> None:
@@ -107,6 +108,7 @@ def test_values_longer_than_a_kernel_takes(h200: GpuSession) -> None:
 MASKS = ((9,), (5, 9), (5, 1), (4, 5, 9), (4, 1, 9), (2, 1, 1, 9), (2, 4, 5, 9), ())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("boolean", [False, True])
 def test_masks(attend: GpuAttending, boolean: bool) -> None:
     q, k, v = operands_of(*EXTENTS[1], dtype=torch.float16)

@@ -16,6 +16,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=4 * eps, atol=16 * eps)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("out_features", "in_features"), [(48, 32), (50, 33), (1, 1)])
 def test_bias_activation_residual(

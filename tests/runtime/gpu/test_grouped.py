@@ -67,6 +67,7 @@ def assert_products(found: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Te
         assert ((y.double() - expected).abs() <= bound).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_and_order(

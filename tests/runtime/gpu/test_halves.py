@@ -76,6 +76,7 @@ def assert_within(
     return model
 
 
+@pytest.mark.each_value
 @HALVES
 def test_an_encoder_layer(dtype: DType, session: GpuSession) -> None:
     """Of attention, gelu, a norm and two residuals: some twelve values on the way are rounded."""

@@ -39,6 +39,7 @@ def assert_product(found: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = No
     assert ((found.double() - expected).abs() <= bound).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 1), (5, 7, 3), (1, 130, 64), (67, 33, 129), (200, 72, 40)]

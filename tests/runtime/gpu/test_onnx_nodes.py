@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("onnx")
 
 from onnx import helper
-from tests.frontends.node_cases import PASSED, UNSUPPORTED_DTYPE, Case, cases, run, symbolic
+from tests.frontends.node_cases import PASSED, UNSUPPORTED_DTYPE, Case, parameters, run, symbolic
 from tests.frontends.onnx_models import model_of
 from tests.runtime.gpu.sessions import interpreted
 
@@ -43,7 +43,7 @@ def on_gpu(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", parameters())
 def test_with_symbols(case: Case) -> None:
     """What references give, where these are right; of half precision too."""
     halves = run(symbolic(case)).kind == UNSUPPORTED_DTYPE
