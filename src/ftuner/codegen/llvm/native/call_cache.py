@@ -1,10 +1,10 @@
-"""A function for Python to call: products of arrays that lie like some before, in LLVM IR.
+"""Emits the native call cache: a function that Python calls with the arrays of a product.
 
-`PyObject *known_call(self, arguments, count)` takes the arrays to read and the one to write to, or
-None for one to be made, and returns the latter. `self` is an array that holds an `abi.Site`. It
-returns None, and nothing has happened, where this is no call like some before; and False where that
-should be remembered, because it is at least the second one. It is called with the interpreter's
-lock held, and gives it up while it computes.
+`PyObject *known_call(self, arguments, count)` takes the input arrays and `out`, which may be None,
+and returns the result. `self` is an array that holds a `records.Site`. If the layouts of the arrays
+are not in the cache, it does nothing and returns None, or False from the second such call on, which
+Python should then add. It is called with the interpreter's lock held, and releases it while it
+computes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ftuner.hardware.tuning import NativeTuning
 
 NULL = ir.Constant(PTR, None)
 ANY_PROBE_SHIFT = 64 - (Site.PROBES - 1).bit_length()
-"""The high bits of a product of 64 bits are the number of a probe."""
+"""The high bits of a 64-bit product, as many as a probe number has."""
 CLOCK_MONOTONIC = 1
-"""Of Linux."""
+"""Linux's number of the clock."""
 
 
 def emit_known_call(
@@ -109,7 +109,7 @@ def _go_on_if(builder: ir.IRBuilder, condition: ir.Value, otherwise: ir.Block) -
 
 
 def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
-    """A field of the array whose elements' address is in a word."""
+    """A field of the array whose data pointer is at `word`."""
     return builder.load(at(builder, word, field), typ=kind)
 
 
@@ -123,7 +123,7 @@ def _sign(
     builder: ir.IRBuilder, word: ir.Value, array_type: ir.Value, flags: int, signature: ir.Value,
     length: ir.Value, unknown: ir.Block,
 ) -> None:  # fmt: skip
-    """Append what is to be known of an array; see `Known.LENGTH`."""
+    """Append an array to the signature; see `Known.LENGTH`."""
     type_ = _field(builder, word, ArrayField.TYPE, PTR)
     _go_on_if(builder, builder.icmp_unsigned("==", type_, array_type), unknown)
     axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
@@ -144,7 +144,8 @@ def _find(
     builder: ir.IRBuilder, site: ir.Value, signature: ir.Value, length: ir.Value,
     unknown: ir.Block, seen: ir.Block,
 ) -> ir.Value:  # fmt: skip
-    """The record of a signature; without one, goes where that is told."""
+    """The record of a signature. If there is none, branches to `seen` if such a call was made
+    before, else to `unknown`."""
 
     def word(of: ir.Value, i: ir.Value) -> ir.Value:
         return builder.load(at(builder, of, builder.mul(i, const(SLOT_BYTES))), typ=I64)
@@ -208,7 +209,8 @@ def _find(
             builder.select(builder.icmp_signed("==", here, const(0)), i, free),
         ]
 
-    # Any slot, if none is free: calls that come in turn would else put out the same one for ever.
+    # If no slot is free, a pseudo-random one is replaced: with a fixed choice, alternating calls
+    # could replace each other forever.
     any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
     first = [const(0), const(0), any_]
     _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
@@ -224,7 +226,7 @@ def _find(
 def _overlap(
     builder: ir.IRBuilder, record: ir.Value, i: int, word: ir.Value, out: int, out_word: ir.Value
 ) -> ir.Value:
-    """Whether the memory of the `i`-th array and of the one to write to may be shared."""
+    """Whether the memory of the `i`-th array and of `out` may overlap."""
 
     def span(number: int, word: ir.Value) -> tuple[ir.Value, ir.Value]:
         first = _field(builder, word, ArrayField.DATA, I64)
@@ -241,7 +243,7 @@ def _overlap(
 def _python(
     builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Sequence[ir.Value]
 ) -> ir.Value:
-    """Call a function of Python's stable binary interface."""
+    """Call a function of Python's stable ABI."""
     function = intrinsic(builder.module, name, result, [x.type for x in arguments])
     return builder.call(function, arguments)
 
@@ -251,7 +253,7 @@ def _hold(builder: ir.IRBuilder, value: ir.Value) -> None:
 
 
 def _let_go(builder: ir.IRBuilder, value: ir.Value) -> None:
-    """Give a reference back; nothing for null."""
+    """Release a reference; does nothing for null."""
     _python(builder, "Py_DecRef", VOID, [value])
 
 
@@ -264,7 +266,7 @@ def _run(
     is_made: ir.Value, header_bytes: int, tuning: NativeTuning, unknown: ir.Block, seen: ir.Block,
 ) -> None:  # fmt: skip
     """Run the record's plan and return the result."""
-    # Before anything else: what Python runs from here on may forget the record.
+    # First of all: Python code that runs from here on may remove the record.
     owner = pointer_slot(builder, record, Known.OWNER)
     _hold(builder, owner)
     set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
@@ -281,7 +283,7 @@ def _run(
     failed = builder.append_basic_block("failed")
     _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
 
-    # The pool, if that is for us; without it, the plan is done alone.
+    # Take the pool if the plan has several workers; without it the caller does the plan alone.
     pool = reserve(builder, PTR, SLOT_BYTES)
     builder.store(NULL, pool)
     workers = slot(builder, record, Known.WORKERS)
@@ -337,7 +339,7 @@ def _run(
 
 
 def _take_workspace(builder: ir.IRBuilder, site: ir.Value, record: ir.Value) -> ir.Value:
-    """The address of a workspace, 0 if the plan needs none or none is free."""
+    """The address of a workspace; 0 if the plan needs none or none is free."""
     workspace = reserve(builder, I64, SLOT_BYTES)
     builder.store(const(0), workspace)
     size = slot(builder, record, Known.WORKSPACE_BYTES)
@@ -356,7 +358,7 @@ def _give_back_workspace(builder: ir.IRBuilder, site: ir.Value, workspace: ir.Va
 
 
 def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
-    """What the clock says, if that is wanted; always nothing where it is not Linux's."""
+    """The clock's time in ns if `wanted`, else 0; always 0 on systems other than Linux."""
     time = reserve(builder, ir.ArrayType(I64, 2))
     for i in range(2):
         set_slot(builder, time, i, const(0))
@@ -372,8 +374,8 @@ def _take_pool(
     builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, pool: ir.Value,
     failed: ir.Block, without_workers: ir.Block,
 ) -> None:  # fmt: skip
-    """Take the pool if it is free, unless its workers would only be waited for. Where it lacks the
-    workers, goes to `without_workers`: Python starts them."""
+    """Take the pool if it is free and short calls do not avoid its workers. If it has too few
+    workers, branches to `without_workers`, so that Python starts them."""
     acquire = pointer_slot(builder, record, Known.ACQUIRE)
     arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
     answer = _call_object(builder, acquire, arguments)
@@ -403,5 +405,5 @@ def _take_pool(
 
 
 def _release(builder: ir.IRBuilder, record: ir.Value) -> None:
-    """Let others have the pool."""
+    """Release the pool."""
     _let_go(builder, _call_object(builder, pointer_slot(builder, record, Known.RELEASE), NULL))

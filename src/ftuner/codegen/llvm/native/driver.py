@@ -120,8 +120,8 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
     chunks = slot(builder, plan, Plan.CHUNKS)
     with builder.if_else(builder.icmp_signed(">", chunks, const(0))) as (dealt, own):
         with dealt:
-            tag = builder.add(slot(builder, pool, PoolSlot.TAG), const(1))
-            with taken_chunks(builder, pool, worker, workers, tag, chunks) as number:
+            epoch = builder.add(slot(builder, pool, PoolSlot.EPOCH), const(1))
+            with taken_chunks(builder, pool, worker, workers, epoch, chunks) as number:
                 builder.call(chunk, [call, worker, number])
         with own:
             builder.call(chunk, [call, worker, worker])

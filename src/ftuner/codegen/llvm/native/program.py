@@ -1,11 +1,10 @@
-"""Running a program: workers walk one table of steps, in LLVM IR.
+"""Emits the runner of programs, in which workers walk one table of steps.
 
-`void run(program, io, alone)` first writes the addresses that depend on the caller's arrays (`io`
-holds, for each of them, the address of the word that holds the address of its elements), then has
-every worker walk the steps. Steps are cut into chunks, and a step begins when the chunks of the
-steps that it depends on are done: no thread waits for a worker that has none of them, be it that it
-has not woken yet. If `alone` is not zero, the caller does the same chunks without the pool, one
-after the other.
+`void run(program, io, alone)` first writes the addresses that depend on the caller's arrays; `io`
+holds, for each array, the address of the word with its data pointer. Then every worker walks the
+steps. Steps are cut into chunks, and a step begins when the chunks that it depends on are done: a
+thread waits for work, never for a worker that has not woken yet. If `alone` is not 0, the caller
+does the same chunks one after the other, without the pool.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def emit_program(module: ir.Module, tuning: NativeTuning) -> None:
         with many:
             workers = slot(builder, program, Program.WORKERS)
             pool = pointer_slot(builder, program, Program.POOL)
-            # A part of a program begins where the steps before it are done.
+            # The program may start at a later step; earlier ones then count as completed.
             steps = pointer_slot(builder, program, Program.STEPS)
             set_slot(builder, pool, PoolSlot.COMPLETED, slot(builder, steps, Step.BEFORE))
             count = slot(builder, program, Program.STEP_COUNT)
@@ -79,20 +78,20 @@ def emit_program(module: ir.Module, tuning: NativeTuning) -> None:
 
 
 def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
-    """`void job(program, worker)`: one worker's way through the steps."""
+    """`void job(program, worker)`: one worker's walk over the steps."""
     function = ir.Function(module, JOB_TYPE, "ftuner_walk_program")
     function.linkage = "internal"
     program, worker = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     pool = pointer_slot(builder, program, Program.POOL)
     steps = pointer_slot(builder, program, Program.STEPS)
-    tag = reserve(builder, I64, SLOT_BYTES)
-    builder.store(slot(builder, pool, PoolSlot.TAG), tag)
+    epoch = reserve(builder, I64, SLOT_BYTES)
+    builder.store(slot(builder, pool, PoolSlot.EPOCH), epoch)
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
         record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
         wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE), tuning)
-        number = builder.add(builder.load(tag, typ=I64), const(1))
-        builder.store(number, tag)
+        number = builder.add(builder.load(epoch, typ=I64), const(1))
+        builder.store(number, epoch)
         workers = slot(builder, record, Step.WORKERS)
         with builder.if_then(builder.icmp_signed("<", worker, workers)):
             done = _shared(builder, pool, record, worker, workers, number)
@@ -103,7 +102,7 @@ def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
 
 
 def _emit_alone(module: ir.Module) -> ir.Function:
-    """`void alone(program)`: all steps, by one thread."""
+    """`void alone(program)`: all steps on one thread."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR]), "ftuner_walk_program_alone")
     function.linkage = "internal"
     (program,) = function.args
@@ -114,7 +113,7 @@ def _emit_alone(module: ir.Module) -> ir.Function:
         some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
         with builder.if_then(some), builder.if_else(_is_nest(builder, record)) as (nest, product):
             with nest:
-                # Tasks do not depend on how they are cut into chunks.
+                # The result of a task does not depend on the chunks.
                 tasks = slot(builder, record, Step.TASKS)
                 _tasks(builder, record, const(0), (const(0), tasks))
             with product:
@@ -130,9 +129,9 @@ def _shared(
     record: ir.Value,
     worker: ir.Value,
     workers: ir.Value,
-    tag: ir.Value,
+    epoch: ir.Value,
 ) -> ir.Value:
-    """What a worker does of a step; returns how many chunks."""
+    """A worker's part of a step; returns the number of chunks it has done."""
     done = reserve(builder, I64, SLOT_BYTES)
     builder.store(const(0), done)
     chunks, tasks = slot(builder, record, Step.CHUNKS), slot(builder, record, Step.TASKS)
@@ -142,7 +141,7 @@ def _shared(
             call = pointer_slot(builder, record, Step.ARGUMENT)
             _of_kind(builder, record, job_symbol, [call, worker])
             builder.store(const(1), done)
-        with dealt, taken_chunks(builder, pool, worker, workers, tag, chunks) as chunk:
+        with dealt, taken_chunks(builder, pool, worker, workers, epoch, chunks) as chunk:
             bounds = partition_bounds(builder, tasks, chunks, chunk)
             _piece(builder, record, worker, chunk, bounds)
             builder.store(builder.add(builder.load(done, typ=I64), const(1)), done)
@@ -172,7 +171,7 @@ def _is_nest(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
 def _tasks(
     builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
 ) -> None:
-    """A range of the tasks of a nest."""
+    """Call the kernel of a nest for a range of its tasks."""
     argument = pointer_slot(builder, record, Step.ARGUMENT)
     dims = pointer_slot(builder, record, Step.DIMS)
     status = at(builder, record, Step.STATUS * SLOT_BYTES)
@@ -186,7 +185,7 @@ def _of_kind(
     symbol: Callable[[DType], str],
     arguments: Sequence[ir.Value],
 ) -> None:
-    """Call a function of the driver of a product's dtype."""
+    """Call the driver function of a product's dtype."""
     kind = slot(builder, record, Step.KIND)
     for dtype, number in PRODUCT_KINDS.items():
         with builder.if_then(builder.icmp_signed("==", kind, const(number))):

@@ -388,7 +388,7 @@ class PoolSlot:
     ARGUMENT = 1
     WORKERS = 2
     """Workers of the job, the caller included."""
-    TAG = 3
+    EPOCH = 3
     """The last epoch of work stealing so far; those of the job come next."""
     STARTED = 4
     """Workers that have been started, without the caller."""

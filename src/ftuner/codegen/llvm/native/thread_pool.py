@@ -1,12 +1,13 @@
-"""The native half of the thread pool: worker loop, launch, barrier, in LLVM IR.
+"""Emits the native half of the thread pool: worker loop, launch, barrier.
 
-Workers enter `ftuner_pool_worker` once, from a Python thread that has released the interpreter
-lock, and stay there. A launch writes the job, posts it to each worker it needs and takes part as
-worker 0. Waiting spins with the CPU's pause hint, then sleeps in the kernel (a futex on Linux,
-short naps elsewhere); it never yields, which leaves a thread runnable and at the end of the queue.
+A worker is a Python thread that has released the interpreter's lock; it enters `ftuner_pool_worker`
+once and stays there. A launch writes the job, posts it to the workers that it needs and takes part
+as worker 0. A wait polls with the CPU's pause hint, then sleeps in the kernel (a futex on Linux,
+short naps elsewhere). It never yields: that would put the thread, still runnable, at the end of the
+run queue.
 
-The pool is a record of 8-byte slots, a cache line or more for each thing that is written alone:
-`abi.PoolSlot` names them.
+`records.PoolSlot` has the layout of the pool. Slots that are written separately are on cache lines
+of their own.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def emit_pool(module: ir.Module, tuning: NativeTuning) -> None:
 
 
 def wait_for_all(builder: ir.IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
-    """Wait at a barrier of the pool until `workers` threads have come."""
+    """Emit a wait at a barrier of the pool, until `workers` threads have arrived."""
     function = builder.module.globals[POOL_BARRIER_SYMBOL]
     builder.call(function, [_slot_address(builder, pool, barrier), workers])
 
@@ -100,14 +101,14 @@ def _current_cpu(builder: ir.IRBuilder) -> ir.Value:
 
 
 def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> ir.Value:
-    """Get or set where a thread may run; returns 0 unless the system refuses."""
+    """Get or set the CPU affinity of a thread; negative if the system refuses."""
     function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
     size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
     return builder.call(function, [builder.trunc(thread, I32), size, mask])
 
 
 def _introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
-    """Write down the number of this thread, for `_place`."""
+    """Store the kernel's id of this thread, for `_place`."""
     if _can_futex():
         thread = _system_call(builder, _GETTID_NUMBER[platform.machine()])
         set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
@@ -116,12 +117,12 @@ def _introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
 def _place(
     builder: ir.IRBuilder, pool: ir.Value, mailbox: ir.Value, worker: ir.Value, caller: ir.Value
 ) -> None:
-    """Tell a sleeping worker to wake on a CPU of its own.
+    """Make a sleeping worker wake on its own CPU.
 
-    A scheduler likes to wake a thread where its waker runs (on a virtual machine it takes a halted
-    CPU for a stolen one), and leaves the two there for milliseconds, one waiting for the other.
-    The worker is barred from the CPUs of the caller and of the workers before it until it has
-    woken. Where it may run at all is for the user to say, and is asked each time.
+    Schedulers tend to wake a thread on the CPU of its waker (on a virtual machine a halted CPU
+    looks stolen) and leave both there for milliseconds. So the worker is barred from the CPUs of
+    the caller and of the workers before it until it has woken. Its affinity is the user's setting,
+    so it is read from the system at each launch.
     """
     thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
     allowed, barred = (_mask(builder, mailbox, i) for i in (PoolSlot.MAIL_ALLOWED,
@@ -129,7 +130,7 @@ def _place(
     now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
     answer = _affinity(builder, "sched_getaffinity", thread, now)
     with builder.if_then(builder.icmp_signed(">=", answer, ir.Constant(I32, 0))):
-        # A worker that came late to the job before may still be barred.
+        # A worker that was late for the previous job may still be barred.
         moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
         same = builder.and_(
             builder.icmp_signed("!=", moved, const(0)), _equal(builder, now, barred)
@@ -153,8 +154,8 @@ def _place(
 
 
 def _settle(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
-    """Write down where this worker runs, and lift the bar if it was placed here: it may run again
-    where it might before, unless its affinity was changed from outside meanwhile."""
+    """Store the CPU of this worker. If a launch barred it from CPUs, restore its affinity, unless
+    it was changed from outside meanwhile."""
     if not _can_futex():
         return
     set_slot(builder, mailbox, PoolSlot.MAIL_CPU, _current_cpu(builder))
@@ -182,7 +183,7 @@ def _copy(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
 
 
 def _equal(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None) -> ir.Value:
-    """Whether two sets of CPUs are equal; without another, whether the set is empty."""
+    """Whether two sets of CPUs are equal; if `other` is None, whether the set is empty."""
     difference: ir.Value = const(0)
     for word in range(PoolSlot.CPU_MASK_WORDS):
         here = slot(builder, one, word)
@@ -193,7 +194,7 @@ def _equal(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None) -> ir.V
 
 
 def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
-    """Take a CPU out of a set; numbers outside it are ignored."""
+    """Remove a CPU from a set; CPU numbers beyond the set are ignored."""
     inside = builder.icmp_unsigned("<", cpu, const(64 * PoolSlot.CPU_MASK_WORDS))
     with builder.if_then(inside):
         place = at(builder, mask, builder.mul(builder.lshr(cpu, const(6)), const(SLOT_BYTES)))
@@ -203,7 +204,7 @@ def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
 
 
 def _system_call(builder: ir.IRBuilder, number: int, *arguments: ir.Value) -> ir.Value:
-    """`syscall(number, ...)`: the symbol of the C library."""
+    """Call the C library's `syscall(number, ...)`."""
     name = "syscall"
     function = builder.module.globals.get(name)
     if function is None:
@@ -239,10 +240,10 @@ def _wait(
     sleepers: ir.Value,
     mask: ir.Value | None = None,
 ) -> ir.Value:
-    """Wait until the slot at `address`, or what `mask` leaves of it, is in `relation` to `value`.
+    """Wait until the slot at `address`, masked by `mask`, is in `relation` to `value`.
 
-    Polls `spins` times, then sleeps until `_wake` is called after each change of the slot.
-    `sleepers` is the address of the count of those who do. Returns what the slot then holds.
+    Polls `spins` times, then sleeps until `_wake`, which must be called after each change of the
+    slot. `sleepers` is the address of the count of sleeping threads. Returns the slot's value.
     """
     entry = builder.block
     poll = builder.append_basic_block("wait.poll")
@@ -281,9 +282,9 @@ def _wait(
 
 
 def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
-    """Wake all who sleep on the slot at `address`, which has just been changed with seq_cst.
+    """Wake all threads that sleep on the slot at `address`, which was just changed with seq_cst.
 
-    Returns whether there was anybody.
+    Returns whether any thread slept.
     """
     if not _can_futex():
         return ir.Constant(I1, 0)
@@ -304,7 +305,7 @@ def wait_for_completed(
 
 
 def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
-    """Let the others know that so many more chunks of the program are done."""
+    """Add to the count of completed chunks of the program, and wake threads that wait for it."""
     place = _slot_address(builder, pool, PoolSlot.COMPLETED)
     builder.atomic_rmw("add", place, chunks, "seq_cst")
     _wake(builder, place, _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS))
@@ -341,7 +342,7 @@ def _emit_barrier(module: ir.Module, tuning: NativeTuning) -> None:
 
 
 def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
-    """`void worker(pool, index)`: serves jobs until one without a function arrives."""
+    """`void worker(pool, index)`: serve jobs until a null job arrives."""
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
     pool, index = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -360,9 +361,9 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     entry = builder.block
     builder.branch(serve)
     builder.position_at_end(serve)
-    # Jobs posted that this worker has seen, and the number of the last one that it took part in.
-    epoch, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
-    posted = _wait(builder, tuning, mailbox, "!=", epoch, spins, sleepers)
+    # Jobs posted that this worker has seen, and the number of the last job that it entered.
+    jobs_seen, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
+    posted = _wait(builder, tuning, mailbox, "!=", jobs_seen, spins, sleepers)
     _settle(builder, mailbox)
     builder.branch(look)
 
@@ -387,14 +388,14 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     call_address(builder, JOB_TYPE, job, [argument, index])
     builder.atomic_rmw("sub", gate, const(1), "seq_cst")
     woken = _wake(builder, gate, _slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
-    # A caller that had to be woken may have been put on this CPU: make room for it.
+    # A caller that was just woken may be on this CPU: sleep at once to make room for it.
     again = builder.select(woken, const(0), _polls_for_job(tuning))
     after_work = builder.block
     builder.branch(serve)
     builder.position_at_end(late)
     builder.branch(serve)
     for phi, first, after, otherwise in (
-        (epoch, const(0), posted, posted),
+        (jobs_seen, const(0), posted, posted),
         (served, const(0), number, served),
         (spins, _polls_for_job(tuning), again, _polls_for_job(tuning)),
     ):
@@ -407,17 +408,17 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
 
 
 def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
-    """`void run(pool, job, argument, workers, tags, everyone)`: the caller is worker 0; one caller
+    """`void run(pool, job, argument, workers, epochs, everyone)`: run a job as worker 0; one caller
     at a time.
 
-    `tags`: how many tags of chunks the job uses; `everyone`: whether all workers have to take part.
-    Otherwise whoever has not come when the caller has finished is not waited for. Without a job the
-    workers leave their loops.
+    `epochs`: the number of epochs of work stealing that the job uses. `everyone`: whether all
+    workers must take part; otherwise workers that have not entered when the caller has finished are
+    shut out. A null job makes the workers leave their loops.
     """
     function = ir.Function(
         module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64]), POOL_RUN_SYMBOL
     )
-    pool, job, argument, workers, tags, everyone = function.args
+    pool, job, argument, workers, epochs, everyone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     gate = _slot_address(builder, pool, PoolSlot.GATE)
     builder.store(job, _slot_address(builder, pool, PoolSlot.JOB))
@@ -447,6 +448,6 @@ def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
             _wait(builder, tuning, gate, "==", builder.or_(opened, others), spins, sleepers)
         builder.atomic_rmw("or", gate, const(_CLOSED), "seq_cst")
         _wait(builder, tuning, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
-        tag = _slot_address(builder, pool, PoolSlot.TAG)
-        builder.store(builder.add(builder.load(tag, typ=I64), tags), tag)
+        epoch = _slot_address(builder, pool, PoolSlot.EPOCH)
+        builder.store(builder.add(builder.load(epoch, typ=I64), epochs), epoch)
     builder.ret_void()

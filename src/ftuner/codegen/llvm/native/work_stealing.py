@@ -36,7 +36,7 @@ def taken_chunks(
     pool: ir.Value,
     worker: ir.Value,
     workers: ir.Value,
-    tag: ir.Value,
+    epoch: ir.Value,
     chunks: ir.Value,
 ) -> Iterator[ir.Value]:
     """Emit a loop that takes chunks until none is left; yields the chunk."""
@@ -46,7 +46,7 @@ def taken_chunks(
     builder.branch(take)
     builder.position_at_end(take)
     function = builder.module.globals[TAKE_SYMBOL]
-    chunk = builder.call(function, [pool, worker, workers, tag, chunks])
+    chunk = builder.call(function, [pool, worker, workers, epoch, chunks])
     builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
     builder.position_at_end(work)
     yield chunk
@@ -63,7 +63,7 @@ def emit_chunks(module: ir.Module) -> None:
     caller now owns, or `NO_CHUNK`."""
     function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64, I64, I64]), TAKE_SYMBOL)
     function.linkage = "internal"
-    pool, worker, workers, tag, chunks = function.args
+    pool, worker, workers, epoch, chunks = function.args
     entry = function.append_basic_block("entry")
     look = function.append_basic_block("look")
     take = function.append_basic_block("take")
@@ -80,11 +80,11 @@ def emit_chunks(module: ir.Module) -> None:
     word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
     first, behind = partition_bounds(builder, chunks, workers, owner)
     found = builder.lshr(word, const(2 * _BITS))
-    dealt = builder.icmp_unsigned("==", found, tag)
+    dealt = builder.icmp_unsigned("==", found, epoch)
     begin = builder.select(dealt, builder.and_(word, _MASK), const(0))
     end = builder.and_(builder.lshr(word, const(_BITS)), _MASK)
     end = builder.select(dealt, end, builder.sub(behind, first))
-    late = builder.icmp_unsigned(">", found, tag)
+    late = builder.icmp_unsigned(">", found, epoch)
     some = builder.icmp_signed("<", begin, end)
     builder.cbranch(builder.and_(builder.not_(late), some), take, onward)
 
@@ -95,7 +95,7 @@ def emit_chunks(module: ir.Module) -> None:
     begin = builder.select(own, builder.add(begin, const(1)), begin)
     end = builder.select(own, end, one_less)
     left = builder.or_(begin, builder.shl(end, const(_BITS)))
-    changed = builder.or_(left, builder.shl(tag, const(2 * _BITS)))
+    changed = builder.or_(left, builder.shl(epoch, const(2 * _BITS)))
     swapped = builder.cmpxchg(place, word, changed, "monotonic", "monotonic")
     builder.cbranch(builder.extract_value(swapped, 1), taken, look)
 

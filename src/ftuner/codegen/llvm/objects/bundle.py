@@ -1,7 +1,7 @@
-"""Bundles: the functions that are compiled, kept on disk and loaded together, one object each.
+"""Bundles: functions that are compiled into one object file, cached and loaded together.
 
-A bundle is a value that says all that decides its machine code, besides the target and the compiler
-(`keys`).
+A bundle is a value that names everything that decides its machine code, except for the target and
+the compiler (`keys`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 @dataclass(frozen=True)
 class KernelBundle:
-    """uKernels of one family, or (`reduce`) the reduction that goes with an epilogue."""
+    """The uKernels of one family, or (`reduce`) the reduction of partial products."""
 
     kernels: tuple[UKernel, ...]
     reduce: bool
@@ -48,11 +48,11 @@ class KernelBundle:
 
 @dataclass(frozen=True)
 class RuntimeBundle:
-    """The thread pool, the drivers of all dtypes, and what Python calls."""
+    """The thread pool, the drivers of all dtypes, and the functions that Python calls."""
 
     vector_bytes: int
     header_bytes: int
-    """Of a Python object, before its own fields."""
+    """Size of the header of a Python object."""
     tuning: NativeTuning
 
     @property
@@ -122,5 +122,5 @@ class TopKBundle:
 
 
 GraphBundle = NestBundle | AttentionBundle | TopKBundle
-"""What steps of a graph run."""
+"""Bundles of the kernels of a graph's steps."""
 Bundle = KernelBundle | RuntimeBundle | GraphBundle

@@ -1,4 +1,4 @@
-"""Compiling bundles: in this process, or in one that `codegen.compile_server` runs."""
+"""Compiles bundles, in this process or in one that `codegen.compile_server` serves."""
 
 from __future__ import annotations
 
@@ -71,14 +71,13 @@ def compile_bundle(bundle: Bundle, target: Target) -> bytes:
         return compile_object(module, target)
     if not isinstance(bundle, RuntimeBundle):
         for function in module.functions:
-            # A loop that calls an elementary function keeps no vectors in registers across it.
+            # Inlined, because a loop that calls a scalar function spills its vectors.
             function.attributes.discard("noinline")
     return compile_object(module, target, inlines=True)
 
 
 def answer(request: tuple[Bundle, Target]) -> bytes:
-    """The object of a bundle, in a process that does nothing else. Nothing is garbage-collected in
-    it: modules are full of cycles, and looking for some among them took a tenth of the time. All of
-    a library in one process comes to 200 MB, and to 156 with collections."""
+    """The object of a bundle, in a process that only compiles. Garbage collection is off: it takes
+    a tenth of the time, and without it a whole library in one process needs 200 MB, not 156."""
     gc.disable()
     return compile_bundle(*request)
