@@ -50,27 +50,27 @@ class Forced(Products):
 def plans(planner: ProductPlanner, problem: ProductProblem) -> Iterator[ProductPlan]:
     """Every plan of a problem that the library has."""
     for candidate in planner.candidates(problem):
-        for priced in _priced(candidate, problem):
+        for estimate in _estimates(candidate, problem):
             kernel = planner.library.kernel(
                 candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
-                priced.parts > 1, c_aligned=problem.c_aligned,
+                estimate.parts > 1, c_aligned=problem.c_aligned,
             )  # fmt: skip
             yield ProductPlan(
-                problem, kernel, priced.rows or problem.m, priced.parts, priced.group,
-                priced.programs,
+                problem, kernel, estimate.rows or problem.m, estimate.parts, estimate.group,
+                estimate.programs,
             )  # fmt: skip
 
 
-def _priced(candidate: Candidate, problem: ProductProblem) -> Iterator[CandidateEstimate]:
+def _estimates(candidate: Candidate, problem: ProductProblem) -> Iterator[CandidateEstimate]:
     tiles = -(-problem.m // candidate.granule)
     if len(candidate.tiles) > 1:
         ratio = candidate.tiles[0].bm // candidate.tiles[1].bm
         for talls in candidate.heights(tiles):
-            yield candidate.price(talls, tiles - talls * ratio, 1)
+            yield candidate.estimate(talls, tiles - talls * ratio, 1)
         return
     columns = -(-problem.n // candidate.tiles[0].bn)
     for parts in candidate.parts(tiles * columns * problem.batch):
-        yield candidate.price(tiles, 0, parts)
+        yield candidate.estimate(tiles, 0, parts)
 
 
 def named(plan: ProductPlan) -> str:

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.gpu_tuning import GpuTuning
+from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, to_document
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, constants, part_of
 
 UNITS = {
     "bytes": ("_bytes", "_bytes_per_cycle"),
+    "per cycle": ("_per_cycle",),
+    "registers": ("_registers", "_per_accumulator", "_per_score", "_per_query_register",
+                  "_per_address"),
     "bytes per cycle": ("_bytes_per_cycle",),
     "cycles": ("_cycles", "_cycles_per_vector", "_cycles_per_row", "_cycles_per_round",
                "_cycles_per_lane", "_cycles_per_16_bytes"),
@@ -29,22 +33,26 @@ def document(**tuning: Any) -> dict[str, Any]:
     return {**to_document(load_recorded("epyc-milan-2")), "tuning": tuning}
 
 
-def test_every_field_is_a_constant() -> None:
-    named = {field.name for field in dataclasses.fields(CpuTuning)}
-    assert named == {*constants(CpuTuning), "provenance"}
+TUNINGS = (CpuTuning, GpuTuning)
 
 
-@pytest.mark.parametrize("name", constants(CpuTuning))
-def test_constant(name: str) -> None:
-    known = constants(CpuTuning)[name]
-    value = getattr(CpuTuning(), name)
+@pytest.mark.parametrize("kind", TUNINGS)
+def test_every_field_is_a_constant(kind: type[CpuTuning | GpuTuning]) -> None:
+    named = {field.name for field in dataclasses.fields(kind)}
+    assert named == {*constants(kind), "provenance"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, name) for k in TUNINGS for name in constants(k)])
+def test_constant(kind: type[CpuTuning | GpuTuning], name: str) -> None:
+    known = constants(kind)[name]
+    value = getattr(kind(), name)
     assert value > 0
     assert known.most is None or value <= known.most
     assert known.meaning
     assert known.provenance
     assert name.endswith(UNITS.get(known.unit, ""))
     # In a document, an integer is a number, but a fraction is no integer.
-    hint = {field.name: field.type for field in dataclasses.fields(CpuTuning)}[name]
+    hint = {field.name: field.type for field in dataclasses.fields(kind)}[name]
     assert type(value).__name__ == hint
 
 
@@ -92,3 +100,17 @@ def test_a_model_without_a_tuning_has_the_defaults() -> None:
 def test_damaged_tuning(tuning: dict[str, Any], message: str) -> None:
     with pytest.raises(HardwareError, match=message):
         from_document(document(**tuning))
+
+
+def test_a_chip_may_override_single_constants() -> None:
+    """What is compiled and planned for it follows, and nothing kept for another chip is used."""
+    hardware = load_recorded("h200")
+    assert isinstance(hardware, GpuHardware)
+    assert hardware.tuning == GpuTuning()
+    told = {**to_document(hardware), "tuning": {"epilogue_values_per_thread": 64}}
+    tuned = from_document(told)
+    assert isinstance(tuned, GpuHardware)
+    assert tuned != hardware
+    assert hash(tuned) != hash(hardware)
+    assert tuned.tuning.slicing.values_per_thread == 64
+    assert to_document(tuned)["tuning"] == {**told["tuning"], "provenance": {}}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ftuner.core.dtype import DType
 from ftuner.errors import HardwareError
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.tuning import CpuTuning
 
 
@@ -184,4 +185,6 @@ class GpuHardware:
     vector_flops_per_s: Mapping[str, float] = field(hash=False)
     """Rate without matrix units by dtype."""
     launch_s: float
+    tuning: GpuTuning = field(default_factory=GpuTuning)
+    """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MatrixInstruction, MemoryLevel
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning, constants
@@ -32,9 +33,8 @@ def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
     for part in _parts(hardware):
         table.add_section()
         _add_part(table, part.name, part)
-    if isinstance(hardware, CpuHardware):
-        table.add_section()
-        _add_tuning(table, hardware.tuning)
+    table.add_section()
+    _add_tuning(table, hardware.tuning)
     return table
 
 
@@ -52,19 +52,19 @@ def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
     document = to_document(hardware)
     if isinstance(hardware, CpuHardware):
         document["fingerprint"] = hardware.fingerprint
-        document["tuning"] = asdict(hardware.tuning)
-        document["constants"] = {
-            name: {
-                "unit": known.unit,
-                "meaning": known.meaning,
-                "provenance": hardware.tuning.provenance.get(name, known.provenance),
-            }
-            for name, known in constants(hardware.tuning).items()
+    document["tuning"] = asdict(hardware.tuning)
+    document["constants"] = {
+        name: {
+            "unit": known.unit,
+            "meaning": known.meaning,
+            "provenance": hardware.tuning.provenance.get(name, known.provenance),
         }
+        for name, known in constants(hardware.tuning).items()
+    }
     return document
 
 
-def _add_tuning(table: Table, tuning: CpuTuning) -> None:
+def _add_tuning(table: Table, tuning: CpuTuning | GpuTuning) -> None:
     shown = "tuning"
     for name, known in constants(tuning).items():
         value = f"{getattr(tuning, name):g} {known.unit}".rstrip()

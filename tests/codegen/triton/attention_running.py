@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from tests.codegen.triton.interpreting import complete
+from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.runtime.cpu.attention_cases import expected_of
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -83,7 +84,7 @@ def kernel_of(
         boolean = operands.mask.dtype == torch.bool
         form["mask"] = AttentionMask(BOOL if boolean else dtype)
     made = AttentionForm.over(dtype, dtype.name, problem.depth, problem.columns, **form)
-    return AttentionKernel(made, tile, packed, split)
+    return AttentionKernel(made, tile, packed, split, sums_in_flight=SUMS_IN_FLIGHT)
 
 
 class Launcher:

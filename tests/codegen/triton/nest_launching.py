@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from tests.codegen.llvm.nest_running import Array, Bindings, Case
+from tests.gpu_kernels import BLOCK_SIZES
 
 from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load
@@ -55,15 +56,15 @@ def launch(
 
 def chosen(kernel: Kernel, bindings: Bindings) -> Schedule:
     """The schedule that a launcher takes."""
-    schedules = schedules_of(kernel)
+    schedules = schedules_of(kernel, BLOCK_SIZES)
     lanes = [evaluate(s.lanes(kernel), bindings) for s in schedules]
     reduced = evaluate(reduced_elements(kernel), bindings)
-    return schedules[best_schedule(schedules, lanes, reduced)]
+    return schedules[best_schedule(schedules, lanes, reduced, BLOCK_SIZES)]
 
 
 def small(kernel: Kernel) -> Schedule:
     """The schedule that holds any extents, with blocks so small that all extents have several."""
-    schedule = schedules_of(kernel)[-1]
+    schedule = schedules_of(kernel, BLOCK_SIZES)[-1]
     rows, columns = schedule.block
     block = (min(rows, 2), min(columns, 8))
     if schedule.reduction == 0:

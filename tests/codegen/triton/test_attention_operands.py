@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpu_kernels import SUMS_IN_FLIGHT
 
 from ftuner.codegen.triton.attention import SEARCH, attention_source
 from ftuner.core.attention_weights import Weighting
@@ -238,13 +239,15 @@ def test_any_lengths(
 
 
 FORM = AttentionForm.over(BFLOAT16, "bfloat16", 80, 64, causal="first")
-KERNEL = AttentionKernel(FORM, AttentionTile(128, 64, 8, 3))
+KERNEL = AttentionKernel(FORM, AttentionTile(128, 64, 8, 3), sums_in_flight=SUMS_IN_FLIGHT)
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:
     golden("attention.py.txt", attention_source(KERNEL).text)
     form = replace(FORM, loads="descriptors", ragged=INT32, causal="last")
-    decoding = AttentionKernel(form, AttentionTile(16, 64, 4, 3), packed=True, split=True)
+    decoding = AttentionKernel(
+        form, AttentionTile(16, 64, 4, 3), packed=True, split=True, sums_in_flight=SUMS_IN_FLIGHT
+    )
     golden("attention-decoding.py.txt", attention_source(decoding).text)
 
 

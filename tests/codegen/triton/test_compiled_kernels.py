@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.grouped_product import grouped_source
 from ftuner.codegen.triton.microbenchmarks import reads_source
@@ -51,7 +52,7 @@ def kernel(
     tiles = tuple(BlockTile(*size) for size in sizes)
     if multiply is None:
         multiply = "bfloat16" if dtype is BFLOAT16 else "float16"
-    return ProductKernel(tiles, dtype, multiply, *orders, **options)
+    return product_kernel(tiles, dtype, multiply, *orders, **options)
 
 
 COPY, COPY_BACK = (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.grouped_product import (
     ARGUMENTS,
@@ -39,7 +40,7 @@ def kernel_of(
     **options: Any,
 ) -> ProductKernel:  # fmt: skip
     multiply: Any = dtype.name
-    return ProductKernel((tile,), dtype, multiply, *orders, grouped=True, **options)
+    return product_kernel((tile,), dtype, multiply, *orders, grouped=True, **options)
 
 
 def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, aligned: bool) -> Any:
@@ -189,8 +190,8 @@ def test_promises_are_those_of_alignment() -> None:
 def test_what_no_kernel_is_made_for() -> None:
     low = BlockTile(8, 16, 16, 4, 2)
     for wrong in (
-        ProductKernel((SMALL,), FLOAT32, "float32", "k", "k"),
-        ProductKernel((SMALL, low), FLOAT32, "float32", "k", "k", grouped=True),
+        product_kernel((SMALL,), FLOAT32, "float32", "k", "k"),
+        product_kernel((SMALL, low), FLOAT32, "float32", "k", "k", grouped=True),
         kernel_of(loads="descriptors"),
         kernel_of(split=True),
     ):

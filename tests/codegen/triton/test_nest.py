@@ -26,6 +26,7 @@ from tests.codegen.llvm.nest_running import (
     near_one,
     values,
 )
+from tests.gpu_kernels import BLOCK_SIZES
 from tests.guarded import Guard
 
 from ftuner.core.access import Kernel, kernel_of
@@ -83,7 +84,7 @@ def test_every_schedule_holds_what_it_says(kind: str) -> None:
     case = Case("reduce", (("float32", (A, C)),), {"kind": kind, "axes": (1,)}, (make,),
                 2.0**13, lambda x, **_: np.max(np.abs(x), initial=1.0))  # fmt: skip
     kernel = case.kernel()
-    for schedule in schedules_of(kernel):
+    for schedule in schedules_of(kernel, BLOCK_SIZES):
         if is_slow(case):
             schedule = replace(schedule, block=(schedule.block[0], 16))
         columns = schedule.block[1]

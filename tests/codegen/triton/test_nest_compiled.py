@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.codegen.llvm.nest_cases import CASES
 from tests.core.test_access import nest_of
+from tests.gpu_kernels import BLOCK_SIZES
 
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol
@@ -124,7 +125,7 @@ def test_all_schedules_compile() -> None:
     kernels.append(kernel("reduce", (HALF, (B, S, T, S)), kind="maximum", axes=(1, 3)))
     for dtype in ("float32", "float64"):
         kernels += [kernel("reduce", (dtype, (B, S)), kind="product", axes=(a,)) for a in (0, 1)]
-    assert_compiled([(k, schedule) for k in kernels for schedule in schedules_of(k)])
+    assert_compiled([(k, schedule) for k in kernels for schedule in schedules_of(k, BLOCK_SIZES)])
 
 
 def test_operators_compile() -> None:
@@ -132,4 +133,4 @@ def test_operators_compile() -> None:
     alone are compiled elsewhere."""
     scalar = {name for name, function in SCALAR_FUNCTIONS.items() if function.kinds <= FLOATS}
     kernels = [cases[-1].kernel() for op, cases in CASES.items() if op not in scalar]
-    assert_compiled([(k, schedules_of(k)[-1]) for k in kernels])
+    assert_compiled([(k, schedules_of(k, BLOCK_SIZES)[-1]) for k in kernels])

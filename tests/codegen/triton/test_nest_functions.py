@@ -20,6 +20,7 @@ from tests.codegen.llvm.nest_running import (
     one_nan_a_line,
     values_of,
 )
+from tests.gpu_kernels import BLOCK_SIZES
 from tests.guarded import Guard, guarded
 from tests.wild_products import assert_product, wild_matrix
 
@@ -49,7 +50,7 @@ def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], Schedu
 
 
 def whole(kernel: Kernel) -> Schedule:
-    return schedules_of(kernel)[0]
+    return schedules_of(kernel, BLOCK_SIZES)[0]
 
 
 @pytest.mark.parametrize("target", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])

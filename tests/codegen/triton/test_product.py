@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, relu
@@ -40,7 +41,7 @@ def kernel_of(
     **options: Any,
 ) -> ProductKernel:
     multiply = options.pop("multiply", dtype.name)
-    return ProductKernel(tiles or (SMALL,), dtype, multiply, *orders, epilogue=epilogue, **options)
+    return product_kernel(tiles or (SMALL,), dtype, multiply, *orders, epilogue=epilogue, **options)
 
 
 def operand(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.product_arguments import gemm_arguments, workspace_elements
@@ -16,10 +17,10 @@ from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 TALL, LOW = BlockTile(32, 32, 16, 4, 3), BlockTile(16, 32, 16, 4, 3)
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")
-POINTERS = ProductKernel(
+POINTERS = product_kernel(
     (TALL,), FLOAT32, "tf32", "k", "spatial", split=True, epilogue=relu(ACCUMULATOR + BIAS)
 )
-DESCRIPTORS = ProductKernel((TALL, LOW), BFLOAT16, "bfloat16", "spatial", "k", loads="descriptors")
+DESCRIPTORS = product_kernel((TALL, LOW), BFLOAT16, "bfloat16", "spatial", "k", loads="descriptors")
 
 
 def test_text_of_small_kernels(golden: Callable[[str, str], None]) -> None:
@@ -39,7 +40,7 @@ ORDER = {
         "c_rest:tensordesc<bf16[1, 16, 32]>:1 m:i32:1 n:i32:1 k:i32:1 batch:i32:1 rows:i32:1 "
         "a_batch:i32:1 b_batch:i32:1 group:i32:1"
     ),
-    ProductKernel(
+    product_kernel(
         (TALL,), BFLOAT16, "bfloat16", "spatial", "spatial", c_aligned=False,
         epilogue=ACCUMULATOR + RESIDUAL,
     ): (
@@ -47,7 +48,7 @@ ORDER = {
         "a_stride:i64:8 b_stride:i64:8 a_batch:i64:8 b_batch:i64:8 c_row:i64:1 c_batch:i64:1 "
         "operand_res_row:i64:1 operand_res_batch:i64:1 group:i32:1"
     ),
-    ProductKernel(
+    product_kernel(
         (TALL,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors", c_aligned=False
     ): (
         "a:tensordesc<bf16[1, 32, 16]>:1 b:tensordesc<bf16[1, 32, 16]>:1 c:*bf16:2 m:i32:1 n:i32:1 "
@@ -69,16 +70,16 @@ def test_order_types_and_promises_of_arguments(kernel: ProductKernel) -> None:
 
 
 def test_a_text_has_a_name_and_a_key_of_its_own() -> None:
-    kernels = [*ORDER, ProductKernel((LOW,), FLOAT32, "float32", "k", "k")]
+    kernels = [*ORDER, product_kernel((LOW,), FLOAT32, "float32", "k", "k")]
     sources = [gemm_source(kernel) for kernel in kernels]
     assert len({s.function for s in sources}) == len({s.key for s in sources}) == len(kernels)
     assert gemm_source(POINTERS).key == sources[0].key
 
 
 def test_workspace_has_room_for_the_parts_of_every_tile() -> None:
-    one = ProductKernel((TALL,), FLOAT32, "tf32", "k", "k", split=True)
+    one = product_kernel((TALL,), FLOAT32, "tf32", "k", "k", split=True)
     assert workspace_elements(one, 33, 65, 2, 33, 3) == 2 * (2 * 3) * 3 * 32 * 32
-    two = ProductKernel((TALL, LOW), FLOAT32, "tf32", "k", "k", split=True)
+    two = product_kernel((TALL, LOW), FLOAT32, "tf32", "k", "k", split=True)
     assert workspace_elements(two, 33, 65, 2, 32, 3) == 2 * 3 * 3 * (32 * 32 + 16 * 32)
 
 

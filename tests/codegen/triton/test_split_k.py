@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 import pytest
+from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.product import gemm_source
@@ -13,7 +14,7 @@ from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
-from ftuner.core.gpu.tile import BlockTile, ProductKernel
+from ftuner.core.gpu.tile import BlockTile
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.gpu.attention import attention_planner
@@ -25,12 +26,12 @@ from tests.codegen.triton.compiling import compile_all
 PLAIN = BlockTile(64, 64, 32, 4, 3)
 EXACT = BlockTile(32, 32, 16, 4, 3)
 PRODUCTS = {
-    "product": ProductKernel((PLAIN,), BFLOAT16, "bfloat16", "k", "k", split=True),
-    "product of two bands": ProductKernel(
+    "product": product_kernel((PLAIN,), BFLOAT16, "bfloat16", "k", "k", split=True),
+    "product of two bands": product_kernel(
         (PLAIN, BlockTile(32, 64, 32, 4, 3)), BFLOAT16, "bfloat16", "k", "k", split=True
     ),
-    "exact product": ProductKernel((EXACT,), FLOAT32, "float32", "k", "k", split=True),
-    "unaligned product": ProductKernel(
+    "exact product": product_kernel((EXACT,), FLOAT32, "float32", "k", "k", split=True),
+    "unaligned product": product_kernel(
         (EXACT,), FLOAT32, "float32", "k", "spatial", aligned=False, split=True
     ),
 }

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from tests.core.test_access import applications, nest_of
+from tests.gpu_kernels import BLOCK_SIZES
 
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, GPU_DTYPES, INT64, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import (
-    MAX_WARPS,
     best_schedule,
     reduced_elements,
     schedules_of,
@@ -86,13 +86,15 @@ TABLE: tuple[tuple[str, Kernel, list[tuple[tuple[int, int], int | None, bool, in
 
 @pytest.mark.parametrize(("what", "made", "expected"), TABLE, ids=[t[0] for t in TABLE])
 def test_blocks(what: str, made: Kernel, expected: Any) -> None:
-    found = [(s.block, s.reduction, s.whole, s.warps) for s in schedules_of(made)]
+    found = [(s.block, s.reduction, s.whole, s.warps) for s in schedules_of(made, BLOCK_SIZES)]
     assert found == expected
 
 
 @pytest.mark.parametrize("made", [t[1] for t in TABLE], ids=[t[0] for t in TABLE])
 def test_wide_warps_have_the_same_threads(made: Kernel) -> None:
-    for narrow, wide in zip(schedules_of(made, 32), schedules_of(made, 64), strict=True):
+    for narrow, wide in zip(
+        schedules_of(made, BLOCK_SIZES, 32), schedules_of(made, BLOCK_SIZES, 64), strict=True
+    ):
         assert replace(wide, warps=narrow.warps) == narrow
         assert wide.warps == max(narrow.warps // 2, 1)
 
@@ -115,7 +117,7 @@ SCATTERS: tuple[tuple[str, Kernel, tuple[int, ...]], ...] = (
 def test_elements_that_may_meet_follow_each_other(
     what: str, made: Kernel, serial: tuple[int, ...]
 ) -> None:
-    (schedule,) = schedules_of(made)
+    (schedule,) = schedules_of(made, BLOCK_SIZES)
     assert schedule.serial == serial
 
 
@@ -126,12 +128,12 @@ def test_every_axis_is_somewhere_once(
 ) -> None:
     nest, results = application
     made = kernel_of(nest, contiguous(results))
-    for schedule in schedules_of(made):
+    for schedule in schedules_of(made, BLOCK_SIZES):
         rows, columns = schedule.axes
         axes = (*rows, *columns, *schedule.singles, *schedule.serial)
         assert sorted(axes) == list(range(len(made.axes)))
         assert all(b & (b - 1) == 0 for b in schedule.block)
-        assert 1 <= schedule.warps <= MAX_WARPS
+        assert 1 <= schedule.warps <= BLOCK_SIZES.max_warps
         elements = math.prod(evaluate(n, {}) for n in made.axes)
         assert evaluate(schedule.lanes(made), {}) >= elements
         if schedule.reduction is not None:
@@ -156,16 +158,16 @@ def test_short_rows_share_a_block(length: int, expected: int) -> None:
 
 
 def best(made: Kernel, bindings: dict[str, int]) -> int:
-    schedules = schedules_of(made)
+    schedules = schedules_of(made, BLOCK_SIZES)
     lanes = [evaluate(s.lanes(made), bindings) for s in schedules]
-    return best_schedule(schedules, lanes, evaluate(reduced_elements(made), bindings))
+    return best_schedule(schedules, lanes, evaluate(reduced_elements(made), bindings), BLOCK_SIZES)
 
 
 def test_tiles_are_blocks_of_the_kept_axes() -> None:
     made = softmax((B, S, 768), 1)
-    (schedule,) = schedules_of(made)
+    (schedule,) = schedules_of(made, BLOCK_SIZES)
     assert evaluate(schedule.tiles(made), {"B": 3, "S": 1000}) == 3 * 24
     flat = kernel("negative", (FLOAT32, (B,)))
-    (schedule,) = schedules_of(flat)
+    (schedule,) = schedules_of(flat, BLOCK_SIZES)
     for elements, tiles in ((0, 0), (1, 1), (1024, 1), (1025, 2)):
         assert evaluate(schedule.tiles(flat), {"B": elements}) == tiles

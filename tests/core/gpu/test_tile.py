@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Operand, applied
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 WIDE = BlockTile(128, 256, 64, 8, 4)
-COPIED = ProductKernel((WIDE,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors")
+COPIED = product_kernel((WIDE,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors")
 POINTED = replace(COPIED, loads="pointers")
 LOW = replace(COPIED, tiles=(BlockTile(16, 128, 128, 4, 4),))
 RESIDUAL = ACCUMULATOR + Operand("res", "matrix")
@@ -47,7 +48,7 @@ def test_slices(kernel: ProductKernel, slices: int) -> None:
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_80", 65_536),
         (replace(POINTED, tiles=(BlockTile(64, 64, 32, 4, 3),), aligned=False), "sm_90", 8_192),
         (
-            ProductKernel((BlockTile(64, 64, 16, 4, 3),), FLOAT32, "float32", "k", "k"),
+            product_kernel((BlockTile(64, 64, 16, 4, 3),), FLOAT32, "float32", "k", "k"),
             "sm_90",
             16_384,
         ),

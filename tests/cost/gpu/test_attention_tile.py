@@ -65,7 +65,7 @@ def test_what_was_reported(number: int) -> None:
     hardware, form, tile = gpu(name), form_of(name, multiply, depth), AttentionTile(*sizes)
     instruction = instruction_of(hardware, form, tile)
     assert instruction is not None
-    assert 0 <= shared_bytes(form, tile, instruction) - shared <= 1536
+    assert 0 <= shared_bytes(hardware, form, tile, instruction) - shared <= 1536
     if spilled:
         assert resident_tiles(hardware, form, tile) == 0
         assert attention_tile_cost(hardware, form, tile) is None
@@ -93,7 +93,7 @@ def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
     def taken(form: AttentionForm, tile: AttentionTile) -> tuple[int, int]:
         return (
             registers_per_thread(hardware, form, tile, instruction),
-            shared_bytes(form, tile, instruction),
+            shared_bytes(hardware, form, tile, instruction),
         )
 
     registers, shared = taken(form, tile)

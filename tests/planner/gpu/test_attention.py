@@ -93,7 +93,7 @@ def test_any_extents(
     terms = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     # What was compared is what the terms say.
-    assert planner.price(plan) == pytest.approx(terms.seconds, rel=1e-9)
+    assert planner.seconds(plan) == pytest.approx(terms.seconds, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,7 +119,7 @@ def test_any_requests(
     assert plan.tiles >= each
     terms = planner.estimate(plan, given_lengths)
     assert all(seconds >= 0 for seconds in terms.terms().values())
-    assert planner.price(plan, given_lengths) == pytest.approx(terms.seconds, rel=1e-9)
+    assert planner.seconds(plan, given_lengths) == pytest.approx(terms.seconds, rel=1e-9)
 
 
 def test_requests_of_equal_length_are_priced_like_a_batch() -> None:

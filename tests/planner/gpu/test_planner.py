@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.ukernels.gpu.library import build_gpu_library
@@ -57,6 +60,14 @@ def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool)
     terms = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     assert terms.seconds > 0
+    # The candidate that the plan came from says the same in its shorter form.
+    (candidate,) = (c for c in planner.candidates(plan.problem) if c.tiles == tiles)
+    lows = -(-(m - (0 if len(tiles) == 1 else plan.rows)) // tiles[-1].bm)
+    heights = (lows, 0) if len(tiles) == 1 else (plan.rows // tiles[0].bm, lows)
+    estimate = candidate.estimate(*heights, plan.parts)
+    assert (estimate.group, estimate.programs) == (plan.group, plan.programs)
+    exponent = planner.library.hardware.tuning.overlap_exponent
+    assert estimate.seconds(m, exponent) == pytest.approx(terms.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -88,3 +99,13 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
             f"group {plan.group:2}: {bands}"
         )
     golden(f"block-plans-{name}.txt", "\n".join(lines) + "\n")
+
+
+def test_the_exponent_of_overlap_is_that_of_the_chip() -> None:
+    """Resources that overlap perfectly take less than those whose seconds add up."""
+    problem, found = ProductProblem(1000, 4096, 4096), []
+    for exponent in (1.0, 8.0, 64.0):
+        hardware = replace(gpu("h200"), tuning=GpuTuning(overlap_exponent=exponent))
+        planner = product_planner_for(build_gpu_library(hardware, FLOAT16))
+        found.append(planner.estimate(planner.plan(problem)).seconds)
+    assert found[0] > found[1] > found[2]

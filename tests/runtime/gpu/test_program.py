@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tests.graph.graphs import Maker, S, assert_close, reference
+from tests.recorded_gpus import gpu
 
 from ftuner.core.dtype import INT64
 from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
 from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.cuda_graphs import Work
 from ftuner.runtime.gpu.executable import GpuGraph
 from ftuner.runtime.gpu.model import GpuModel
-from ftuner.runtime.gpu.program import RECORDED_RUN, Program
+from ftuner.runtime.gpu.program import Program
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
+RECORDED_RUN = GpuTuning().recorded_run
 
 
 def stack() -> Graph:
@@ -128,7 +132,9 @@ def test_recordings_are_bounded(
 ) -> None:
     # An index of 8 bytes and 16 numbers of 4 a row: room for four rows.
     room = 4 * (8 + 4 * WIDTH)
-    monkeypatch.setattr(graphs, "RECORDED_PART", (room + 1) / h200.hardware.dram_bytes)
+    share = (room + 1) / h200.hardware.dram_bytes
+    tuning = GpuTuning(recorded_share_of_dram=share)
+    monkeypatch.setattr(h200, "_hardware", replace(h200.hardware, tuning=tuning))
     graph = stack()
     model = GpuGraph(graph, h200)
     run = runner(model, graph)
@@ -238,7 +244,8 @@ def test_recording_must_pay(launches: int, elements: int, expected: bool) -> Non
     made = Recordings()
     device = torch.device("meta")
     x = torch.empty(elements, device=device)
-    program = Program([lambda arrays: None] * launches, [((1,), torch.float32)], device, 1e12)
+    outputs = [((1,), torch.float32)]
+    program = Program([lambda arrays: None] * launches, outputs, device, gpu("h200"))
     for _ in range(RECORDED_RUN):
         if program.is_due([x]):
             program.record([x], made)

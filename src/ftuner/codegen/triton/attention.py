@@ -28,11 +28,6 @@ from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 
 SEARCH = 128
 """Offsets that are looked at together to find the request of a tile: one a thread of four warps."""
-MAX_UNROLLED = 4
-"""Parts that are added up with their loads under way together."""
-UNROLLED_FLOATS = 8192
-"""Values of a tile that so many loads together may take from the registers: 64 a thread of four
-warps."""
 _CONSTANTS = """
 BQ = tl.constexpr({bq})
 BK = tl.constexpr({bk})
@@ -296,7 +291,8 @@ def _combined(kernel: AttentionKernel) -> list[str]:
     ]
     of_row = [f"sums + (BQ * {width} + row)", f"sums + (BQ * {width + 1} + row)"]
     size = kernel.partial_floats
-    together = max(min(UNROLLED_FLOATS // (kernel.tile.bq * width), MAX_UNROLLED), 1)
+    limits = kernel.sums_in_flight
+    loads = max(min(limits.values // (kernel.tile.bq * width), limits.loads), 1)
 
     return [
         "if used > 1:",
@@ -309,8 +305,8 @@ def _combined(kernel: AttentionKernel) -> list[str]:
         *_indented(arrival_lines(counter)),
         "    last = arrived == used - 1",
         *_indented(_nothing(form)),
-        f"    for first in range(0, tl.where(last, used, 0), {together}):",
-        f"        for i in tl.static_range({together}):",
+        f"    for first in range(0, tl.where(last, used, 0), {loads}):",
+        f"        for i in tl.static_range({loads}):",
         "            there = row < tl.where(first + i < used, BQ, 0)",
         f"            sums = all_sums + (first + i) * {size}",
         f"            before = {part_load(of_row[0], 'there')}",

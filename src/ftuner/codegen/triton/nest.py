@@ -28,6 +28,7 @@ from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.core.index_expr import Stage
 from ftuner.core.scaled_product import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
 from ftuner.errors import UnsupportedKernelError
+from ftuner.hardware.gpu_tuning import GpuTuning
 
 VECTOR_BYTES = 16
 """What one thread loads at once, if addresses are multiples of it."""
@@ -85,7 +86,8 @@ def nest_kernel(
     aligned: bool = True,
     even: bool = False,
 ) -> NestKernel:
-    """A kernel by one of its schedules, the last if none is given, which holds any extents.
+    """A kernel by one of its schedules; by default the last one of the default tuning, which holds
+    any extents.
 
     `aligned` promises that the addresses of all buffers are multiples of 16 bytes; `even`, that all
     `even_parameters` are multiples of 16.
@@ -94,7 +96,7 @@ def nest_kernel(
         UnsupportedKernelError: something in the kernel has no schedule here; the message says what.
     """
     expect_supported(kernel)
-    schedule = schedule or schedules_of(kernel)[-1]
+    schedule = schedule or schedules_of(kernel, GpuTuning().block_sizes)[-1]
     source = _Emission(kernel, schedule).source(aligned, even)
     return NestKernel(kernel, schedule, source)
 

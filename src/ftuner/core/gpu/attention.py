@@ -10,7 +10,7 @@ by blocks of powers of two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ftuner.core.dtype import BOOL, DType
@@ -154,6 +154,15 @@ class AttentionForm:
         )
 
 
+class SumsInFlight(NamedTuple):
+    """Limits on the parts of split keys that are loaded together to be added up; a chip's tuning
+    has them."""
+
+    loads: int
+    values: int
+    """Values of a tile, in all those loads."""
+
+
 @dataclass(frozen=True)
 class AttentionKernel:
     """What is compiled."""
@@ -165,8 +174,9 @@ class AttentionKernel:
     position i of head h. They are then read once, which pays where a head has few rows; numbering
     rows takes registers."""
     split: bool = False
-    """Whether the keys of a tile may be cut among programs, whose partial sums the last to arrive
-    adds up."""
+    """Whether the keys of a tile may be split among programs; the last-arriving program adds their
+    partial sums up."""
+    sums_in_flight: SumsInFlight = field(kw_only=True)
 
     @property
     def partial_floats(self) -> int:
@@ -194,7 +204,7 @@ class AttentionKernel:
 
     @property
     def symbol(self) -> str:
-        """The name of the compiled function, unique among all kernels."""
+        """The name of the compiled function, unique among the kernels of one chip."""
         tile = self.tile
         shape = f"{tile.bq}x{tile.bk}_{tile.warps}w{tile.stages}s"
         flags = "p" * self.packed + "s" * self.split

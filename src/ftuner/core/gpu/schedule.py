@@ -10,34 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
 
 WARP_THREADS = 32
 """Of NVIDIA's chips, which the numbers of warps below are for; wider warps are fewer."""
-TILE = 1024
-"""Elements of a block: 8 for each of 128 threads, two vectors of float32 or one of two bytes."""
-WARP_ELEMENTS = 256
-"""8 for each of 32 threads."""
-MAX_WHOLE = 8192
-"""The longest row that registers hold at once: 16 elements for each of 512 threads."""
-ROW_BLOCKS = ((16, 64), (4, 256), (1, 2048))
-"""Rows and columns of blocks that hold whole rows, where only run time tells how long they are: a
-row four times as long wastes no more than a short one did."""
-LOOP_BLOCK = (1, 4096)
-"""Of rows longer than that: 8 elements for each of 512 threads, as a row has but one program."""
-STRIP = 32
-"""Elements along an axis where another one shares the block."""
 LINE_BYTES = 128
-"""What is contiguous in memory is read in lines of so many bytes."""
-LEAST_VECTOR = 16
-"""A contiguous axis shorter than this is flattened together with others."""
-MAX_WARPS = 16
-SCATTERED = 256
-"""Elements that are written side by side where each may be written several times: two for each of
-128 threads, as many programs share what there is to do."""
-SCATTERED_WARPS = 4
+"""Transaction size of L2 and DRAM: contiguous data is read in lines of this size."""
+
+
+class BlockSizes(NamedTuple):
+    """The sizes that schedules are made of, powers of two except for the ratio; a chip's tuning has
+    them."""
+
+    block_elements: int
+    warp_elements: int
+    """Elements of a block for each warp of `WARP_THREADS`."""
+    max_warps: int
+    max_whole_row_elements: int
+    """The longest row that registers hold at once."""
+    whole_rows: tuple[tuple[int, int], ...]
+    """Rows and columns of blocks that hold whole rows whose length is known at run time only,
+    shortest rows first."""
+    loop_elements: int
+    """Elements of a block of a row that no block holds whole."""
+    strip_elements: int
+    """Elements along an axis where another axis shares the block."""
+    min_vector_elements: int
+    """A shorter contiguous axis is flattened together with others."""
+    scattered_elements: int
+    """Elements of a block that are written side by side where several may have one address."""
+    scattered_warps: int
+    spare_lanes_ratio: float
+    """A schedule is chosen if it has at most this many times the fewest lanes."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +99,27 @@ class Schedule:
         return product((*extents, *(kernel.axes[a] for a in (*self.singles, *self.serial))))
 
 
-def schedules_of(kernel: Kernel, warp_threads: int = WARP_THREADS) -> tuple[Schedule, ...]:
-    """The schedules among which extents choose, for a chip whose warps have so many threads. The
-    last one holds any extents."""
+def schedules_of(
+    kernel: Kernel, sizes: BlockSizes, warp_threads: int = WARP_THREADS
+) -> tuple[Schedule, ...]:
+    """The schedules among which run-time extents choose, for a chip whose warps have `warp_threads`
+    threads. The last one holds any extents."""
     return tuple(
         replace(schedule, warps=max(schedule.warps * WARP_THREADS // warp_threads, 1))
-        for schedule in _schedules(kernel)
+        for schedule in _schedules(kernel, sizes)
     )
 
 
-def _schedules(kernel: Kernel) -> tuple[Schedule, ...]:
+def _schedules(kernel: Kernel, sizes: BlockSizes) -> tuple[Schedule, ...]:
     if any(t.rest for t in kernel.targets):
-        return (_scattering(kernel),)
+        return (_scattering(kernel, sizes),)
     if not kernel.reduced:
-        return _maps(kernel)
+        return _maps(kernel, sizes)
     split = len(kernel.kept)
     vector = _most_contiguous(kernel, range(len(kernel.axes)))
     if vector < split:
-        return (_down_columns(kernel, vector),)
-    return _along_rows(kernel, vector)
+        return (_down_columns(kernel, vector, sizes),)
+    return _along_rows(kernel, vector, sizes)
 
 
 def reduced_elements(kernel: Kernel) -> Dim:
@@ -118,17 +127,20 @@ def reduced_elements(kernel: Kernel) -> Dim:
     return product(kernel.reduced)
 
 
-def best_schedule(schedules: Sequence[Schedule], lanes: Sequence[int], reduced: int) -> int:
-    """The number of the best schedule: the first that holds the kernel and has no more lanes than
-    any other does, but for an eighth. `lanes` are those of each schedule, `reduced` is
-    `reduced_elements`."""
+def best_schedule(
+    schedules: Sequence[Schedule], lanes: Sequence[int], reduced: int, sizes: BlockSizes
+) -> int:
+    """The index of the best schedule: the first that holds the kernel and has at most
+    `sizes.spare_lanes_ratio` times the fewest lanes. `lanes` are those of each schedule, `reduced`
+    is the value of `reduced_elements`."""
     holding = [
         number
         for number, schedule in enumerate(schedules)
         if not schedule.whole or schedule.room is None or reduced <= schedule.room
     ]
     fewest = min(lanes[number] for number in holding)
-    return next(number for number in holding if 8 * lanes[number] <= 9 * fewest)
+    most = sizes.spare_lanes_ratio * fewest
+    return next(number for number in holding if lanes[number] <= most)
 
 
 def _accesses(kernel: Kernel) -> list[Access]:
@@ -154,120 +166,122 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _strip(extent: Dim, most: int) -> int:
+def _strip(extent: Dim, most: int, strip: int) -> int:
     """A block along one axis that wastes little of it."""
     if not isinstance(extent, int):
         return most
-    if extent <= STRIP:
+    if extent <= strip:
         return min(_power(extent), most)
-    candidates = [1 << e for e in range(STRIP.bit_length() - 1, most.bit_length())]
+    candidates = [1 << e for e in range(strip.bit_length() - 1, most.bit_length())]
     return min(candidates or [most], key=lambda b: (-(-extent // b) * b, -b))
 
 
-def _line(kernel: Kernel) -> int:
+def _line(kernel: Kernel, strip: int) -> int:
     """Elements of the narrowest type in a line, no less than a strip."""
     narrowest = min(kernel.steps[v].dtype.itemsize for v in kernel.values)
     loads = (s.dtype.itemsize for s in kernel.steps if s.op == "load")
-    return max(LINE_BYTES // min((narrowest, *loads)), STRIP)
+    return max(LINE_BYTES // min((narrowest, *loads)), strip)
 
 
-def _warps(block: tuple[int, int]) -> int:
+def _warps(block: tuple[int, int], sizes: BlockSizes) -> int:
     elements = block[0] * block[1]
-    warps = max(1, elements // WARP_ELEMENTS)
+    warps = max(1, elements // sizes.warp_elements)
     # Rows in registers have more elements a thread before they have more threads.
-    return warps if warps <= MAX_WARPS // 2 else min(warps // 2, MAX_WARPS)
+    return warps if warps <= sizes.max_warps // 2 else min(warps // 2, sizes.max_warps)
 
 
-def _maps(kernel: Kernel) -> tuple[Schedule, ...]:
+def _maps(kernel: Kernel, sizes: BlockSizes) -> tuple[Schedule, ...]:
     """Without reductions: blocks of the contiguous axis, of several rows where it is short."""
-    axes = range(len(kernel.kept))
+    axes, most, strip = range(len(kernel.kept)), sizes.block_elements, sizes.strip_elements
     if not axes:
         return (Schedule(((), ()), (1, 1), (), (), None, True, 1),)
 
     def found(rows: tuple[int, ...], columns: tuple[int, ...], block: tuple[int, int]) -> Schedule:
         singles = tuple(a for a in axes if a not in (*rows, *columns))
-        return Schedule((rows, columns), block, singles, (), None, True, _warps(block))
+        return Schedule((rows, columns), block, singles, (), None, True, _warps(block, sizes))
 
     vector = _most_contiguous(kernel, axes)
     extent = kernel.axes[vector]
     others = tuple(a for a in axes if a != vector)
     if not others:
-        return (found((), (vector,), (1, _strip(extent, TILE))),)
+        return (found((), (vector,), (1, _strip(extent, most, strip))),)
     across = [
         axis for axis in others
-        if not _short(kernel.axes[axis]) and any(
+        if not _short(kernel.axes[axis], sizes) and any(
             a.coefficients[axis] == 1 and a.coefficients[vector] != 0 for a in _accesses(kernel)
         )
     ]  # fmt: skip
-    if across and not _short(extent):
+    if across and not _short(extent, sizes):
         # Read along one axis and written along another.
         row = _most_contiguous(kernel, across)
-        line = min(_line(kernel), 2 * STRIP)
-        block = (_strip(kernel.axes[row], line), _strip(extent, line))
+        line = min(_line(kernel, strip), 2 * strip)
+        block = (_strip(kernel.axes[row], line, strip), _strip(extent, line, strip))
         return (found((row,), (vector,), block),)
     if isinstance(extent, int):
-        columns = _strip(extent, TILE)
-        return (found(others, (vector,), (_rows(kernel, others, columns), columns)),)
-    blocks = ((1, TILE), (TILE // STRIP, STRIP))
-    return tuple(found(others, (vector,), (min(r, _rows(kernel, others, c)), c)) for r, c in blocks)
+        columns = _strip(extent, most, strip)
+        return (found(others, (vector,), (_rows(kernel, others, columns, most), columns)),)
+    blocks = ((1, most), (most // strip, strip))
+    return tuple(
+        found(others, (vector,), (min(r, _rows(kernel, others, c, most)), c)) for r, c in blocks
+    )
 
 
-def _short(extent: Dim) -> bool:
-    return isinstance(extent, int) and extent < LEAST_VECTOR
+def _short(extent: Dim, sizes: BlockSizes) -> bool:
+    return isinstance(extent, int) and extent < sizes.min_vector_elements
 
 
-def _rows(kernel: Kernel, axes: Sequence[int], columns: int) -> int:
-    """Rows that make a tile of so many columns, no more than there are."""
-    rows = max(1, TILE // columns)
+def _rows(kernel: Kernel, axes: Sequence[int], columns: int, elements: int) -> int:
+    """Rows of a block of `elements` with `columns`, and no more than there are."""
+    rows = max(1, elements // columns)
     extent = product(kernel.axes[a] for a in axes)
     return min(rows, _power(extent)) if isinstance(extent, int) else rows
 
 
-def _along_rows(kernel: Kernel, vector: int) -> tuple[Schedule, ...]:
+def _along_rows(kernel: Kernel, vector: int, sizes: BlockSizes) -> tuple[Schedule, ...]:
     """Reductions along contiguous elements: rows of the kept axes, columns of the reduced ones."""
     kept = tuple(range(len(kernel.kept)))
     reduced = tuple(a for a in range(len(kept), len(kernel.axes)) if a != vector)
-    axes = (kept, (*reduced, vector))
+    axes, elements = (kept, (*reduced, vector)), sizes.block_elements
     extent = reduced_elements(kernel)
 
     def found(rows: int, columns: int, whole: bool) -> Schedule:
-        block = (min(rows, _rows(kernel, kept, 1)), columns)
-        return Schedule(axes, block, (), (), 1, whole, _warps(block))
+        block = (min(rows, _rows(kernel, kept, 1, elements)), columns)
+        return Schedule(axes, block, (), (), 1, whole, _warps(block, sizes))
 
     if any(stage.kind == "scan" for stage in kernel.stages):
-        # Sums pass from block to block: there is nothing to be had of whole rows.
-        most = ROW_BLOCKS[-1][1]
+        # Sums pass from block to block, so that whole rows gain nothing.
+        most = sizes.whole_rows[-1][1]
         columns = min(_power(extent), most) if isinstance(extent, int) else 0
-        blocks = ((_rows(kernel, kept, columns), columns),) if columns else ROW_BLOCKS
-        return tuple(found(*block, whole=False) for block in blocks)
-    loop = replace(found(*LOOP_BLOCK, whole=False), warps=MAX_WARPS)
+        blocks = ((_rows(kernel, kept, columns, elements), columns),) if columns else None
+        return tuple(found(*block, whole=False) for block in blocks or sizes.whole_rows)
+    loop = replace(found(1, sizes.loop_elements, whole=False), warps=sizes.max_warps)
     if not isinstance(extent, int):
-        return (*(found(*block, whole=True) for block in ROW_BLOCKS), loop)
-    if 0 < extent <= MAX_WHOLE:
+        return (*(found(*block, whole=True) for block in sizes.whole_rows), loop)
+    if 0 < extent <= sizes.max_whole_row_elements:
         columns = _power(extent)
-        return (found(_rows(kernel, kept, columns), columns, whole=True),)
+        return (found(_rows(kernel, kept, columns, elements), columns, whole=True),)
     return (loop,)
 
 
-def _down_columns(kernel: Kernel, vector: int) -> Schedule:
+def _down_columns(kernel: Kernel, vector: int, sizes: BlockSizes) -> Schedule:
     """Reductions of elements far apart: columns of a contiguous kept axis, rows of the reduced
     ones."""
-    kept = range(len(kernel.kept))
+    kept, strip = range(len(kernel.kept)), sizes.strip_elements
     others = tuple(a for a in kept if a != vector)
     columns: tuple[int, ...] = (vector,)
-    if _short(kernel.axes[vector]):
+    if _short(kernel.axes[vector], sizes):
         columns = (*others, vector)
     singles = tuple(a for a in kept if a not in columns)
     extent = reduced_elements(kernel)
-    whole = isinstance(extent, int) and 0 < extent <= STRIP
-    rows = _power(extent) if whole and isinstance(extent, int) else STRIP
-    most = max(TILE // rows, min(_line(kernel), 2 * STRIP))
-    block = (rows, _strip(product(kernel.axes[a] for a in columns), most))
+    whole = isinstance(extent, int) and 0 < extent <= strip
+    rows = _power(extent) if whole and isinstance(extent, int) else strip
+    most = max(sizes.block_elements // rows, min(_line(kernel, strip), 2 * strip))
+    block = (rows, _strip(product(kernel.axes[a] for a in columns), most, strip))
     axes = (tuple(range(len(kept), len(kernel.axes))), columns)
-    return Schedule(axes, block, singles, (), 0, whole, _warps(block))
+    return Schedule(axes, block, singles, (), 0, whole, _warps(block, sizes))
 
 
-def _scattering(kernel: Kernel) -> Schedule:
+def _scattering(kernel: Kernel, sizes: BlockSizes) -> Schedule:
     """Elements written where data tells, maybe more than once: one after the other, but along axes
     that keep them apart."""
     apart = _apart(kernel)
@@ -275,11 +289,11 @@ def _scattering(kernel: Kernel) -> Schedule:
     if not apart:
         return Schedule(((), ()), (1, 1), (), serial, None, True, 1)
     *others, vector = apart
-    columns = _strip(kernel.axes[vector], SCATTERED)
-    rows = min(_rows(kernel, others, columns), max(1, SCATTERED // columns))
-    return Schedule(
-        (tuple(others), (vector,)), (rows, columns), (), serial, None, True, SCATTERED_WARPS
-    )
+    most = sizes.scattered_elements
+    columns = _strip(kernel.axes[vector], most, sizes.strip_elements)
+    rows = _rows(kernel, others, columns, most)
+    axes = (tuple(others), (vector,))
+    return Schedule(axes, (rows, columns), (), serial, None, True, sizes.scattered_warps)
 
 
 def _apart(kernel: Kernel) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ matrix instruction and is left to the compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from ftuner.core.cpu.tile import epilogue_digest
 from ftuner.core.dtype import DType
@@ -44,16 +44,18 @@ _BARRIER_BYTES = 8
 """Of one stage that the copy engine fills."""
 _THREADS_PER_WARP = 32
 """Where a chip has more, a thread holds less than is said here."""
-_VALUES_AT_ONCE = 32
-"""Of a thread in an epilogue, beside its accumulators. Fitted on kernels compiled by Triton 3.6 and
-3.9 for sm_80 and sm_90 with gelu, the longest epilogue: threads of 128 accumulators spill up to 1.7
-KiB without slices, some hundred bytes with 64 values at once, next to nothing with 32."""
-_ADDRESSES_AT_ONCE = 16
-"""Values likewise where each has a store of its own, and so an address."""
-_STAGING_BYTES = 32 * 1024
-"""Of C on its way to the copy engine: little enough that a tile of 128 x 256 x 64 has four stages
-of 16 bits in the 227 KiB of sm_90."""
 _LEAST_SLICE_COLUMNS = 16
+
+
+class Slicing(NamedTuple):
+    """Limits on the columns that pass through an epilogue at once; a chip's tuning has them."""
+
+    values_per_thread: int
+    """Values that a thread holds in an epilogue, besides its accumulators."""
+    addresses_per_thread: int
+    """The same where each value is stored by an address of its own."""
+    staging_bytes: int
+    """Shared memory of C on its way to the copy engine."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class ProductKernel:
     epilogue: Expr = ACCUMULATOR
     vectors: DType | None = None
     """What the epilogue's rows and columns are, if not `dtype`."""
+    slicing: Slicing = field(kw_only=True)
 
     @property
     def main(self) -> BlockTile:
@@ -122,12 +125,12 @@ class ProductKernel:
         tile = self.main
         wanted = 1
         if self.stores_by_descriptor:
-            wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // _STAGING_BYTES)
+            wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // self.slicing.staging_bytes)
         values = tile.accumulators_per_thread(_THREADS_PER_WARP)
         if not (self.aligned and self.c_aligned):
-            wanted = max(wanted, -(-values // _ADDRESSES_AT_ONCE))
+            wanted = max(wanted, -(-values // self.slicing.addresses_per_thread))
         elif self.epilogue != ACCUMULATOR:
-            wanted = max(wanted, -(-values // _VALUES_AT_ONCE))
+            wanted = max(wanted, -(-values // self.slicing.values_per_thread))
         # Tiles and warps are powers of two, and so is what is wanted.
         return max(1, min(wanted, tile.bn // _LEAST_SLICE_COLUMNS))
 
@@ -175,7 +178,7 @@ class ProductKernel:
 
     @property
     def symbol(self) -> str:
-        """The name of the compiled function, unique among all kernels."""
+        """The name of the compiled function, unique among the kernels of one chip."""
         tile = self.main
         heights = "_".join(str(t.bm) for t in self.tiles)
         flags = "".join(

@@ -22,10 +22,6 @@ from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, overlapped_seconds
 
-LAST_UNIT = 0.5
-"""Part of a unit that the busiest multiprocessor does beyond an even share, where units differ:
-assumed; to be fitted on a device."""
-
 
 class AttentionEstimate(NamedTuple):
     """Seconds of an attention on a GPU by cause."""
@@ -52,6 +48,8 @@ class AttentionEstimate(NamedTuple):
     reduce_s: float
     """Adding up the parts of keys."""
     launch_s: float
+    overlap_exponent: float
+    """As in `GpuTuning`."""
 
     @property
     def busiest_s(self) -> float:
@@ -61,12 +59,14 @@ class AttentionEstimate(NamedTuple):
     @property
     def seconds(self) -> float:
         """What overlaps, and what does not."""
-        overlapping_s = overlapped_seconds(self.busiest_s, self.l2_s, self.dram_s)
+        overlapping_s = overlapped_seconds(
+            self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s
+        )
         return overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
 
     def terms(self) -> dict[str, float]:
         """All terms by name, in seconds."""
-        return self._asdict()
+        return {name: s for name, s in self._asdict().items() if name.endswith("_s")}
 
 
 class AttentionWork(NamedTuple):
@@ -120,7 +120,7 @@ def estimate_attention(
     else:
         busiest_s = even_s
         if units > sms:
-            busiest_s += LAST_UNIT * work.blocks / units * step_s
+            busiest_s += chip.last_unit_share * work.blocks / units * step_s
         busiest_s = max(busiest_s, longest * cost.step_s[1])
     most_s = max(matrix_s, power_s, shared_s)
 
@@ -153,4 +153,5 @@ def estimate_attention(
         around * cost.store_s,
         reduce_s,
         chip.launch_s,
+        chip.overlap_exponent,
     )

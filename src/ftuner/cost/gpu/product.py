@@ -26,21 +26,13 @@ from ftuner.core.dtype import DType
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.model import GpuHardware
 
-SUSTAINED_DRAM = 0.9
-"""Part of the bandwidth of DRAM that streams reach: assumed, from 0.91 measured on Hopper in arXiv
-2501.12084; to be fitted on a device."""
-L2_SHARE = 0.5
-"""Part of L2 that operands stay in: it has two halves, each with copies of what the other one holds
-on the chips from the A100 on. Assumed; to be fitted on a device."""
-REDUCE_LATENCIES = 2.0
-"""Waits, in latencies of DRAM, between the last step of a part and its sum: partial sums and a
-counter on their way out, and back. Assumed; to be fitted on a device."""
-
 
 @dataclass(frozen=True)
 class ProductEstimate:
     """Seconds of a product on a GPU by cause."""
 
+    overlap_exponent: float
+    """As in `GpuTuning`."""
     issue_s: float = 0.0
     """Multiply-adds, spread evenly over all multiprocessors."""
     shared_s: float = 0.0
@@ -70,7 +62,7 @@ class ProductEstimate:
     @property
     def overlapping_s(self) -> float:
         """Multiprocessors, L2 and DRAM at the same time."""
-        return overlapped_seconds(self.busiest_s, self.l2_s, self.dram_s)
+        return overlapped_seconds(self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s)
 
     @property
     def seconds(self) -> float:
@@ -86,20 +78,22 @@ class ProductEstimate:
 
     def terms(self) -> dict[str, float]:
         """All terms by name, in seconds."""
-        return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_s")}
 
 
 class Chip(NamedTuple):
-    """What the estimate needs of the hardware and dtype, worked out once."""
+    """The rates of a chip that estimates need, for one dtype, worked out once."""
 
     multiprocessors: int
     l2_bytes_per_s: float
     dram_bytes_per_s: float
     held_bytes: float
-    """That L2 keeps."""
+    """Bytes of operands that L2 keeps."""
     reduce_s: float
     launch_s: float
     itemsize: int
+    overlap_exponent: float
+    last_unit_share: float
 
 
 class Walk(NamedTuple):
@@ -130,14 +124,17 @@ class Work(NamedTuple):
 
 
 def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
+    tuning = hardware.tuning
     return Chip(
         multiprocessors=hardware.multiprocessors,
         l2_bytes_per_s=hardware.l2_bandwidth_bytes_per_s,
-        dram_bytes_per_s=SUSTAINED_DRAM * hardware.dram_bandwidth_bytes_per_s,
-        held_bytes=L2_SHARE * hardware.l2_bytes,
-        reduce_s=REDUCE_LATENCIES * hardware.dram_latency_s,
+        dram_bytes_per_s=tuning.sustained_dram_share * hardware.dram_bandwidth_bytes_per_s,
+        held_bytes=tuning.l2_share * hardware.l2_bytes,
+        reduce_s=tuning.reduce_latencies * hardware.dram_latency_s,
         launch_s=hardware.launch_s,
         itemsize=dtype.itemsize,
+        overlap_exponent=tuning.overlap_exponent,
+        last_unit_share=tuning.last_unit_share,
     )
 
 
@@ -196,6 +193,7 @@ def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> ProductEstim
     passes_a, passes_b = passes(chip, work, walk)
     dram_bytes = row_bytes * (m * passes_a + work.n * passes_b) + written_bytes
     return ProductEstimate(
+        overlap_exponent=chip.overlap_exponent,
         issue_s=issue_s,
         shared_s=shared_s,
         stall_s=max(even_s - max(issue_s, shared_s), 0.0),

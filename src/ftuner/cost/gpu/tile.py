@@ -10,7 +10,7 @@ takes a multiprocessor the longest of
 
 They overlap, but not freely: a resource that is nearly as busy as the busiest one delays it
 (`overlapped_seconds`). With `r` blocks resident these seconds add up, and hide the waits of each
-block: a block begins a step `STEP_CLOCKS` after its last one ended, or later, and not before its
+block: a block begins a step `step_cycles` after its last one ended, or later, and not before its
 loads arrive, of which `stages - 1` are in flight (Little's law).
 
 Without matrix units a thread multiplies out a small tile of its own, and what it reads from shared
@@ -25,27 +25,12 @@ reports for Triton kernels for sm_80, sm_90 and sm_100.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import sqrt
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, ProductKernel
 from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
-SUSTAINED_MATRIX = 0.85
-"""Part of the matrix units' rate that dense products reach on random data, power permitting:
-assumed, from 0.88 measured for `wgmma` alone in arXiv 2501.12084; to be fitted on a device."""
-SUSTAINED_VECTOR = 0.8
-"""The same without matrix units, loads from shared memory taking issue slots: assumed; to be fitted
-on a device."""
-LOADED_LATENCY = 1.5
-"""Latency of DRAM under load, over that of a load alone: assumed; to be fitted on a device."""
-STEP_CLOCKS = 40
-"""Clocks that a block spends between two k steps, on barriers and addresses, while none of its
-warps multiplies: assumed; to be fitted on a device."""
-BASE_REGISTERS = 48
-"""Registers of a thread for what no tile changes: the walk over tiles and k, the epilogue. Some
-more than ptxas' reports say, as above: a tile that spills is worse than one that is not there."""
 ADDRESS_REGISTERS = 2
 """Registers for the 64-bit address of each 16 bytes that a thread loads in a step."""
 COPY_BYTES = 16
@@ -57,9 +42,6 @@ REGISTER_UNIT = 8
 """Registers of a thread are given out in multiples of this (CUDA occupancy calculator)."""
 WIDEST_INSTRUCTION = 256
 """Columns of an asynchronous matrix instruction at most (PTX ISA)."""
-PRELOADED = 4
-"""Without matrix units the compiler loads the fragments of one in so many steps of `bk` before it
-multiplies. From ptxas' reports, as above."""
 VECTOR_THREADS = {32: (4, 8), 64: (8, 8)}
 """Threads of a warp along m and n where there is no matrix instruction, by threads of a warp."""
 _VECTOR_NAME, _VECTOR_SIDE = "fma", 2
@@ -69,12 +51,12 @@ MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
     BFLOAT16: ("bfloat16",),
     FLOAT32: ("float32", "tf32"),
 }
-"""What elements of each dtype may be multiplied as; first what loses nothing."""
+"""How elements of each dtype may be multiplied; the exact way comes first."""
 
 
 @lru_cache(maxsize=8)
 def vector_instruction(warp_threads: int) -> MatrixInstruction:
-    """Multiply-adds of a warp's threads, as if they were one instruction."""
+    """The multiply-adds of a warp's threads, modelled as one instruction."""
     down, across = VECTOR_THREADS[warp_threads]
     return MatrixInstruction(
         name=_VECTOR_NAME, rows=_VECTOR_SIDE * down, columns=_VECTOR_SIDE * across, k_bytes=4,
@@ -93,7 +75,7 @@ def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
 
 
 class TileCost(NamedTuple):
-    """What a tile takes of one multiprocessor; seconds are those of one tile."""
+    """The cost of one tile on one multiprocessor."""
 
     tile: BlockTile
     blocks: int
@@ -105,7 +87,7 @@ class TileCost(NamedTuple):
     shared_s: float
     """Transfers of one k step into and out of shared memory, or from L2, whichever take longer."""
     step_s: float
-    """What a block takes between two steps besides, if it is alone."""
+    """Between two steps of a block that is alone."""
     wait_s: float
     """Between two steps of a block that only waits for its loads."""
     fill_s: float
@@ -121,39 +103,42 @@ class TileCost(NamedTuple):
         return max(self.busy_s, alone_s / resident)
 
 
-def overlapped_seconds(*seconds: float) -> float:
-    """Seconds of resources that are used at the same time: between the largest, as if none waited
-    for another, and their sum. The eighth root of the sum of eighth powers: two that are equally
-    busy take a tenth longer than one. The exponent is assumed; to be fitted on a device."""
-    powers = 0.0
-    for s in seconds:
-        s *= s
-        s *= s
-        powers += s * s
-    return sqrt(sqrt(sqrt(powers)))
+def overlapped_seconds(exponent: float, *seconds: float) -> float:
+    """The time of resources that are used at the same time: the p-norm of the seconds of each, p
+    being `GpuTuning.overlap_exponent`. It lies between the largest, as if no resource waited for
+    another, and their sum."""
+    return float(sum(s**exponent for s in seconds) ** (1.0 / exponent))
 
 
 def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
-    """Whether the chip multiplies so: on its matrix units, or float32 on its vector units."""
+    """Whether the chip has such products: on its matrix units, or float32 on its vector units."""
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return multiply in rates
 
 
 def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
-    """As asked, but float32 where the chip has no tf32: what may lose bits need not."""
+    """`multiply`, or float32 where the chip has no tf32: products that may lose bits need not."""
     return "float32" if multiply == "tf32" and not supports(hardware, multiply) else multiply
 
 
 def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
-    """Of the whole chip, by its datasheet, a multiply-add counted as two."""
+    """The rate of the whole chip by its datasheet; a multiply-add counts as two."""
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return rates[multiply]
+
+
+def sustained_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
+    """The rate that dense products sustain on one multiprocessor."""
+    tuning = hardware.tuning
+    vector = multiply == "float32"
+    share = tuning.sustained_vector_share if vector else tuning.sustained_matrix_share
+    return peak_flops_per_s(hardware, multiply) / hardware.multiprocessors * share
 
 
 def instruction_of(
     hardware: GpuHardware, tile: BlockTile, multiply: Multiply
 ) -> MatrixInstruction | None:
-    """The first instruction that every warp of the tile has a part of; None if there is none."""
+    """The first instruction that gives every warp of the tile a part; None if there is none."""
     candidates = hardware.matrix_instructions
     if multiply == "float32":
         candidates = (vector_instruction(hardware.warp_threads),)
@@ -167,8 +152,8 @@ def instruction_of(
 
 
 def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
-    """Issuers of the instruction (warps, or groups of them) along m and n. A group goes down the
-    rows first; single warps are spread so that they read the least."""
+    """Issuers of the instruction (warps, or groups of warps) along m and n. Groups of warps lie
+    along m first; single warps lie so that they read the least."""
     issuers = tile.warps // instruction.warps
     if instruction.asynchronous:
         down = min(issuers, tile.bm // instruction.rows)
@@ -223,7 +208,8 @@ def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
 def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
     """Shared memory of a block where matrices are aligned."""
     loads = loads_of(hardware, multiply, True)
-    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads)
+    slicing = hardware.tuning.slicing
+    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=slicing)
     return kernel.shared_bytes(hardware.architecture)
 
 
@@ -231,16 +217,16 @@ def registers_per_thread(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
     aligned: bool = True,
 ) -> int:  # fmt: skip
-    """Registers that a thread needs, of 32 bits: accumulators, fragments of A and B of two
-    instructions, addresses, and where there are no asynchronous copies a stage on its way. What is
-    not aligned comes element by element."""
+    """32-bit registers that a thread needs: accumulators, fragments of A and B for two
+    instructions, addresses, and a stage in flight where the chip has no asynchronous copies.
+    Operands that are not aligned are loaded element by element."""
     threads = tile.warps * hardware.warp_threads
     # Accumulators with memory of their own come into registers too, where the tile ends.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
     if is_vector(instruction):
         (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
         fragment = tile.bm // down / of_warp[0] + tile.bn // across / of_warp[1]
-        found += fragment * tile.bk / PRELOADED
+        found += fragment * tile.bk / hardware.tuning.preload_divisor
     elif not instruction.asynchronous:
         down, across = warp_grid(tile, instruction)
         fragment_bytes = (tile.bm // down + tile.bn // across) * instruction.k_bytes
@@ -249,13 +235,13 @@ def registers_per_thread(
     found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else itemsize)
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
-    return BASE_REGISTERS + round(found)
+    return hardware.tuning.base_registers + round(found)
 
 
 def fits_unaligned(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
 ) -> bool:
-    """Whether the registers of a thread hold a tile whose elements are loaded one by one."""
+    """Whether a thread has registers enough for a tile whose elements are loaded one by one."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return False
@@ -267,7 +253,7 @@ def resident_blocks(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
     multiply: Multiply,
 ) -> int:  # fmt: skip
-    """Blocks that a multiprocessor holds at once; 0 if one does not fit."""
+    """Blocks resident on a multiprocessor at once; 0 if one does not fit."""
     registers = registers_per_thread(hardware, tile, instruction, dtype.itemsize)
     used = shared_bytes(hardware, tile, dtype, multiply)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
@@ -280,8 +266,14 @@ def occupancy(
     hardware: GpuHardware, instruction: MatrixInstruction, warps: int, registers: int,
     shared: int, accumulator_bytes: int,
 ) -> int:  # fmt: skip
-    """Blocks that a multiprocessor holds at once, of so many warps, registers of a thread, bytes of
-    shared memory, and bytes of sums where these have memory of their own."""
+    """Blocks resident on a multiprocessor at once.
+
+    Args:
+        warps: of a block.
+        registers: of a thread.
+        shared: bytes of shared memory of a block.
+        accumulator_bytes: of a block; they count where accumulators have memory of their own.
+    """
     threads = warps * hardware.warp_threads
     registers = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
     kept_back = hardware.shared_bytes_per_multiprocessor - hardware.shared_bytes_per_block
@@ -300,7 +292,7 @@ def occupancy(
 def tile_cost(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
 ) -> TileCost | None:
-    """What the tile takes where matrices are aligned; None if no instruction fits it, or no
+    """The cost of a tile whose matrices are aligned; None if no instruction fits it or no
     multiprocessor holds it."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
@@ -309,10 +301,9 @@ def tile_cost(
     blocks = resident_blocks(hardware, tile, instruction, dtype, multiply)
     if not blocks:
         return None
-    period = 1.0 / hardware.clock_hz
-    sustained = SUSTAINED_VECTOR if is_vector(instruction) else SUSTAINED_MATRIX
-    peak = peak_flops_per_s(hardware, multiply) / hardware.multiprocessors
-    issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (peak * sustained * instruction.rate)
+    tuning = hardware.tuning
+    rate = sustained_flops_per_s(hardware, multiply)
+    issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (rate * instruction.rate)
     shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz
     port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
     stage = stage_bytes(tile, itemsize)
@@ -323,11 +314,11 @@ def tile_cost(
     return TileCost(
         tile=tile,
         blocks=blocks,
-        busy_s=overlapped_seconds(issue_s, shared_s),
+        busy_s=overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s),
         issue_s=issue_s,
         shared_s=shared_s,
-        step_s=STEP_CLOCKS * period,
-        wait_s=LOADED_LATENCY * hardware.dram_latency_s / max(tile.stages - 1, 1),
+        step_s=tuning.step_cycles * (1.0 / hardware.clock_hz),
+        wait_s=tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1),
         fill_s=hardware.dram_latency_s + stage / port_rate,
         store_s=stored / port_rate + 2 * stored / shared_rate,
         partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / port_rate,

@@ -1,10 +1,10 @@
 """Choosing the attention kernel of a GPU, and how its keys are cut, by an estimate.
 
-For each height of a tile one block of keys, number of warps and of stages is kept, whichever is
-fastest with a multiprocessor full of it and with one alone. A plan takes one of these heights, with
-the heads that share keys as rows of one tile or apart; where tiles are fewer than multiprocessors,
-keys are cut into parts. Candidates are priced in closed form; arithmetic only: nothing is compiled
-or measured.
+For each height of a tile, one combination of key block, warps and stages is kept: the fastest by
+the geometric mean of a full multiprocessor and of one tile alone. A plan takes one of the heights.
+Heads that share keys are rows of one tile (packed) or have tiles of their own. Keys are split where
+tiles are fewer than multiprocessors. Candidates have estimates in closed form. Planning is
+arithmetic only: nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftuner.cost.gpu.attention_tile import (
     AttentionTileCost,
     attention_tile_cost,
 )
-from ftuner.cost.gpu.product import Chip, chip_of
+from ftuner.cost.gpu.product import chip_of
 from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
@@ -38,19 +38,7 @@ HEIGHTS = (16, 32, 64, 128)
 KEYS = (16, 32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4)
-"""Blocks of keys under way or in use. Without asynchronous copies, the first of them."""
-TALLEST_PACKED = 64
-"""Rows of the tallest tile that heads which share keys are rows of; taller ones have rows enough of
-one head."""
-TALLEST_SPLIT = 64
-"""Rows of the tallest tile whose keys are cut: where taller ones are too few, so are their rows."""
-MOST_SPLIT_ACCUMULATORS = 64
-"""Of a thread, in a kernel that cuts keys: with 128, adding parts up spilled."""
-MANY_WAVES = 8
-"""Tiles that are no faster for each row and key than a taller one are left out, where of that there
-are as many for each multiprocessor. Derived: the last wave costs an eighth at most."""
-LOWEST_APART = 32
-"""Rows of the lowest tile of one head, where heads share keys."""
+"""Blocks of keys in flight or in use. Without asynchronous copies, only the first is tried."""
 
 
 @lru_cache(maxsize=1024)
@@ -110,12 +98,10 @@ class AttentionPlanner:
             HardwareError: a chip that cannot multiply so, or has no room for the least tile.
         """
         self._form = form
+        self._ample_waves = hardware.tuning.ample_attention_waves
         self._chip = chip_of(hardware, form.dtype)
         tiles = kept_tiles(hardware, form)
-        self._candidates = tuple(
-            _candidates(self._chip, hardware.warp_threads, tiles, form, shared)
-        )
-
+        self._candidates = tuple(_candidates(hardware, tiles, form, shared))
         packed = [c.cost.tile.bq for c in self._candidates if c.packed]
         self._tallest_packed = max(packed, default=0)
 
@@ -138,7 +124,7 @@ class AttentionPlanner:
         all_rows = problem.rows * problem.sharing * problem.heads
         if lengths is None:
             all_rows *= problem.batch
-        many = all_rows // (MANY_WAVES * self._chip.multiprocessors)
+        many = all_rows // (self._ample_waves * self._chip.multiprocessors)
         least_key_s = inf
         for candidate in self._candidates:
             if candidate.key_s >= least_key_s:
@@ -154,7 +140,7 @@ class AttentionPlanner:
                 continue
             if candidate.cost.tile.bq <= many:
                 least_key_s = candidate.key_s
-            seconds, parts = candidate.price(problem, summary)
+            seconds, parts = candidate.best_split(problem, summary)
             if seconds < least:
                 least, best, chosen = seconds, parts, candidate
         kernel = chosen.whole if best == 1 else chosen.split
@@ -169,7 +155,7 @@ class AttentionPlanner:
         work = candidate.work(plan.problem, self._summary(lengths))
         return estimate_attention(self._chip, self._form, candidate.cost, work, plan.parts)
 
-    def price(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
+    def seconds(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
         """The seconds that a plan of this planner was chosen by."""
         candidate = self._candidate(plan)
         return candidate.seconds(candidate.work(plan.problem, self._summary(lengths)), plan.parts)
@@ -196,22 +182,23 @@ class AttentionPlanner:
 
 
 def _candidates(
-    chip: Chip, warp_threads: int, costs: tuple[AttentionTileCost, ...], form: AttentionForm,
-    shared: bool,
-) -> list[Candidate]:  # fmt: skip
-    """The tallest first."""
+    hardware: GpuHardware, costs: tuple[AttentionTileCost, ...], form: AttentionForm, shared: bool
+) -> list[Candidate]:
+    """The tallest tiles first."""
+    chip, tuning = chip_of(hardware, form.dtype), hardware.tuning
     found = []
     for packed in (True, False) if shared else (False,):
         lower = 0
         for cost in costs:
             bq = cost.tile.bq
-            if packed and bq > TALLEST_PACKED:
+            if packed and bq > tuning.tallest_packed_rows:
                 continue
-            if shared and not packed and bq < min(LOWEST_APART, costs[-1].tile.bq):
+            if shared and not packed and bq < min(tuning.lowest_unpacked_rows, costs[-1].tile.bq):
                 continue
-            accumulators = bq * form.columns // (cost.tile.warps * warp_threads)
-            cuts = bq <= TALLEST_SPLIT and accumulators <= MOST_SPLIT_ACCUMULATORS
-            found.append(Candidate(chip, form, cost, packed, lower, cuts))
+            accumulators = bq * form.columns // (cost.tile.warps * hardware.warp_threads)
+            few = accumulators <= tuning.max_split_accumulators
+            splits = few and bq <= tuning.tallest_split_rows
+            found.append(Candidate(chip, form, cost, packed, lower, splits, tuning))
             lower = bq
     return sorted(found, key=lambda candidate: -candidate.cost.tile.bq)
 

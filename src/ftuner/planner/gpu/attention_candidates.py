@@ -1,31 +1,22 @@
-"""Pricing attention on a GPU: what a tile costs, as a function of lengths.
+"""Candidates for attention on a GPU: the estimate of a tile as a function of lengths.
 
-All that does not depend on lengths is worked out once for each tile. Seconds are those of
-`cost.gpu.attention`, whose terms for the busiest multiprocessor come down to its blocks
-of keys: `max(matrix, power, shared) + stall + tail`.
+A candidate computes once what does not depend on lengths. The seconds are those of
+`cost.gpu.attention.estimate_attention`: its terms for the busiest multiprocessor,
+`max(matrix, power, shared) + stall + tail`, simplify to the seconds of its blocks of keys.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
-from ftuner.cost.gpu.attention import LAST_UNIT, AttentionWork, mask_bytes_of_block
+from ftuner.cost.gpu.attention import AttentionWork, mask_bytes_of_block
 from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.planner.gpu.attention_plan import AttentionProblem, RequestLengths
-
-LEAST_BLOCKS = 2
-"""Blocks of keys that a part must keep: one is on its way while the other is in use."""
-MAX_PARTS = 64
-STARVED_WAVES = 2
-"""Keys are cut only where the tiles are fewer than this many for each multiprocessor."""
-SPREAD = 1.05
-"""How much longer cut keys may take than whole ones, where these leave multiprocessors idle: no
-estimate is nearer, and few multiprocessors wait for DRAM more than it says. Assumed; to be fitted
-on a device."""
 
 
 class Summary(NamedTuple):
@@ -67,17 +58,19 @@ class Candidate:
 
     def __init__(
         self, chip: Chip, form: AttentionForm, cost: AttentionTileCost, packed: bool, lower: int,
-        cuts: bool,
+        splits: bool, tuning: GpuTuning,
     ) -> None:  # fmt: skip
-        """`cuts`: whether there is a kernel that cuts keys into parts."""
+        """`splits`: whether there is a kernel that splits keys."""
         self.cost = cost
         self.packed = packed
         self.lower = lower
         """Rows of the next lower tile that takes heads likewise; 0 if there is none."""
         self.key_s = cost.step_s[-1] / (cost.tile.bq * cost.tile.bk)
         """Of a full multiprocessor, for each row and key."""
-        self.whole = AttentionKernel(form, cost.tile, packed)
-        self.split = AttentionKernel(form, cost.tile, packed, True) if cuts else None
+        sums = tuning.sums_in_flight
+        self.whole = AttentionKernel(form, cost.tile, packed, sums_in_flight=sums)
+        self.split = replace(self.whole, split=True) if splits else None
+        self._tuning = tuning
         self._chip = chip
         self._causal = form.causal != "none"
         self._bq, self._bk = cost.tile.bq, cost.tile.bk
@@ -95,11 +88,11 @@ class Candidate:
         """What the tile makes of a problem; `summary` where requests are of unequal length."""
         batch, heads, sharing, rows, keys, depth, columns, past = problem
         bq, bk = self._bq, self._bk
-        together = sharing if self.packed else 1
-        apart = sharing // together
+        packed_heads = sharing if self.packed else 1
+        apart = sharing // packed_heads
         size = (depth + columns) * self._chip.itemsize
         if summary is None:
-            tiles = -(-rows * together // bq)
+            tiles = -(-rows * packed_heads // bq)
             units = batch * heads * apart * tiles
             last, even = rows + past, True
             if self._causal:
@@ -111,7 +104,7 @@ class Candidate:
             blocks = float(units * longest)
             if not even:
                 # The keys that the last row of each tile sees: from the first tile to the last one.
-                first = min(bq // together + past, last)
+                first = min(bq // packed_heads + past, last)
                 if first >= 0 and last <= keys:
                     seen = (first + last) / 2
                 else:
@@ -123,38 +116,40 @@ class Candidate:
             )
         # Each request has half a tile more than its rows on average, and one at least.
         requests = summary.requests
-        per_tile = together / bq
+        per_tile = packed_heads / bq
         tiled = max(requests, summary.rows * per_tile + requests / 2)
         seen = max(summary.seen, summary.seen_by_rows * per_tile + summary.seen / 2)
-        head_tiles = -(-summary.longest_rows * together // bq)
+        head_tiles = -(-summary.longest_rows * packed_heads // bq)
         return AttentionWork(
             heads * apart * round(tiled), heads * apart * (seen / bk + tiled / 2),
             -(-summary.longest_keys // bk), False, heads * sharing * rows * size,
             heads * keys * size, summary.longest_keys * size, head_tiles * apart,
         )  # fmt: skip
 
-    def price(self, problem: AttentionProblem, summary: Summary | None) -> tuple[float, int]:
-        """Seconds, and the parts that keys are cut into."""
+    def best_split(self, problem: AttentionProblem, summary: Summary | None) -> tuple[float, int]:
+        """The least seconds, and the number of parts of keys that take them."""
         work = self.work(problem, summary)
         units, _, longest, *_ = work
         seconds, best = self.seconds(work, 1), 1
-        sms = self._chip.multiprocessors
-        if self.split is None or units >= STARVED_WAVES * sms or longest < 2 * LEAST_BLOCKS:
+        sms, tuning = self._chip.multiprocessors, self._tuning
+        least_blocks = tuning.split_key_blocks
+        starved = units < tuning.starved_waves * sms and longest >= 2 * least_blocks
+        if self.split is None or not starved:
             return seconds, best
-        most = min(longest // LEAST_BLOCKS, MAX_PARTS)
+        most = min(longest // least_blocks, tuning.max_split_keys)
         tried = 1
         for waves in (1, self.cost.blocks):
             parts = min(waves * sms // units, most)
             if parts > tried:
                 tried = parts
                 cut = self.seconds(work, parts)
-                spread = best == 1 and units < sms and cut < SPREAD * seconds
+                spread = best == 1 and units < sms and cut < tuning.split_tolerance * seconds
                 if cut < seconds or spread:
                     seconds, best = cut, parts
         return seconds, best
 
     def seconds(self, work: AttentionWork, parts: int) -> float:
-        """As `AttentionEstimate.seconds`."""
+        """The same as `AttentionEstimate.seconds`; a test holds both equal."""
         units, blocks, longest, even, own_bytes, key_bytes, head_bytes, head_units = work
         chip, cost = self._chip, self.cost
         sms = chip.multiprocessors
@@ -173,7 +168,7 @@ class Candidate:
         else:
             near_s = blocks / sms * step_s
             if units > sms:
-                near_s += LAST_UNIT * blocks / units * step_s
+                near_s += chip.last_unit_share * blocks / units * step_s
             alone_s = longest * cost.step_s[1]
             if alone_s > near_s:
                 near_s = alone_s
@@ -183,13 +178,8 @@ class Candidate:
             key_bytes *= -(-head_units // (sms * cost.blocks))
         dram_s = blocks * self._dram_s_per_block + (own_bytes + key_bytes) / chip.dram_bytes_per_s
         # `overlapped_seconds`, without a call.
-        near_s *= near_s
-        l2_s *= l2_s
-        dram_s *= dram_s
-        near_s *= near_s
-        l2_s *= l2_s
-        dram_s *= dram_s
-        return around_s + sqrt(sqrt(sqrt(near_s * near_s + l2_s * l2_s + dram_s * dram_s)))
+        p = chip.overlap_exponent
+        return around_s + (near_s**p + l2_s**p + dram_s**p) ** (1.0 / p)
 
 
 def _mean_between(first: int, last: int, most: int) -> float:

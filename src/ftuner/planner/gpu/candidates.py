@@ -1,9 +1,10 @@
-"""Pricing for a GPU: what a tile, or a pair of tiles, costs as a function of m.
+"""Candidates for a product on a GPU: estimates of a tile, or a pair of tiles, as functions of m.
 
-All that does not depend on m is worked out once for each problem; what depends on the number of row
-tiles alone, once for each number. A shape that differs in m alone then costs some multiply-adds a
-candidate. Seconds are those of `cost.gpu.product.estimate_product`, whose terms for the busiest
-multiprocessor come down to its steps: `max(issue, shared) + stall + tail`.
+A candidate computes what does not depend on m once for each problem, and what depends only on the
+number of row tiles once for each number. Planning a shape with another m then takes a few
+multiply-adds per candidate. The seconds are those of `cost.gpu.product.estimate_product`: its terms
+for the busiest multiprocessor, `max(issue, shared) + stall + tail`, simplify to the seconds of that
+multiprocessor's k steps. A test holds both equal.
 """
 
 from __future__ import annotations
@@ -15,28 +16,20 @@ from typing import NamedTuple
 from ftuner.core.gpu.tile import BlockTile
 from ftuner.cost.gpu.product import Chip, Work
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
+from ftuner.hardware.gpu_tuning import GpuTuning
 
-MIN_PART_STEPS = 4
-"""Steps of k that a part keeps at least: with fewer, its pipeline is never full."""
-MAX_PARTS = 32
-STARVED_WAVES = 2
-"""k is cut only where the tiles are fewer than this many for each multiprocessor."""
-MANY_WAVES = 16
-"""A tile is left out where there are more of it than this many for each multiprocessor, and another
-one, no smaller in either direction, is no slower. Derived: with half as many of twice the size, the
-last wave costs an eighth at most."""
 MAX_ENTRIES = 4096
-"""Numbers of row tiles whose prices a candidate keeps."""
+"""Numbers of row tiles whose estimates a candidate keeps."""
 MAX_ROWS = 1 << 62
 
 
 class CandidateEstimate(NamedTuple):
-    """A candidate at one number of row tiles; seconds, and seconds for each row."""
+    """The estimate of a candidate at one number of row tiles: seconds, and seconds for each row."""
 
     near_s: float
     """Of the busiest multiprocessor."""
     around_s: float
-    """What overlaps with nothing."""
+    """Terms that overlap with nothing."""
     l2_s: float
     l2_s_per_row: float
     dram_s: float
@@ -47,34 +40,38 @@ class CandidateEstimate(NamedTuple):
     group: int
     programs: int
 
-    def seconds(self, m: int) -> float:
+    def seconds(self, m: int, overlap_exponent: float) -> float:
         l2_s = self.l2_s + m * self.l2_s_per_row
         dram_s = self.dram_s + m * self.dram_s_per_row
-        return self.around_s + overlapped_seconds(self.near_s, l2_s, dram_s)
+        return self.around_s + overlapped_seconds(overlap_exponent, self.near_s, l2_s, dram_s)
 
 
 ENDLESS = CandidateEstimate(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
-"""Of what cannot be."""
+"""The estimate of a candidate that cannot cover the rows, or takes longer than a limit."""
 
 
 class Candidate:
     """A tile, or a pair of them, for a problem of any m."""
 
-    def __init__(self, chip: Chip, tiles: tuple[BlockTile, ...], work: Work) -> None:
+    def __init__(
+        self, chip: Chip, tiles: tuple[BlockTile, ...], work: Work, tuning: GpuTuning
+    ) -> None:
         self.tiles = tiles
         self.work = work
         self.granule = tiles[-1].bm
-        """Rows between two prices."""
+        """Rows between two estimates."""
         self.first_row = 1
         self.last_row = MAX_ROWS
         self.entries: dict[int, CandidateEstimate] = {}
-        """Prices by numbers of row tiles, of the lower kind in a pair."""
+        """Estimates by number of row tiles; in a pair, of the lower tile."""
         self._chip = chip
+        self._tuning = tuning
         self._sms = chip.multiprocessors
         self._blocks = work.blocks
         self._resident = work.blocks * chip.multiprocessors
         self._per_row_tile = work.batch * work.columns
         self._steps = -(-work.k // tiles[0].bk)
+        self._split_k_steps = tuning.split_k_steps
         self._tall, self._low = work.first, work.second or work.first
         self._tall_step_s = self._step_table(self._tall)
         self._low_step_s = self._step_table(self._low)
@@ -101,7 +98,7 @@ class Candidate:
         )
         l2_s = row_s + self._l2_per_tile_s / tiles[0].bm
         dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
-        self.least_s_per_row = overlapped_seconds(near_s, l2_s, dram_s)
+        self.least_s_per_row = overlapped_seconds(chip.overlap_exponent, near_s, l2_s, dram_s)
         self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
         """Seconds besides those for each row."""
 
@@ -110,8 +107,8 @@ class Candidate:
         return (0.0, *(tile.seconds_of_step(r + 1) for r in range(self._blocks)))
 
     def at(self, m: int, limit_s: float = inf) -> CandidateEstimate:
-        """The price for the row tiles of m; endless if a pair has no rows for both, or takes longer
-        than the limit."""
+        """The estimate for the row tiles of m; `ENDLESS` if a pair has no rows for both tiles, or
+        takes longer than the limit."""
         tiles = -(-m // self.granule)
         found = self.entries.get(tiles)
         if found is None:
@@ -131,22 +128,23 @@ class Candidate:
 
     def _single(self, tiles: int) -> CandidateEstimate:
         units = tiles * self._per_row_tile
-        if units >= STARVED_WAVES * self._sms or self._steps < 2 * MIN_PART_STEPS:
-            return self.price(tiles, 0, 1)
+        if units >= self._tuning.starved_waves * self._sms or self._steps < 2 * self._split_k_steps:
+            return self.estimate(tiles, 0, 1)
         m = tiles * self.granule
-        found = [self.price(tiles, 0, parts) for parts in self.parts(units)]
-        return min(found, key=lambda priced: priced.seconds(m))
+        found = [self.estimate(tiles, 0, parts) for parts in self.parts(units)]
+        exponent = self._chip.overlap_exponent
+        return min(found, key=lambda estimate: estimate.seconds(m, exponent))
 
     def parts(self, units: int) -> tuple[int, ...]:
-        """Ways to cut the k of so few tiles: not at all, and to fill one wave, two, or all blocks
-        that fit the chip."""
-        most = min(self._steps // MIN_PART_STEPS, MAX_PARTS)
+        """Numbers of parts of split-k to try: one, and those that fill one wave, two waves, or all
+        resident blocks."""
+        most = min(self._steps // self._split_k_steps, self._tuning.max_split_k)
         cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
         return tuple(sorted((cut | {1}) - {0}))
 
     def _paired(self, lows: int, talls: int, limit_s: float) -> CandidateEstimate:
         ratio = self.tiles[0].bm // self.tiles[1].bm
-        return self.price(talls, lows - talls * ratio, 1, limit_s)
+        return self.estimate(talls, lows - talls * ratio, 1, limit_s)
 
     def _height(self, lows: int) -> tuple[int, float]:
         """The best height of the first band, 0 if there is none, and seconds of its steps: heights
@@ -182,8 +180,11 @@ class Candidate:
         near_s += (share - share_tall) * self._low_step_s[resident]
         return units_tall, units, near_s * -(-self._steps // parts)
 
-    def price(self, talls: int, lows: int, parts: int, limit_s: float = inf) -> CandidateEstimate:
-        """Of row tiles of both bands, or of one with k in parts; endless beyond a limit."""
+    def estimate(
+        self, talls: int, lows: int, parts: int, limit_s: float = inf
+    ) -> CandidateEstimate:
+        """The estimate for `talls` and `lows` row tiles, or for one band with k in `parts`;
+        `ENDLESS` beyond the limit."""
         chip = self._chip
         units_tall, units, near_s = self._near_s(talls, lows, parts)
         resident = min(self._blocks, -(-units // self._sms))
@@ -248,13 +249,13 @@ class Candidate:
         return best[1:]
 
 
-def limit_rows(candidates: list[Candidate], multiprocessors: int) -> None:
-    """Set the rows from and to which each candidate is worth a look.
+def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: int) -> None:
+    """Set the first and last number of rows for which each candidate is considered.
 
     A tile is no more than twice as high as needed, unless there is no lower one; a pair has rows
-    for both. Tiles end where there are `MANY_WAVES` of them, and where another one is cheaper even
-    with a last wave of its own: `a m` against `b (m + height) + one tile`, seconds of the busiest
-    multiprocessor.
+    for both. A tile ends where a larger one has `ample_waves` tiles on each multiprocessor and is
+    no slower, and where another one is cheaper even with a last wave of its own: `a m` against
+    `b (m + height) + one tile`, seconds of the busiest multiprocessor.
     """
     singles = [c for c in candidates if len(c.tiles) == 1]
     lowest = min(c.granule for c in singles)
@@ -275,7 +276,7 @@ def limit_rows(candidates: list[Candidate], multiprocessors: int) -> None:
                 limits.append(max(last, other.first_row - 1))
             no_smaller = larger.bm >= tile.bm and larger.bn >= tile.bn and larger != tile
             if no_smaller and other_per_row <= per_row:
-                tiles = MANY_WAVES * multiprocessors // (other.work.columns * other.work.batch)
+                tiles = ample_waves * multiprocessors // (other.work.columns * other.work.batch)
                 limits.append(max(max(tiles, 1) * larger.bm, other.first_row - 1))
         candidate.last_row = max(min(limits), lowest)
 

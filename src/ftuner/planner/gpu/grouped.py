@@ -4,8 +4,8 @@ Tiles of all groups follow each other in one list, those with the longest k firs
 P does p, p + P, ... Longest first, so that what the last wave waits for is short (list scheduling,
 Graham 1969). As k only falls along the list, the busiest multiprocessor is the first one, which
 does every S-th tile from the first on: of a group whose tiles are numbered from `begin` to `end`,
-`ceil(end / S) - ceil(begin / S)`. Everything else is priced as `cost.gpu.product` prices one
-product. Arithmetic only: nothing is compiled or measured.
+`ceil(end / S) - ceil(begin / S)`. Everything else is estimated as `cost.gpu.product` does for one
+product. Planning is arithmetic only: nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -169,9 +169,10 @@ class GroupedPlanner:
         again = bytes_a * passes_a + bytes_b * passes_b
         dram_bytes = np.where(once <= chip.held_bytes, once, again)
         dram_s = (dram_bytes.sum(axis=1) + written) / chip.dram_bytes_per_s
-        # The eighth powers of `cost.gpu.tile.overlapped_seconds`.
-        powers = sum(s**8 for s in (near_s, l2_bytes / chip.l2_bytes_per_s, dram_s))
-        return np.asarray(powers**0.125 + around_s)
+        # `cost.gpu.tile.overlapped_seconds` of arrays; a test holds both equal.
+        exponent = chip.overlap_exponent
+        powers = sum(s**exponent for s in (near_s, l2_bytes / chip.l2_bytes_per_s, dram_s))
+        return np.asarray(powers ** (1.0 / exponent) + around_s)
 
 
 @lru_cache(maxsize=64)

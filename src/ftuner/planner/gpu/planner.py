@@ -1,15 +1,15 @@
 """The planner for a GPU: from a library and a run-time shape to the cheapest exact cover.
 
 Candidates are the tiles of the library and their pairs. A pair covers the first rows by its taller
-tile, whole waves of it or all that fit, and the rest by the lower one; k is cut into parts where
-tiles are fewer than multiprocessors. Each candidate is priced in closed form (`block_price`), and
-the cheapest is the plan. Arithmetic only: nothing is compiled or measured.
+tile, in whole waves or as many as fit, and the rest by the lower one; k is split where tiles are
+fewer than multiprocessors. Each candidate has an estimate in closed form (`candidates`), and the
+cheapest is the plan. Planning is arithmetic only: nothing is compiled or measured.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -27,13 +27,13 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_PROBLEMS = 1024
-"""Problems, apart from m, whose candidates are kept."""
+"""Problems, m aside, whose candidates are kept."""
 MAX_KERNELS = 4096
-"""uKernels that are kept, so that equal plans share one."""
+"""Kernels that are kept, so that equal plans share one."""
 
 
 class Option(NamedTuple):
-    """A candidate with what planning looks at first; a tuple, because it does so for each."""
+    """A candidate with what planning reads first; a tuple, because planning unpacks all of them."""
 
     first_row: int
     last_row: int
@@ -45,12 +45,14 @@ class Option(NamedTuple):
 
 
 class ProductPlanner:
-    """Plans for one library. Holds tables of prices, a bounded number of them; safe to use from
+    """Plans for one library. Keeps a bounded number of tables of estimates; safe to use from
     several threads."""
 
     def __init__(self, library: GpuLibrary) -> None:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
+        self._exponent = self._chip.overlap_exponent
+        self._root = 1.0 / self._exponent
         self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
             MAX_PROBLEMS
         )
@@ -63,33 +65,28 @@ class ProductPlanner:
         if known is None:
             known = self._known(problem)
         least, best, chosen = inf, ENDLESS, None
+        exponent, root = self._exponent, self._root
         for first_row, last_row, least_s, least_s_per_row, granule, entries, candidate in known:
             if first_row <= m <= last_row and least_s + m * least_s_per_row < least:
-                priced = entries.get(-(-m // granule))
-                if priced is None:
-                    priced = candidate.at(m, least)
-                near_s = priced[0]
-                if near_s + priced[1] >= least:
+                found = entries.get(-(-m // granule))
+                if found is None:
+                    found = candidate.at(m, least)
+                near_s, around_s = found[0], found[1]
+                if near_s + around_s >= least:
                     continue
-                # `CandidateEstimate.seconds`, without calls.
-                l2_s = priced[2] + m * priced[3]
-                dram_s = priced[4] + m * priced[5]
-                near_s *= near_s
-                l2_s *= l2_s
-                dram_s *= dram_s
-                near_s *= near_s
-                l2_s *= l2_s
-                dram_s *= dram_s
-                powers = near_s * near_s + l2_s * l2_s + dram_s * dram_s
-                seconds = priced[1] + sqrt(sqrt(sqrt(powers)))
+                # `CandidateEstimate.seconds`, without calls; a test holds both equal.
+                l2_s = found[2] + m * found[3]
+                dram_s = found[4] + m * found[5]
+                powers = near_s**exponent + l2_s**exponent + dram_s**exponent
+                seconds = around_s + powers**root
                 if seconds < least:
-                    least, best, chosen = seconds, priced, candidate
+                    least, best, chosen = seconds, found, candidate
         assert chosen is not None
         kernel = self._kernel(problem, chosen.tiles, best.parts > 1, epilogue)
         return ProductPlan(problem, kernel, best.rows or m, best.parts, best.group, best.programs)
 
     def estimate(self, plan: ProductPlan) -> ProductEstimate:
-        """What a plan takes, term by term; it need not be one that would be chosen."""
+        """The estimate of any plan for this library, term by term."""
         problem, tiles = plan.problem, plan.kernel.tiles
         work = work_of(
             tuple(self.library.cost(tile) for tile in tiles), problem.n, problem.k, problem.batch,
@@ -101,13 +98,12 @@ class ProductPlanner:
         return estimate_product(self._chip, work, walk, problem.m)
 
     def candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
-        """The candidates of a problem, priced for any m: every tile and pair no wider than n
-        needs."""
+        """The candidates of a problem, for any m: every tile and pair no wider than n needs."""
         known = self._options.get(problem[1:])
         return tuple(option.candidate for option in known or self._known(problem))
 
     def _known(self, problem: ProductProblem) -> tuple[Option, ...]:
-        # What may be the fastest comes first: it spares others their price.
+        # The most promising candidate comes first: it spares others their estimate.
         found = tuple(
             Option(c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c)
             for c in sorted(self._make_candidates(problem), key=_promise)
@@ -116,7 +112,7 @@ class ProductPlanner:
         return found
 
     def _make_candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
-        library = self.library
+        library, tuning = self.library, self.library.hardware.tuning
         covers = library.covers(problem.aligned)
         narrowest = min(tiles[0].bn for tiles in covers)
         chained = library.loads(problem.aligned) == "descriptors"
@@ -127,8 +123,8 @@ class ProductPlanner:
                 continue
             costs = tuple(library.cost(tile) for tile in tiles)
             work = work_of(costs, problem.n, problem.k, problem.batch, chained)
-            found.append(Candidate(self._chip, tiles, work))
-        limit_rows(found, self._chip.multiprocessors)
+            found.append(Candidate(self._chip, tiles, work, tuning))
+        limit_rows(found, self._chip.multiprocessors, tuning.ample_waves)
         return tuple(found)
 
     def _kernel(
@@ -148,7 +144,7 @@ class ProductPlanner:
 
 
 def _promise(candidate: Candidate) -> tuple[float, int]:
-    """The least that a candidate may take, and of those that are alike the simplest first."""
+    """The least seconds per row of a candidate, and single tiles before pairs."""
     return candidate.least_s_per_row, len(candidate.tiles)
 
 

@@ -21,8 +21,6 @@ from ftuner.ukernels.gpu.library import build_gpu_library
 
 TF32 = "tf32"
 """A dtype of commands: float32, multiplied as tf32."""
-HELD = 0.5
-"""Part of L2 that operands stay in, as in the estimate."""
 
 
 class BandOfPlan(NamedTuple):
@@ -160,5 +158,5 @@ def _roofline(
             ("dram", hardware.dram_bandwidth_bytes_per_s),
         )
     )
-    fits = contraction.bytes_moved <= HELD * hardware.l2_bytes
+    fits = contraction.bytes_moved <= hardware.tuning.l2_share * hardware.l2_bytes
     return Roofline(per_byte, peak, roofs, "l2" if fits else "dram", contraction.flops / seconds)

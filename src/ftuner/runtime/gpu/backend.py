@@ -42,7 +42,7 @@ class GpuSession(Backend):
         """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
         self.device = device
         self._hardware = hardware
-        self.kernels = Kernels(device, target)
+        self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
         counters = Counters(device)
         self.products = Products(device, self.kernels, counters, self.block_library)
         self.grouped = GroupedProducts(device, self.kernels, self.block_library)

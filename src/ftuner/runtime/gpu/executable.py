@@ -46,8 +46,6 @@ strides are aligned, and of one row, which may lie any way."""
 MAX_REHEARSALS = 162
 """Sets of extents that are tried: all of up to four symbols, and of five those in which no more
 than two differ from the rest."""
-RECORDED_PART = 1 / 64
-"""Of a device's memory, for inputs and outputs of programs of a graph that are recorded."""
 log = logging.getLogger(__name__)
 Memory = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
@@ -78,9 +76,8 @@ class GpuGraph:
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
         self._constants = _moved_constants(self.lowered, session.device)
-        warp_threads = session.hardware.warp_threads
         self._nests = {
-            step: CompiledNest(step.kernel, session.kernels, self._dims, warp_threads)
+            step: CompiledNest(step.kernel, session.kernels, self._dims, session.hardware)
             for step in self.lowered.steps
             if isinstance(step, NestStep)
         }
@@ -161,7 +158,8 @@ class GpuGraph:
 
     def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
         """Record a program, in place of the oldest ones if need be."""
-        room = int(RECORDED_PART * self._session.hardware.dram_bytes)
+        hardware = self._session.hardware
+        room = int(hardware.tuning.recorded_share_of_dram * hardware.dram_bytes)
         room -= program.bytes_to_keep(arrays)
         if room < 0:
             return
@@ -208,9 +206,7 @@ class GpuGraph:
             if launch is not None:
                 launches.append(launch)
         session = self._session
-        return Program(
-            launches, outputs, session.device, session.hardware.dram_bandwidth_bytes_per_s
-        )
+        return Program(launches, outputs, session.device, session.hardware)
 
     def _memory(self, values: Sequence[int]) -> Memory:
         """A place for each buffer, such that those of the arena that live together are apart."""

@@ -23,8 +23,6 @@ COMPILER_MODULE = "ftuner.codegen.triton.compile"
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
 INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
 """Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
-SOURCES_WORTH_A_PROCESS = 2
-"""Importing Triton takes about as long as compiling two kernels."""
 
 
 class Kernel:
@@ -65,8 +63,12 @@ class Kernel:
 class Kernels:
     """All kernels of one device. Safe to use from several threads."""
 
-    def __init__(self, device: torch.device, target: Target | None) -> None:
-        """`target`: of the device; None to interpret kernels."""
+    def __init__(
+        self, device: torch.device, target: Target | None, sources_per_process: int
+    ) -> None:
+        """`target`: of the device; None to interpret kernels. `sources_per_process`: as in
+        `GpuTuning`."""
+        self._sources_per_process = sources_per_process
         self._device = device
         self._target = target
         self._kernels: dict[Source, Kernel] = {}
@@ -94,16 +96,18 @@ class Kernels:
         with self._lock:
             missing = [source for source in wanted if source not in self._kernels]
             if missing and self._target is not None:
-                compiled = _fill_cache(missing, self._target, progress)
+                compiled = _fill_cache(missing, self._target, self._sources_per_process, progress)
             compiled += sum(not self.kernel(source).cached for source in missing)
         return Tuned(compiled, len(wanted) - compiled)
 
 
-def _fill_cache(sources: Sequence[Source], target: Target, progress: Progress | None) -> int:
+def _fill_cache(
+    sources: Sequence[Source], target: Target, sources_per_process: int, progress: Progress | None
+) -> int:
     """Have child processes compile sources, so that Triton finds all of them in its cache; how many
     it did not have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(cores or 1, len(sources) // SOURCES_WORTH_A_PROCESS)
+    processes = min(cores or 1, len(sources) // sources_per_process)
     if processes < 2:
         return 0
     requests = [Request(source.function, (source, target)) for source in sources]

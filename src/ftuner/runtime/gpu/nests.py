@@ -18,6 +18,7 @@ from ftuner.core.gpu.schedule import (
 )
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
+from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.launches import Kernels
 from ftuner.runtime.gpu.program import Launch
@@ -46,12 +47,11 @@ class _Made(NamedTuple):
 class CompiledNest:
     """A nest by all its schedules."""
 
-    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims, warp_threads: int) -> None:
-        """`warp_threads`: of a warp of the device.
-
-        Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
+    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims, hardware: GpuHardware) -> None:
+        """Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
         self._kernels = kernels
-        self._schedules = schedules_of(kernel, warp_threads)
+        self._sizes = hardware.tuning.block_sizes
+        self._schedules = schedules_of(kernel, self._sizes, hardware.warp_threads)
         self._reduced = dims.number(reduced_elements(kernel))
         self._made = []
         for schedule in self._schedules:
@@ -76,7 +76,8 @@ class CompiledNest:
     ) -> Launch | None:  # fmt: skip
         """The launch for values of the dims, or None if there is nothing to do."""
         lanes = [values[made.lanes] for made in self._made]
-        made = self._made[best_schedule(self._schedules, lanes, values[self._reduced])]
+        best = best_schedule(self._schedules, lanes, values[self._reduced], self._sizes)
+        made = self._made[best]
         tiles = values[made.tiles]
         if not tiles:
             return None

@@ -7,15 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
 from ftuner.runtime.gpu.cuda_graphs import Recorder, Work
 
-RECORDED_RUN = 3
-"""The run of a shape that is recorded: by then it has come again, and all of it has run before."""
-LAUNCH_S = 5e-6
-"""What the host takes to launch one kernel, from Python. Assumed; to be fitted on a device."""
-REPLAY_S = 10e-6
-"""What the host takes to launch a recorded graph. Assumed; to be fitted on a device."""
 Launch = Callable[[Sequence[Tensor]], None]
 """What a step does, given the inputs and outputs of the run."""
 
@@ -54,13 +49,14 @@ class Program:
 
     def __init__(
         self, launches: Sequence[Launch], outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        device: torch.device, bytes_per_s: float,
+        device: torch.device, hardware: GpuHardware,
     ) -> None:  # fmt: skip
-        """`outputs`: shapes and dtypes; `bytes_per_s`: of the device's memory."""
+        """`outputs`: shapes and dtypes."""
         self._launches = launches
         self._outputs = outputs
         self._device = device
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s = hardware.dram_bandwidth_bytes_per_s
+        self._tuning = hardware.tuning
         self._recorded: _Recorded | None = None
         self._runs = 0
         self._worth_recording = True
@@ -96,12 +92,13 @@ class Program:
         ones find them."""
         if self._recorded is not None or not self._worth_recording:
             return False
-        if self._runs < RECORDED_RUN - 1:
+        if self._runs < self._tuning.recorded_run - 1:
             return False
         copies = len(inputs) + len(self._outputs)
         copied_s = 2 * self.bytes_to_keep(inputs) / self._bytes_per_s
-        recorded_s = REPLAY_S + copies * LAUNCH_S + copied_s
-        self._worth_recording = len(self._launches) * LAUNCH_S > recorded_s
+        launch_s = self._tuning.host_launch_s
+        recorded_s = self._tuning.replay_s + copies * launch_s + copied_s
+        self._worth_recording = len(self._launches) * launch_s > recorded_s
         return self._worth_recording
 
     def bytes_to_keep(self, inputs: Sequence[Tensor]) -> int:

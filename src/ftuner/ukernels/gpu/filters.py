@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from math import sqrt
 
 from ftuner.core.dtype import DType
+from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.cost.gpu.tile import (
-    LOADED_LATENCY,
     TileCost,
     instruction_of,
     overlapped_seconds,
@@ -28,29 +28,6 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.ukernels.funnel import THRESHOLD, Funnel, Sieve
 from ftuner.ukernels.gpu.enumerate import STAGES, block_tiles
 
-LINE_BYTES = 128
-"""Transaction size of L2 and DRAM."""
-WARPS_A_SUBPARTITION = 2
-"""Warps resident on each subpartition, so that one issues while another waits."""
-HEADROOM = 2.0
-"""Where tiles are compared, L2's bandwidth is divided by this: reads come in bursts, and C is
-written besides. Assumed."""
-REFERENCE_K_BYTES = 8192
-"""Bytes of k at which tiles are compared: a layer of 4096 features of two bytes."""
-TALLEST = 2
-WIDEST = 4
-"""The largest height over width, and width over height, of a tile. They differ because n, the
-features of a layer, is seldom short, and m often is."""
-WIDEST_OF_LOWEST = 8
-"""The largest width over height of the lowest tiles, which serve products of few rows."""
-SAME = 0.99
-"""Schedules whose rates differ by less count as equally fast. The choice among them prefers rows of
-k that are whole lines, then more bytes in flight, then more resident blocks, then less shared
-memory, then fewer warps."""
-AMPLE = 2.0
-"""More bytes in flight than this many times what L2 delivers to one multiprocessor during a latency
-hide nothing."""
-
 Extents = tuple[int, int]
 
 
@@ -59,10 +36,11 @@ def tile_rate(
 ) -> float:
     """Operations per second of one multiprocessor with `resident` blocks (by default as many as it
     holds), at the reference k, while all multiprocessors read from L2."""
-    tile, blocks = cost.tile, resident or cost.blocks
-    share = hardware.l2_bandwidth_bytes_per_s / (hardware.multiprocessors * HEADROOM)
-    k = REFERENCE_K_BYTES // itemsize
-    step_s = overlapped_seconds(cost.seconds_of_step(blocks), stage_bytes(tile, itemsize) / share)
+    tile, blocks, tuning = cost.tile, resident or cost.blocks, hardware.tuning
+    share = hardware.l2_bandwidth_bytes_per_s / (hardware.multiprocessors * tuning.l2_headroom)
+    k = tuning.reference_k_bytes // itemsize
+    l2_s = stage_bytes(tile, itemsize) / share
+    step_s = overlapped_seconds(tuning.overlap_exponent, cost.seconds_of_step(blocks), l2_s)
     seconds = k / tile.bk * step_s + (cost.fill_s + cost.store_s) / blocks
     return 2.0 * tile.bm * tile.bn * k / seconds
 
@@ -71,14 +49,15 @@ def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> flo
     """The fraction of DRAM's latency that the loads in flight cover (Little's law): the time of
     their k steps over the time until they arrive; at most 1."""
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    step_s = overlapped_seconds(cost.busy_s, stage_bytes(cost.tile, itemsize) / share)
+    l2_s = stage_bytes(cost.tile, itemsize) / share
+    step_s = overlapped_seconds(hardware.tuning.overlap_exponent, cost.busy_s, l2_s)
     return min(cost.blocks * step_s / cost.wait_s, 1.0)
 
 
 def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funnel[BlockTile]:
     """Enumerate, and apply all filters in order. The hardware supports `multiply`. The kept tiles
     are sorted by height and width."""
-    size = dtype.itemsize
+    size, tuning = dtype.itemsize, hardware.tuning
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
     costs = {t: tile_cost(hardware, t, dtype, multiply) for t in sieve.left}
@@ -115,21 +94,20 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         "residence", "no multiprocessor has room for a block", lambda t: costs[t] is not None
     )
     fitting = {t: cost for t, cost in costs.items() if cost is not None}
-    needed = WARPS_A_SUBPARTITION * hardware.subpartitions_per_multiprocessor
+    needed = tuning.resident_warps_per_subpartition * hardware.subpartitions_per_multiprocessor
     sieve.keep_above(
         "occupancy",
         f"resident warps are fewer than {{threshold}} of {needed}",
         lambda t: fitting[t].blocks * t.warps / needed,
     )
     lowest = min((t.bm for t in sieve.left), default=0)
-    sieve.keep(
-        "aspect",
-        "a squarer tile of the same area reads less for each operation",
-        lambda t: (
-            t.bm <= TALLEST * t.bn
-            and t.bn <= (WIDEST_OF_LOWEST if t.bm == lowest else WIDEST) * t.bm
-        ),
-    )
+
+    def squarish(tile: BlockTile) -> bool:
+        low = tile.bm == lowest
+        widest = tuning.widest_aspect_of_lowest if low else tuning.widest_aspect
+        return tile.bm <= tuning.tallest_aspect * tile.bn and tile.bn <= widest * tile.bm
+
+    sieve.keep("aspect", "a squarer tile of the same area reads less for each operation", squarish)
     covered = {t: latency_covered(hardware, fitting[t], size) for t in sieve.left}
     most = _most_by_extents(covered)
     sieve.keep(
@@ -179,7 +157,9 @@ def _schedules(
         return sqrt(full * tile_rate(hardware, cost, itemsize, 1))
 
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    enough = AMPLE * LOADED_LATENCY * hardware.dram_latency_s * share
+    tuning = hardware.tuning
+    latency_s = tuning.loaded_latency_ratio * hardware.dram_latency_s
+    enough = tuning.ample_latencies * latency_s * share
 
     def second_to_rate(cost: TileCost) -> tuple[bool, float, int, int, int]:
         tile = cost.tile
@@ -190,6 +170,6 @@ def _schedules(
 
     rates = {cost.tile: mean_rate(cost) for cost in costs}
     fastest = _most_by_extents(rates)
-    near = [c for c in costs if rates[c.tile] >= SAME * fastest[_extents(c.tile)]]
+    near = [c for c in costs if rates[c.tile] >= tuning.same_rate_ratio * fastest[_extents(c.tile)]]
     # The last one of equal extents stays.
     return {_extents(c.tile): c.tile for c in sorted(near, key=second_to_rate)}

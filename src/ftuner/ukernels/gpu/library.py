@@ -1,8 +1,8 @@
-"""The library of a GPU: the block tiles kept for one chip and dtype, alone and in pairs.
+"""The library of a GPU: the block tiles kept for one chip and dtype, single and in pairs.
 
-A pair covers one output by two tiles that differ in height: whole waves of the taller one, and
-lower ones for the rows that are left. Everything that a plan may launch is among `kernels`, so that
-what is compiled once serves every shape.
+A pair covers one output by two tiles of different heights: whole waves of the taller one, and the
+lower one for the remaining rows. `kernels` holds every kernel that a plan may launch, so that
+compiling them once serves every shape.
 """
 
 from __future__ import annotations
@@ -20,19 +20,13 @@ from ftuner.ukernels.funnel import Funnel
 from ftuner.ukernels.gpu.enumerate import EXTENTS
 from ftuner.ukernels.gpu.filters import run_filters, tile_rate
 
-PAIRED = 0.75
-"""A tile whose rate is at least this part of the best is paired with lower ones: where there is
-work for the others, there is none to be patched."""
 SPECIALISING = ("sm_100",)
-"""Chips for which Triton 3.6 and 3.9 specialise the warps of a persistent loop. For sm_90 they
-leave such a loop as it is."""
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of a persistent loop; for sm_90 they do
+not."""
 LEAST_SPECIALISED = 64
-"""Rows of the tallest tile: those of the matrix instruction that has memory of its own for sums.
-Lower tiles and sums that are added up across programs Triton cannot hand on, or takes more shared
-memory for than they are worth."""
-DIVISORS = (2, 8)
-"""Of the height of the taller tile of a pair: half of it evens out the last wave, an eighth is for
-a few rows that are left over."""
+"""Rows of the lowest tile whose warps are specialised: those of the matrix instruction whose
+accumulators have memory of their own. For lower tiles and for split-k, Triton either fails or takes
+too much shared memory."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,7 @@ class GpuLibrary:
         found = ProductKernel(
             tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
             aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
+            slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
         specialised = replace(found, specialised=True)
         return specialised if self._specialises(specialised) else found
@@ -148,16 +143,17 @@ def build_gpu_library(
 
 
 def _pairs(library: GpuLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
-    size = library.dtype.itemsize
+    size, tuning = library.dtype.itemsize, library.hardware.tuning
+    divisors = (tuning.last_wave_divisor, tuning.last_rows_divisor)
     rates = {}
     for tile in library.tiles:
         cost = library.cost(tile)
         rates[tile] = tile_rate(library.hardware, cost, size, cost.blocks)
     found = []
     for tile in library.tiles:
-        if rates[tile] < PAIRED * max(rates.values()):
+        if rates[tile] < tuning.paired_rate_ratio * max(rates.values()):
             continue
-        for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in DIVISORS}, reverse=True):
+        for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in divisors}, reverse=True):
             lower = replace(tile, bm=height)
             fits = tile_cost(library.hardware, lower, library.dtype, library.multiply)
             if height < tile.bm and fits is not None:

@@ -1,0 +1,421 @@
+"""`GpuTuning`: every constant of a GPU that was fitted or measured on some machine, or assumed.
+
+A frozen value with one field for each constant, as `hardware.tuning` describes. Cost, filters,
+planner and code generators read it from `GpuHardware.tuning`; a recorded machine may override
+single fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ftuner.core.gpu.attention import SumsInFlight
+from ftuner.core.gpu.schedule import BlockSizes
+from ftuner.core.gpu.tile import Slicing
+from ftuner.hardware.tuning import constant
+
+_UNMEASURED = "assumed; not measured on a device yet"
+_PTXAS = "compared with what ptxas reports for Triton kernels for sm_80, sm_90 and sm_100"
+_ATTENTION = (
+    "fitted on what ptxas reports for some 400 attention kernels compiled by Triton 3.9 for sm_80 "
+    "and sm_90: bfloat16, tf32 and float32, 32 to 256 elements, 16 to 128 rows"
+)
+
+
+@dataclass(frozen=True)
+class RateTuning:
+    """How much of its peak rates a chip sustains, and what else takes time."""
+
+    sustained_matrix_share: float = constant(
+        0.85, "", "Share of the matrix units' rate that dense products of random data reach",
+        "assumed, from 0.88 measured for wgmma alone in arXiv 2501.12084", most=1,
+    )  # fmt: skip
+    sustained_vector_share: float = constant(
+        0.8, "", "The same without matrix units: loads from shared memory take issue slots",
+        _UNMEASURED, most=1,
+    )  # fmt: skip
+    sustained_dram_share: float = constant(
+        0.9, "", "Share of DRAM's bandwidth that streams reach",
+        "assumed, from 0.91 measured on NVIDIA Hopper in arXiv 2501.12084", most=1,
+    )  # fmt: skip
+    l2_share: float = constant(
+        0.5, "", "Share of L2 that operands stay in",
+        "assumed: from the A100 on, L2 has two halves, and each holds copies of lines of the other",
+        most=1,
+    )  # fmt: skip
+    l2_headroom: float = constant(
+        2.0, "", "Where tiles are compared, L2's bandwidth is divided by this: reads come in "
+        "bursts, and C is written besides", _UNMEASURED,
+    )  # fmt: skip
+    loaded_latency_ratio: float = constant(
+        1.5, "", "Latency of DRAM under load over that of a single load", _UNMEASURED,
+    )  # fmt: skip
+    ample_latencies: float = constant(
+        2.0, "", "Bytes in flight beyond what L2 delivers in this many loaded latencies hide "
+        "nothing more", _UNMEASURED,
+    )  # fmt: skip
+    overlap_exponent: float = constant(
+        8.0, "", "Resources in use at the same time take the p-norm of their seconds; with 8, two "
+        "that are equally busy take a tenth longer than one", _UNMEASURED,
+    )  # fmt: skip
+    step_cycles: int = constant(
+        40, "cycles", "Barriers and addresses between two k steps of a block, while none of its "
+        "warps multiplies", _UNMEASURED,
+    )  # fmt: skip
+    reduce_latencies: float = constant(
+        2.0, "", "Latencies of DRAM between the last step of split-k and its sum: partial sums and "
+        "a counter are written, then read back", _UNMEASURED,
+    )  # fmt: skip
+    last_unit_share: float = constant(
+        0.5, "", "Where units of work differ, the busiest multiprocessor does this share of a unit "
+        "beyond an even share", _UNMEASURED,
+    )  # fmt: skip
+    exponentials_per_cycle: float = constant(
+        16.0, "per cycle", "Exponentials of one multiprocessor",
+        "CUDA C++ Programming Guide, compute capability 7.0 to 9.0; assumed for other chips",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProductTuning:
+    """Registers of product kernels, and which tiles a library keeps."""
+
+    base_registers: int = constant(
+        48, "registers", "Registers of a thread that no tile changes: the walk over tiles and k, "
+        "and the epilogue", f"{_PTXAS}; somewhat more than reported, because a tile that spills is "
+        "worse than a tile left out",
+    )  # fmt: skip
+    preload_divisor: int = constant(
+        4, "", "Without matrix units, the compiler loads the fragments of bk over this many steps "
+        "before it multiplies", _PTXAS,
+    )  # fmt: skip
+    epilogue_values_per_thread: int = constant(
+        32, "values", "Values that a thread holds at once in an epilogue, besides its accumulators",
+        "fitted on kernels compiled by Triton 3.6 and 3.9 for sm_80 and sm_90 with gelu, the "
+        "longest epilogue: threads of 128 accumulators spill up to 1.7 KiB without slices, some "
+        "hundred bytes with 64 values, next to nothing with 32",
+    )  # fmt: skip
+    epilogue_addresses_per_thread: int = constant(
+        16, "addresses", "The same where each value is stored by an address of its own",
+        "fitted on the same kernels",
+    )  # fmt: skip
+    staging_bytes: int = constant(
+        32 * 1024, "bytes", "Most shared memory of C on its way to the copy engine",
+        "derived: a tile of 128 x 256 x 64 then has four stages of 16-bit elements in the 227 KiB "
+        "of sm_90",
+    )  # fmt: skip
+    resident_warps_per_subpartition: int = constant(
+        2, "warps", "Least resident warps of each subpartition, so that one issues while another "
+        "waits", "assumed",
+    )  # fmt: skip
+    reference_k_bytes: int = constant(
+        8192, "bytes", "Bytes of k at which tiles are compared",
+        "assumed: a layer of 4096 features of two bytes",
+    )  # fmt: skip
+    tallest_aspect: float = constant(
+        2.0, "", "Largest height over width of a tile", "assumed: n, the features of a layer, is "
+        "seldom short",
+    )  # fmt: skip
+    widest_aspect: float = constant(
+        4.0, "", "Largest width over height of a tile", "assumed: m is often short",
+    )  # fmt: skip
+    widest_aspect_of_lowest: float = constant(
+        8.0, "", "Largest width over height of the lowest tiles, which serve products of few rows",
+        "assumed",
+    )  # fmt: skip
+    same_rate_ratio: float = constant(
+        0.99, "", "Schedules of a tile count as equally fast if their rates differ by less",
+        "assumed", most=1,
+    )  # fmt: skip
+    paired_rate_ratio: float = constant(
+        0.75, "", "Tiles whose rate is at least this share of the best are paired with lower ones",
+        "assumed: slower tiles serve products that are too small to be patched", most=1,
+    )  # fmt: skip
+    last_wave_divisor: int = constant(
+        2, "", "Height of a pair's taller tile over that of the lower one that evens out the last "
+        "wave", "assumed",
+    )  # fmt: skip
+    last_rows_divisor: int = constant(
+        8, "", "The same for the lower tile that computes a few remaining rows", "assumed",
+    )  # fmt: skip
+    split_k_steps: int = constant(
+        4, "k steps", "Least k steps of each part of split-k",
+        "derived: with fewer, the pipeline of at least three stages is never full",
+    )  # fmt: skip
+    max_split_k: int = constant(32, "parts", "Most parts of split-k of a product", "assumed")
+    starved_waves: float = constant(
+        2.0, "waves", "Work is split along its reduction only if its tiles are fewer than this "
+        "many for each multiprocessor", "assumed",
+    )  # fmt: skip
+    ample_waves: int = constant(
+        16, "waves", "A tile is left out where another one, no smaller and no slower, has this "
+        "many tiles for each multiprocessor",
+        "derived: with half as many tiles of twice the size, the last wave costs at most an eighth",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttentionTuning:
+    """Registers and shared memory of attention kernels, and how attention is planned.
+
+    Four kinds of kernels have registers of their own: `wgmma`, whose instruction reads operands
+    from shared memory; `copied`, whose fragments pass through registers after the copy engine
+    loaded them; `pointer`, the same by addresses; and `vector`, without matrix units.
+    """
+
+    score_instructions: int = constant(
+        4, "instructions", "Instructions for each score besides its exponential: maximum, "
+        "multiply-add, sum, conversion", "derived: counted in the kernel's text",
+    )  # fmt: skip
+    mask_instructions: int = constant(
+        2, "instructions", "More for each score where there is a mask",
+        "derived: counted in the kernel's text",
+    )  # fmt: skip
+    row_instructions: int = constant(
+        48, "instructions", "For each row of a block of keys: four shuffles among the four lanes "
+        "that hold it, and some eight other instructions in all of them",
+        "derived: counted in the kernel's text",
+    )  # fmt: skip
+    slack_bytes: int = constant(
+        1024, "bytes", "Shared memory for barriers and for sums of rows between warps", _ATTENTION,
+    )  # fmt: skip
+    spill_registers: int = constant(
+        256, "registers", "Kernels modelled with more registers of a thread spill",
+        f"{_ATTENTION}: from about 260 on most spilled; below, 24 bytes at most",
+    )  # fmt: skip
+    vector_spill_registers: int = constant(
+        216, "registers", "The same without matrix units, where the model is less exact",
+        _ATTENTION,
+    )  # fmt: skip
+    vector_unrolled_elements: int = constant(
+        2560, "elements", "Largest block of keys without matrix units: products over longer blocks "
+        "are unrolled whole and spill at any height", _ATTENTION,
+    )  # fmt: skip
+    wgmma_base_registers: float = constant(
+        28.0, "registers", "Registers that no tile changes, wgmma", _ATTENTION,
+    )  # fmt: skip
+    wgmma_registers_per_accumulator: float = constant(
+        0.85, "registers", "For each accumulator of a thread, wgmma", _ATTENTION,
+    )  # fmt: skip
+    wgmma_registers_per_score: float = constant(
+        2.1, "registers", "For each score of a thread, wgmma", _ATTENTION,
+    )  # fmt: skip
+    wgmma_registers_per_query_register: float = constant(
+        0.4, "registers", "For each register that a thread's part of the query fills, wgmma",
+        _ATTENTION,
+    )  # fmt: skip
+    copied_base_registers: float = constant(
+        45.0, "registers", "Registers that no tile changes, copied", _ATTENTION,
+    )  # fmt: skip
+    copied_registers_per_accumulator: float = constant(
+        1.0, "registers", "For each accumulator of a thread, copied", _ATTENTION,
+    )  # fmt: skip
+    copied_registers_per_score: float = constant(
+        3.3, "registers", "For each score of a thread, copied", _ATTENTION,
+    )  # fmt: skip
+    copied_registers_per_query_register: float = constant(
+        0.5, "registers", "For each register that a thread's part of the query fills, copied",
+        _ATTENTION,
+    )  # fmt: skip
+    pointer_base_registers: float = constant(
+        45.0, "registers", "Registers that no tile changes, pointer", _ATTENTION,
+    )  # fmt: skip
+    pointer_registers_per_accumulator: float = constant(
+        1.5, "registers", "For each accumulator of a thread, pointer", _ATTENTION,
+    )  # fmt: skip
+    pointer_registers_per_score: float = constant(
+        1.7, "registers", "For each score of a thread, pointer", _ATTENTION,
+    )  # fmt: skip
+    pointer_registers_per_query_register: float = constant(
+        0.75, "registers", "For each register that a thread's part of the query fills, pointer",
+        _ATTENTION,
+    )  # fmt: skip
+    vector_base_registers: float = constant(
+        27.0, "registers", "Registers that no tile changes, vector", _ATTENTION,
+    )  # fmt: skip
+    vector_registers_per_accumulator: float = constant(
+        2.13, "registers", "For each accumulator of a thread, vector", _ATTENTION,
+    )  # fmt: skip
+    vector_registers_per_score: float = constant(
+        6.2, "registers", "For each score of a thread, vector", _ATTENTION,
+    )  # fmt: skip
+    vector_registers_per_query_register: float = constant(
+        2.13, "registers", "For each register that a thread's part of the query fills, vector",
+        _ATTENTION,
+    )  # fmt: skip
+    address_registers: float = constant(
+        1.6, "registers", "For each register of a 64-bit address of what a thread loads at once",
+        _ATTENTION,
+    )  # fmt: skip
+    transposed_registers: float = constant(
+        1.5, "registers", "For each 4-byte value of a block that a group of warps transposes: "
+        "wgmma takes only 2-byte values in either order", _ATTENTION,
+    )  # fmt: skip
+    wide_fragment_registers: float = constant(
+        1.1, "registers", "For each 4-byte value of a block that threads load by pointers and "
+        "multiply as fragments", _ATTENTION,
+    )  # fmt: skip
+    second_block_registers: float = constant(
+        2.0, "registers", "For each key of a block where warps lie along keys and there is a "
+        "second block of columns", _ATTENTION,
+    )  # fmt: skip
+    second_block_keys: int = constant(
+        64, "keys", "Keys that second_block_registers counts at most", _ATTENTION,
+    )  # fmt: skip
+    mask_base_registers: float = constant(
+        20.0, "registers", "For an aligned mask with a value for each score", _ATTENTION,
+    )  # fmt: skip
+    mask_registers_per_score: float = constant(
+        1.2, "registers", "For each score under an aligned mask", _ATTENTION,
+    )  # fmt: skip
+    mask_registers_per_address: float = constant(
+        12.0, "registers", "For each score under a mask whose values are loaded one by one",
+        _ATTENTION,
+    )  # fmt: skip
+    split_sum_loads: int = constant(
+        4, "parts", "Parts of split keys that are loaded together to be added up", "assumed",
+    )  # fmt: skip
+    split_sum_values: int = constant(
+        8192, "values", "Most values of a tile in those loads",
+        "derived: 64 registers of each thread of four warps",
+    )  # fmt: skip
+    tallest_packed_rows: int = constant(
+        64, "rows", "Tallest tile whose rows are heads that share keys: for taller tiles, one head "
+        "has rows enough", "assumed",
+    )  # fmt: skip
+    lowest_unpacked_rows: int = constant(
+        32, "rows", "Lowest tile of one head where heads share keys", "assumed",
+    )  # fmt: skip
+    tallest_split_rows: int = constant(
+        64, "rows", "Tallest tile whose keys are split: where taller tiles are too few, rows are "
+        "too", "assumed",
+    )  # fmt: skip
+    max_split_accumulators: int = constant(
+        64, "accumulators", "Most accumulators of a thread in a kernel that splits keys",
+        "measured with Triton 3.9: with 128, adding up the parts spilled",
+    )  # fmt: skip
+    split_key_blocks: int = constant(
+        2, "blocks", "Least blocks of keys of each part",
+        "derived: one block is loaded while the other is in use",
+    )  # fmt: skip
+    max_split_keys: int = constant(64, "parts", "Most parts that keys are split into", "assumed")
+    split_tolerance: float = constant(
+        1.05, "", "Keys are split up to this multiple of the time without, where that leaves "
+        "multiprocessors idle: few multiprocessors wait for DRAM longer than the estimate says",
+        _UNMEASURED,
+    )  # fmt: skip
+    ample_attention_waves: int = constant(
+        8, "waves", "Lower tiles no faster than a taller one are left out where the taller one has "
+        "this many tiles for each multiprocessor",
+        "derived: the last wave then costs at most an eighth",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NestTuning:
+    """Blocks of elements that nests of loops are walked by."""
+
+    block_elements: int = constant(
+        1024, "elements", "Elements of a block", "assumed: 8 for each of 128 threads, two vectors "
+        "of float32 or one of a 2-byte type",
+    )  # fmt: skip
+    warp_elements: int = constant(
+        256, "elements", "Elements of a block for each warp", "assumed: 8 for each of 32 threads",
+    )  # fmt: skip
+    max_warps: int = constant(16, "warps", "Most warps of a block", "assumed", most=32)
+    max_whole_row_elements: int = constant(
+        8192, "elements", "Longest row that registers hold at once",
+        "assumed: 16 elements for each of 512 threads",
+    )  # fmt: skip
+    whole_rows_short: int = constant(
+        16, "rows", "Rows of the block for short rows, if their length is known at run time only",
+        "assumed",
+    )  # fmt: skip
+    whole_columns_short: int = constant(
+        64, "elements", "Columns of that block",
+        "assumed: each next block has four times as many, so that a row wastes no more of it",
+    )  # fmt: skip
+    whole_rows_middle: int = constant(4, "rows", "The same for rows of middle length", "assumed")
+    whole_columns_middle: int = constant(256, "elements", "Columns of that block", "assumed")
+    whole_rows_long: int = constant(1, "rows", "The same for long rows", "assumed")
+    whole_columns_long: int = constant(2048, "elements", "Columns of that block", "assumed")
+    loop_elements: int = constant(
+        4096, "elements", "Block of rows that are longer still",
+        "assumed: 8 for each of 512 threads, because one program walks the row",
+    )  # fmt: skip
+    strip_elements: int = constant(
+        32, "elements", "Elements along an axis where another axis shares the block", "assumed",
+    )  # fmt: skip
+    min_vector_elements: int = constant(
+        16, "elements", "A shorter contiguous axis is flattened together with others", "assumed",
+    )  # fmt: skip
+    scattered_elements: int = constant(
+        256, "elements", "Elements of a block where several may be written to one address",
+        "assumed: two for each of 128 threads, so that many programs share the work",
+    )  # fmt: skip
+    scattered_warps: int = constant(4, "warps", "Warps of such a block", "assumed", most=32)
+    spare_lanes_ratio: float = constant(
+        1.125, "", "A schedule is chosen if it has at most this many times the fewest lanes",
+        "assumed",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
+    """All fitted, measured and assumed constants of a GPU."""
+
+    host_launch_s: float = constant(
+        5e-6, "s", "Time of the host to launch one kernel from Python", _UNMEASURED,
+    )  # fmt: skip
+    replay_s: float = constant(
+        10e-6, "s", "Time of the host to launch a recorded CUDA graph", _UNMEASURED,
+    )  # fmt: skip
+    recorded_run: int = constant(
+        3, "runs", "The run of a shape that is recorded as a CUDA graph",
+        "assumed: the shape has then come again, and all of its kernels have run",
+    )  # fmt: skip
+    recorded_share_of_dram: float = constant(
+        1 / 64, "", "Share of the device's memory for inputs and outputs of recorded programs",
+        "assumed", most=1,
+    )  # fmt: skip
+    sources_per_process: int = constant(
+        2, "kernels", "Least kernels that are worth another compiler process",
+        "measured: importing Triton takes about as long as compiling two kernels",
+    )  # fmt: skip
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    """Where the values that differ from the defaults came from, by field; as in the hardware
+    model."""
+
+    @property
+    def slicing(self) -> Slicing:
+        """How product kernels slice their epilogues."""
+        return Slicing(
+            self.epilogue_values_per_thread, self.epilogue_addresses_per_thread, self.staging_bytes
+        )
+
+    @property
+    def sums_in_flight(self) -> SumsInFlight:
+        """How attention kernels add up the parts of split keys."""
+        return SumsInFlight(self.split_sum_loads, self.split_sum_values)
+
+    @property
+    def block_sizes(self) -> BlockSizes:
+        """The blocks that nests are walked by."""
+        return BlockSizes(
+            block_elements=self.block_elements,
+            warp_elements=self.warp_elements,
+            max_warps=self.max_warps,
+            max_whole_row_elements=self.max_whole_row_elements,
+            whole_rows=(
+                (self.whole_rows_short, self.whole_columns_short),
+                (self.whole_rows_middle, self.whole_columns_middle),
+                (self.whole_rows_long, self.whole_columns_long),
+            ),
+            loop_elements=self.loop_elements,
+            strip_elements=self.strip_elements,
+            min_vector_elements=self.min_vector_elements,
+            scattered_elements=self.scattered_elements,
+            scattered_warps=self.scattered_warps,
+            spare_lanes_ratio=self.spare_lanes_ratio,
+        )
