@@ -58,6 +58,7 @@ class RateTuning:
     overlap_exponent: float = constant(
         8.0, "", "Resources in use at the same time take the p-norm of their seconds; with 8, two "
         "that are equally busy take a tenth longer than one", _UNMEASURED,
+        most=32,
     )  # fmt: skip
     step_cycles: int = constant(
         40, "cycles", "Barriers and addresses between two k steps of a block, while none of its "
