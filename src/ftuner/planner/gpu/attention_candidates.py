@@ -179,7 +179,8 @@ class Candidate:
         dram_s = blocks * self._dram_s_per_block + (own_bytes + key_bytes) / chip.dram_bytes_per_s
         # `overlapped_seconds`, without a call.
         p = chip.overlap_exponent
-        return around_s + (near_s**p + l2_s**p + dram_s**p) ** (1.0 / p)
+        overlapping_s: float = (near_s**p + l2_s**p + dram_s**p) ** (1.0 / p)
+        return around_s + overlapping_s
 
 
 def _mean_between(first: int, last: int, most: int) -> float:
