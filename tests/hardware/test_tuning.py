@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftuner.codegen.llvm.native.work_stealing import MAX_CHUNKS_A_WORKER
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, GpuHardware
@@ -54,6 +55,10 @@ def test_constant(kind: type[CpuTuning | GpuTuning], name: str) -> None:
     # In a document, an integer is a number, but a fraction is no integer.
     hint = {field.name: field.type for field in dataclasses.fields(kind)}[name]
     assert type(value).__name__ == hint
+
+
+def test_a_worker_has_room_for_its_chunks() -> None:
+    assert constants(CpuTuning)["chunks_per_worker"].most == MAX_CHUNKS_A_WORKER
 
 
 def test_a_part_has_its_values() -> None:

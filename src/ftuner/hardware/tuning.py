@@ -1,8 +1,9 @@
 """Tuning: every constant that was fitted or measured on some machine, or assumed, as data.
 
 `CpuTuning` is a frozen value with one field for each constant. A field states its unit, its meaning
-and where the default comes from. A recorded machine may override single fields. What a machine's
-manual or a probe gives is no tuning but part of the hardware model.
+and where the default comes from. A recorded machine may override single fields. Values from a
+machine's manual or from a probe are part of the hardware model instead, and how the probe measures
+is part of the probe.
 """
 
 from __future__ import annotations
