@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ftuner
+from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, TopKStep
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
@@ -49,8 +50,6 @@ ONLY_ON_GPU = {
     "runtime.cuda_graphs": "recorded launches",
     "runtime.grouped_products": "grouped products are one launch",
     "runtime.launches": "kernels launched from Python; a CPU's programs are native code",
-    "runtime.nests": "one launch for each nest; a CPU's programs are native code",
-    "runtime.steps": "launches of each kind of step; a CPU's programs are native code",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""
@@ -186,3 +185,11 @@ def test_public_names() -> None:
     began = time.perf_counter()
     assert callable(ftuner.matmul)
     assert time.perf_counter() - began < SECONDS_TO_IMPORT
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
+    """Back ends find the file by the name of the step's kind."""
+    kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
+    helpers = {"__init__", "contract", "kinds", "kernel" if device == "cpu" else "operand"}
+    assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

@@ -7,7 +7,7 @@ extents evaluates dims, asks the planners, and leaves a list of launches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -18,19 +18,20 @@ from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
-from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.buffers import Buffer
 from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.precision import held_types
-from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, TopKStep
+from ftuner.graph.steps import Lowered, NestStep
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
-from ftuner.runtime.gpu.nests import CompiledNest
 from ftuner.runtime.gpu.program import Launch, Program
-from ftuner.runtime.gpu.steps import BoundAttention, BoundOperand, BoundProduct, BoundTopK
+from ftuner.runtime.gpu.steps.contract import Setting
+from ftuner.runtime.gpu.steps.kinds import kind_of
+from ftuner.runtime.gpu.steps.operand import Memory
 from ftuner.runtime.shapes.arena import Span, places
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
 
@@ -47,8 +48,6 @@ MAX_REHEARSALS = 162
 """Sets of extents that are tried: all of up to four symbols, and of five those in which no more
 than two differ from the rest."""
 log = logging.getLogger(__name__)
-Memory = Callable[[Buffer], Tensor | int]
-"""The elements of a buffer, or the number of an array of the run."""
 
 
 class GpuGraph:
@@ -76,18 +75,8 @@ class GpuGraph:
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
         self._constants = _moved_constants(self.lowered, session.device)
-        self._nests = {
-            step: CompiledNest(step.kernel, session.kernels, self._dims, session.hardware)
-            for step in self.lowered.steps
-            if isinstance(step, NestStep)
-        }
-        for step in self.lowered.steps:
-            for view in getattr(step, "views", ()):
-                self._layouts.number(view.layout)
-            if isinstance(step, TopKStep):
-                self._dims.numbers((step.rows, *step.parameters()))
-            if isinstance(step, AttentionStep) and step.weighting.causal is not None:
-                self._dims.number(step.weighting.causal)
+        setting = Setting(session, self._tf32, self._dims, self._layouts)
+        self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
         self._spans = _spans(self.lowered)
         self._sizes = {b: self._dims.number(b.elements) for b in self._spans}
         self._outputs = [
@@ -95,11 +84,13 @@ class GpuGraph:
             for v in self.lowered.outputs
         ]
         self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
-        self._loops = loops_of((step.kernel for step in self._nests), self._dims)
+        self._loops = loops_of(
+            (step.kernel for step in self.lowered.steps if isinstance(step, NestStep)), self._dims
+        )
         self._evaluate = self._dims.compiled(self._binding.names)
-        nests = [source for nest in self._nests.values() for source in nest.sources]
-        session.kernels.prepare([*nests, *self._rehearsed()], progress)
-        self._checks = [nest.checks for nest in self._nests.values() if nest.checks]
+        sources = [source for step in self._steps for source in step.sources]
+        session.kernels.prepare([*sources, *self._rehearsed()], progress)
+        self._checks = [step.checks for step in self._steps if step.checks]
         self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
         """A word for each nest that checks something: zero, unless an index was out of range."""
         self._programs: RecentlyUsed[tuple[tuple[int, ...], ...], Program] = RecentlyUsed(
@@ -190,19 +181,9 @@ class GpuGraph:
         memory = self._memory(values)
         words = iter(self._status.unbind())
         launches: list[Launch] = []
-        for step in self.lowered.steps:
-            launch: Launch | None
-            if isinstance(step, NestStep):
-                nest = self._nests[step]
-                word = next(words).unsqueeze(0) if nest.checks else None
-                launch = nest.bind(step, values, memory, word)
-            elif isinstance(step, ProductStep):
-                launch = self._product(step, values, memory)
-            elif isinstance(step, TopKStep):
-                launch = self._top_k(step, values, memory)
-            else:
-                assert isinstance(step, AttentionStep)
-                launch = self._attention(step, values, memory)
+        for step in self._steps:
+            word = next(words).unsqueeze(0) if step.checks else None
+            launch = step.bind(values, memory, word)
             if launch is not None:
                 launches.append(launch)
         session = self._session
@@ -255,12 +236,7 @@ class GpuGraph:
         for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
             try:
                 values = evaluated(self._evaluate, symbols, self._extents)
-                bound: list[BoundProduct | BoundAttention | None] = []
-                for step in self.lowered.steps:
-                    if isinstance(step, ProductStep):
-                        bound.append(self._product(step, values, memory))
-                    elif isinstance(step, AttentionStep):
-                        bound.append(self._attention(step, values, memory))
+                bound = [step.rehearsal(values, memory) for step in self._steps]
             except ShapeError:
                 # These extents do not go together.
                 continue
@@ -268,51 +244,6 @@ class GpuGraph:
                 if launch is not None and launch.exists:
                     found.update(dict.fromkeys(launch.wanted()))
         return list(found)
-
-    def _operands(
-        self, views: Sequence[View], values: Sequence[int], memory: Memory
-    ) -> list[BoundOperand]:
-        found = []
-        for view in views:
-            number = self._layouts.number(view.layout)
-            lies = self._layouts.strided(number, values)
-            size = view.layout.dtype.itemsize
-            strides = tuple(stride // size for stride in lies.strides)
-            offset = values[self._layouts.offsets[number]]
-            found.append(BoundOperand(memory(view.buffer), lies.shape, strides, offset))
-        return found
-
-    def _product(
-        self, step: ProductStep, values: Sequence[int], memory: Memory
-    ) -> BoundProduct | None:
-        operands = self._operands(step.views, values, memory)
-        if 0 in operands[2].shape:
-            return None
-        return BoundProduct(self._session.products, step.epilogue, self._tf32, operands)
-
-    def _top_k(self, step: TopKStep, values: Sequence[int], memory: Memory) -> BoundTopK | None:
-        rows, count, wanted, distance, offset = (
-            values[n] for n in self._dims.numbers((step.rows, *step.parameters()))
-        )
-        if not rows * wanted:
-            return None
-
-        def operand(buffer: Buffer, along: int, offset: int = 0) -> BoundOperand:
-            shape, strides = (rows // distance, along, distance), (along * distance, distance, 1)
-            return BoundOperand(memory(buffer), shape, strides, offset)
-
-        targets = operand(step.values, wanted), operand(step.positions, wanted)
-        return BoundTopK(operand(step.x.buffer, count, offset), targets, step.largest)
-
-    def _attention(
-        self, step: AttentionStep, values: Sequence[int], memory: Memory
-    ) -> BoundAttention | None:
-        operands = self._operands(step.views, values, memory)
-        if 0 in operands[-1].shape:
-            return None
-        causal = step.weighting.causal
-        past = None if causal is None else values[self._dims.number(causal)]
-        return BoundAttention(self._session.attentions, step.weighting, past, self._tf32, operands)
 
 
 def _retire(device: torch.device, tensors: Sequence[Tensor]) -> None:
@@ -347,9 +278,9 @@ def _expect_supported(lowered: Lowered) -> list[DType]:
     found: dict[str, int] = {}
     dtypes: dict[DType, None] = {}
     for step in lowered.steps:
-        if not isinstance(step, ProductStep | AttentionStep):
+        dtype = kind_of(step).multiplied(step)
+        if dtype is None:
             continue
-        dtype = step.views[0].layout.dtype
         dtypes.setdefault(dtype)
         if dtype.name not in GPU_DTYPES:
             name = f"{step.title} of {dtype}"

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
-from ftuner.codegen.triton.source import Source
-from ftuner.core.access import Kernel
 from ftuner.core.gpu.schedule import (
     Schedule,
     best_schedule,
     reduced_elements,
     schedules_of,
 )
-from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
 from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.launches import Kernels
 from ftuner.runtime.gpu.program import Launch
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
+from ftuner.runtime.gpu.steps.operand import Memory
 from ftuner.runtime.shapes.evaluation import Dims
 
 MAX_LAUNCHED = 1 << 20
@@ -44,11 +43,13 @@ class _Made(NamedTuple):
     even_parameters: tuple[int, ...]
 
 
-class CompiledNest:
+class CompiledNest(CompiledStep):
     """A nest by all its schedules."""
 
-    def __init__(self, kernel: Kernel, kernels: Kernels, dims: Dims, hardware: GpuHardware) -> None:
+    def __init__(self, step: NestStep, kernels: Kernels, dims: Dims, hardware: GpuHardware) -> None:
         """Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
+        kernel = step.kernel
+        self._step = step
         self._kernels = kernels
         self._sizes = hardware.tuning.block_sizes
         self._schedules = schedules_of(kernel, self._sizes, hardware.warp_threads)
@@ -64,16 +65,10 @@ class CompiledNest:
                     dims.numbers(made.even_parameters),
                 )
             )  # fmt: skip
-        self.checks = self._made[0].whatever.checks
+        self.checks = tuple(self._made[0].whatever.checks)
+        self.sources = [k.source for made in self._made for k in (made.whatever, made.even)]
 
-    @property
-    def sources(self) -> list[Source]:
-        return [kernel.source for made in self._made for kernel in (made.whatever, made.even)]
-
-    def bind(
-        self, step: NestStep, values: Sequence[int], memory: Callable[[Buffer], Tensor | int],
-        status: Tensor | None,
-    ) -> Launch | None:  # fmt: skip
+    def bind(self, values: Sequence[int], memory: Memory, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims, or None if there is nothing to do."""
         lanes = [values[made.lanes] for made in self._made]
         best = best_schedule(self._schedules, lanes, values[self._reduced], self._sizes)
@@ -84,7 +79,7 @@ class CompiledNest:
         is_even = all(values[n] % EVEN == 0 for n in made.even_parameters)
         source = (made.even if is_even else made.whatever).source
         kernel = self._kernels.kernel(source)
-        places = [memory(buffer) for buffer in (*step.reads, *step.writes)]
+        places = [memory(buffer) for buffer in (*self._step.reads, *self._step.writes)]
         rest: list[Tensor | int] = [] if status is None else [status]
         rest += [values[n] for n in made.parameters]
         programs = min(tiles, MAX_LAUNCHED)
@@ -102,3 +97,14 @@ class CompiledNest:
 def _bytes(x: Tensor) -> Tensor:
     """Booleans as bytes, which kernels read them as."""
     return x.view(torch.uint8) if x.dtype == torch.bool else x
+
+
+class NestKind(StepKind[NestStep]):
+    """A nest is one launch, by the best of its schedules for the extents."""
+
+    def compiled(self, step: NestStep, setting: Setting) -> CompiledNest:
+        session = setting.session
+        return CompiledNest(step, session.kernels, setting.dims, session.hardware)
+
+
+KIND = NestKind()

@@ -1,0 +1,102 @@
+"""Attention on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.codegen.triton.source import Source
+from ftuner.core.attention_weights import Weighting
+from ftuner.core.dtype import DType
+from ftuner.graph.steps import AttentionStep
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.attention_launches import Attentions
+from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
+from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
+
+
+class BoundAttention(Rehearsal):
+    """Attention."""
+
+    def __init__(
+        self, attentions: Attentions, weighting: Weighting, past: int | None, tf32: bool,
+        operands: Sequence[BoundOperand],
+    ) -> None:  # fmt: skip
+        """`operands`: q, k, v, the mask if there is one, and the result; `past`: the value of
+        `weighting.causal`."""
+        self._attentions = attentions
+        self._how = weighting, past, tf32
+        self._operands = operands
+        self._stays = stay(operands)
+        self._fixed: list[Work] | None = None
+
+    def __call__(self, arrays: Sequence[Tensor]) -> None:
+        if self._fixed is not None:
+            for launch in self._fixed:
+                launch()
+            return
+        q, k, v, out, mask = self._tensors(arrays)
+        direct = self._attentions.run(q, k, v, out, mask, *self._how)
+        if self._stays and direct is not None:
+            given = (q, k.mT, v, out, *(() if mask is None else (mask,)))
+            self._fixed = self._attentions.fixed(direct, given)
+
+    @property
+    def exists(self) -> bool:
+        return exist(self._operands)
+
+    def wanted(self) -> list[Source]:
+        """All that it may launch, as of `BoundProduct`."""
+        weighting, past, tf32 = self._how
+        return self._attentions.wanted(*self._tensors(()), weighting, past, tf32)
+
+    def _tensors(
+        self, arrays: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        q, k, v, *masks, out = (x.tensor(arrays) for x in self._operands)
+        return q, k, v, out, masks[0] if masks else None
+
+
+@dataclass(frozen=True)
+class CompiledAttention(CompiledStep):
+    """An attention whose layouts have numbers."""
+
+    attentions: Attentions
+    weighting: Weighting
+    tf32: bool
+    operands: Operands
+    past: int | None
+    """The number of the dim `weighting.causal`; None if that is None."""
+
+    def bind(
+        self, values: Sequence[int], memory: Memory, status: Tensor | None
+    ) -> BoundAttention | None:
+        return self.rehearsal(values, memory)
+
+    def rehearsal(self, values: Sequence[int], memory: Memory) -> BoundAttention | None:
+        operands = self.operands.bound(values, memory)
+        if 0 in operands[-1].shape:
+            return None
+        past = None if self.past is None else values[self.past]
+        return BoundAttention(self.attentions, self.weighting, past, self.tf32, operands)
+
+
+class AttentionKind(StepKind[AttentionStep]):
+    """An attention launches the plan of its extents."""
+
+    def multiplied(self, step: AttentionStep) -> DType:
+        return step.q.layout.dtype
+
+    def compiled(self, step: AttentionStep, setting: Setting) -> CompiledAttention:
+        causal = step.weighting.causal
+        return CompiledAttention(
+            setting.session.attentions,
+            step.weighting,
+            setting.tf32,
+            Operands.of(step.views, setting.layouts),
+            None if causal is None else setting.dims.number(causal),
+        )
+
+
+KIND = AttentionKind()

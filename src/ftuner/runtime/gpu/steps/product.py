@@ -1,0 +1,100 @@
+"""Matrix products on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftuner.codegen.triton.source import Source
+from ftuner.core.dtype import DType
+from ftuner.core.expr import Expr
+from ftuner.core.expr import operands as operands_of
+from ftuner.graph.steps import ProductStep
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
+from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
+
+
+class BoundProduct(Rehearsal):
+    """A matrix product."""
+
+    def __init__(
+        self, products: Products, epilogue: Expr, tf32: bool, operands: Sequence[BoundOperand]
+    ) -> None:
+        """`operands`: A, B, C, and what the epilogue reads; `tf32`: whether float32 may be
+        multiplied so."""
+        self._products = products
+        self._epilogue = epilogue
+        self._tf32 = tf32
+        self._operands = operands
+        self._stays = stay(operands)
+        self._fixed: list[Work] | None = None
+
+    def __call__(self, arrays: Sequence[Tensor]) -> None:
+        if self._fixed is None:
+            given = *self._matrices(arrays), self._epilogue, self._given(arrays), self._tf32
+            if self._stays:
+                self._fixed = self._products.fixed(*given)
+            if self._fixed is None:
+                self._products.run(*given)
+                return
+        for launch in self._fixed:
+            launch()
+
+    @property
+    def exists(self) -> bool:
+        return exist(self._operands)
+
+    def wanted(self) -> list[Source]:
+        """All that it may launch; its operands may be without data, but are in memory."""
+        return self._products.wanted(
+            *self._matrices(()), self._epilogue, self._given(()), self._tf32
+        )
+
+    def _matrices(self, arrays: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, c = (x.tensor(arrays) for x in self._operands[:3])
+        return a, b, c
+
+    def _given(self, arrays: Sequence[Tensor]) -> Mapping[str, Tensor]:
+        found = {}
+        for operand, bound in zip(operands_of(self._epilogue), self._operands[3:], strict=True):
+            x = bound.tensor(arrays)
+            found[operand.name] = x if operand.kind == "matrix" else x.reshape(-1)
+        return found
+
+
+@dataclass(frozen=True)
+class CompiledProduct(CompiledStep):
+    """A product whose layouts have numbers."""
+
+    products: Products
+    epilogue: Expr
+    tf32: bool
+    operands: Operands
+
+    def bind(
+        self, values: Sequence[int], memory: Memory, status: Tensor | None
+    ) -> BoundProduct | None:
+        return self.rehearsal(values, memory)
+
+    def rehearsal(self, values: Sequence[int], memory: Memory) -> BoundProduct | None:
+        operands = self.operands.bound(values, memory)
+        if 0 in operands[2].shape:
+            return None
+        return BoundProduct(self.products, self.epilogue, self.tf32, operands)
+
+
+class ProductKind(StepKind[ProductStep]):
+    """A product launches the plan of its extents, from the library of its dtype."""
+
+    def multiplied(self, step: ProductStep) -> DType:
+        return step.a.layout.dtype
+
+    def compiled(self, step: ProductStep, setting: Setting) -> CompiledProduct:
+        operands = Operands.of(step.views, setting.layouts)
+        return CompiledProduct(setting.session.products, step.epilogue, setting.tf32, operands)
+
+
+KIND = ProductKind()

@@ -1,0 +1,62 @@
+"""The best elements of rows on a GPU: torch sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.graph.buffers import Buffer
+from ftuner.graph.steps import TopKStep
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
+from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory
+
+
+@dataclass(frozen=True)
+class BoundTopK:
+    """The best of each row, in order of position where elements are equal."""
+
+    x: BoundOperand
+    """`(blocks, count, distance)`: rows whose elements are `distance` apart lie side by side."""
+    targets: tuple[BoundOperand, BoundOperand]
+    """Values and positions, `(blocks, wanted, distance)`."""
+    largest: bool
+
+    def __call__(self, arrays: Sequence[Tensor]) -> None:
+        found = self.x.tensor(arrays).sort(dim=1, descending=self.largest, stable=True)
+        for target, source in zip(self.targets, found, strict=True):
+            target.tensor(arrays).copy_(source[:, : target.shape[1]])
+
+
+@dataclass(frozen=True)
+class CompiledTopK(CompiledStep):
+    """A top-k whose dims have numbers."""
+
+    step: TopKStep
+    dims: tuple[int, ...]
+    """The numbers of the rows, then of `TopKStep.parameters`."""
+
+    def bind(
+        self, values: Sequence[int], memory: Memory, status: Tensor | None
+    ) -> BoundTopK | None:
+        rows, count, wanted, distance, offset = (values[n] for n in self.dims)
+        if not rows * wanted:
+            return None
+
+        def operand(buffer: Buffer, along: int, offset: int = 0) -> BoundOperand:
+            shape, strides = (rows // distance, along, distance), (along * distance, distance, 1)
+            return BoundOperand(memory(buffer), shape, strides, offset)
+
+        step = self.step
+        targets = operand(step.values, wanted), operand(step.positions, wanted)
+        return BoundTopK(operand(step.x.buffer, count, offset), targets, step.largest)
+
+
+class TopKKind(StepKind[TopKStep]):
+    """A top-k has no kernel of ours."""
+
+    def compiled(self, step: TopKStep, setting: Setting) -> CompiledTopK:
+        return CompiledTopK(step, setting.dims.numbers((step.rows, *step.parameters())))
+
+
+KIND = TopKKind()
