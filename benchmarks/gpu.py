@@ -126,13 +126,13 @@ def device_bench() -> tuple[Any, dict[str, float]]:
 
     from benchmarks.gpu_bench import Bench
     from benchmarks.gpu_timing import DeviceMeter
-    from ftuner.runtime.gpu.backend import session_of
+    from ftuner.runtime.gpu.backend import backend_on
 
     device = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=device)
     torch.cuda.synchronize(device)
     began = time.perf_counter()
-    session = session_of(device)
+    session = backend_on(device)
     probe_s = time.perf_counter() - began
     return Bench(session, DeviceMeter(device), dry=False), {"probe_s": probe_s}
 
@@ -144,10 +144,10 @@ def dry_bench() -> tuple[Any, dict[str, float]]:
     from benchmarks.gpu_bench import Bench
     from benchmarks.gpu_timing import HostMeter, Settings
     from ftuner.hardware.recorded import load_recorded
-    from ftuner.runtime.gpu.backend import GpuSession
+    from ftuner.runtime.gpu.backend import GpuBackend
 
     began = time.perf_counter()
-    session = GpuSession(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)
+    session = GpuBackend(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)
     settings = Settings(burst_s=0.0, burst_calls=1, rounds=1)
     seconds = time.perf_counter() - began
     return Bench(session, HostMeter(), dry=True, settings=settings), {"probe_s": seconds}

@@ -35,7 +35,7 @@ from benchmarks.gpu_bench import (
 )
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
 from benchmarks.gpu_timing import Call
-from ftuner.runtime.gpu.attention import GpuAttending
+from ftuner.runtime.gpu.attention import Attention as Operator
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -150,7 +150,7 @@ class Operands:
         self.case, self.count, self._dry = case, 2, bench.dry
         if not bench.dry:
             self.count = case.copies(bench.session.hardware.l2_bytes)
-        self._attend = GpuAttending(bench.session.attentions)
+        self._attend = Operator(bench.session.attentions)
         ends = [(0, *accumulate(each)) for each in (case.rows, case.keys)]
         self.offsets = ends
         q_heads, kv_heads, depth, multiply = case.heads, case.kv_heads, case.depth, case.multiply
@@ -344,7 +344,7 @@ def _checked(
         (given,) = bench.copies(1, shape, multiply)
         given = given > -1.0 if mask == "booleans" else given
     with multiplying(multiply), torch.inference_mode():
-        y = GpuAttending(bench.session.attentions)(q, k, v, given, causal)
+        y = Operator(bench.session.attentions)(q, k, v, given, causal)
         spread = None if given is None else given.expand(batch, heads, rows, keys)
         return max(
             error_of(

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu_timing import Call, Meter, Settings, measure
 from benchmarks.results import Document, compare, load, save
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 
 SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
 """Ours, as users get it; and models of which nothing is recorded."""
@@ -83,7 +83,7 @@ class Section:
 class Bench:
     """A device with what is needed to measure on it."""
 
-    session: GpuSession
+    session: GpuBackend
     meter: Meter
     dry: bool
     settings: Settings = field(default_factory=Settings)

@@ -41,14 +41,14 @@ from ftuner.core.gpu.tile import Multiply, Order
 from ftuner.planner.gpu.grouped import grouped_planner_for
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.runtime.cpu.dense import layer_epilogue
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.backend import GpuSession, session_of
-from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.backend import GpuBackend, backend_on
+from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
@@ -74,7 +74,7 @@ Check = Callable[[], float]
 class Thin:
     """A library of one tile and one pair."""
 
-    session: GpuSession
+    session: GpuBackend
 
     def __call__(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
         whole = self.session.block_library(dtype, multiply)
@@ -83,7 +83,7 @@ class Thin:
         return replace(whole, tiles=(tile,), pairs=pairs)
 
 
-def thin(session: GpuSession) -> GpuSession:
+def thin(session: GpuBackend) -> GpuBackend:
     """The session, with products of few uKernels."""
     found = copy.copy(session)
     counters = Counters(session.device)
@@ -92,7 +92,7 @@ def thin(session: GpuSession) -> GpuSession:
     return found
 
 
-def _sources(session: GpuSession) -> list[Source]:
+def _sources(session: GpuBackend) -> list[Source]:
     """What the products below launch, to be compiled side by side."""
     found = []
     for multiply in MULTIPLIES:
@@ -161,7 +161,7 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
 
 
 def _plain(
-    bench: Bench, session: GpuSession, multiply: Multiply, m: int, n: int, k: int,
+    bench: Bench, session: GpuBackend, multiply: Multiply, m: int, n: int, k: int,
     a_order: Order, b_order: Order,
 ) -> float:  # fmt: skip
     a_shape, b_shape = (m, k) if a_order == "k" else (k, m), (n, k) if b_order == "k" else (k, n)
@@ -172,7 +172,7 @@ def _plain(
 
 
 def _matmul(
-    bench: Bench, session: GpuSession, multiply: Multiply, a_shape: tuple[int, ...],
+    bench: Bench, session: GpuBackend, multiply: Multiply, a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
 ) -> float:  # fmt: skip
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in (a_shape, b_shape))
@@ -182,7 +182,7 @@ def _matmul(
     return error_of(y, a, b, multiply)
 
 
-def _accumulated(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _accumulated(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
     (out,) = bench.copies(1, (37, 48), multiply)
     ones = torch.eye(48, dtype=a.dtype, device=a.device)
@@ -192,7 +192,7 @@ def _accumulated(bench: Bench, session: GpuSession, multiply: Multiply) -> float
     return error_of(out, wide_a, wide_b, multiply)
 
 
-def _strided_out(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _strided_out(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
     whole = torch.zeros((48, 100), dtype=a.dtype, device=a.device)
     y = whole[:, 3:40].mT
@@ -201,16 +201,16 @@ def _strided_out(bench: Bench, session: GpuSession, multiply: Multiply) -> float
     return error_of(y, a, b, multiply) + spoiled
 
 
-def _unaligned(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _unaligned(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 65), (64, 48)))
     y = Matmul(session.products)(a[:, 1:], b)
     return error_of(y, a[:, 1:], b, multiply)
 
 
-def _dense(bench: Bench, session: GpuSession, multiply: Multiply, activation: str) -> float:
+def _dense(bench: Bench, session: GpuBackend, multiply: Multiply, activation: str) -> float:
     (x,), (w,) = (bench.copies(1, shape, multiply) for shape in ((2, 19, 50), (40, 50)))
     (bias,), (residual,) = (bench.copies(1, shape, multiply) for shape in ((40,), (2, 19, 40)))
-    layer = GpuDense(w, bias, activation, True, session=session)  # type: ignore[arg-type]
+    layer = Dense(w, bias, activation, True, session=session)  # type: ignore[arg-type]
     y = layer(x, residual)
     x64, w64 = x.double(), w.double().mT
     sums = x64 @ w64 + bias.double()
@@ -236,7 +236,7 @@ def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> floa
     return worst
 
 
-def _on_stream(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _on_stream(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """Work of two streams at once, with k cut, for which each has counters of its own."""
     streams = [torch.cuda.Stream(bench.device) for _ in range(2)]
     made = []
@@ -250,7 +250,7 @@ def _on_stream(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     return max(error_of(y, a, b, multiply) for y, a, b in made)
 
 
-def _far(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _far(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """Rows so far apart that offsets have more than 31 bits."""
     whole = torch.empty((FAR_ROWS, FAR_COLUMNS), dtype=TORCH_TYPES[multiply], device=bench.device)
     a = whole[:, 512:576]
@@ -262,7 +262,7 @@ def _far(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
 def _on_device(bench: Bench, index: int, multiply: Multiply) -> float:
     """While another device is the current one."""
     device = torch.device("cuda", index)
-    few = thin(session_of(device))
+    few = thin(backend_on(device))
     a, b = (torch.randn(s, device=device).to(TORCH_TYPES[multiply]) for s in ((37, 64), (64, 48)))
     y = Matmul(few.products)(a, b)
     torch.cuda.synchronize(device)

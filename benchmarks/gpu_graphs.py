@@ -16,8 +16,8 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.model import Model
 
 Array = npt.NDArray[Any]
 ROWS, WIDTH, HIDDEN, VOCABULARY = symbol("S"), 24, 40, 50
@@ -83,10 +83,10 @@ def made(name: str) -> Graph:
     return builder.graph([tokens, x], [("y", y)])
 
 
-def run_graph(bench: Bench, session: GpuSession, name: str) -> float:
+def run_graph(bench: Bench, session: GpuBackend, name: str) -> float:
     """The largest error of a graph, at several extents, over what rounding explains."""
     graph = made(name)
-    model = GpuModel(optimised(graph), session)
+    model = Model(optimised(graph), session)
     random = np.random.default_rng(1)
     worst = 0.0
     for rows in DRY_EXTENTS if bench.dry else EXTENTS:

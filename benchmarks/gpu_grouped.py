@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu_bench import Bench, error_of
 from ftuner.core.gpu.tile import Multiply
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.ops.grouped_operands import Groups
@@ -50,14 +50,14 @@ def worst_of(
     )
 
 
-def plain(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def plain(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """Aligned groups of unequal extents, some of them empty: one launch."""
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
     found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
     return worst_of(found, a, b, multiply)
 
 
-def _mixed(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _mixed(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """All ways to lie in one call."""
     made = [
         _operands(bench, multiply, sizes, lie)
@@ -69,7 +69,7 @@ def _mixed(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     return worst_of(found, a, b, multiply)
 
 
-def _many(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _many(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """Far more groups than are looked at at once; twice, so that a table is made while another one
     may still be read."""
     count, worst = DRY_MANY if bench.dry else MANY, 0.0
@@ -85,14 +85,14 @@ def _many(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     return worst
 
 
-def _results_over_operands(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _results_over_operands(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     a, b = _operands(bench, multiply, [(64, 64, 64)] * 3, torch.clone)
     x = [t.clone() for t in a]
     found = GroupedMatmul(session.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
     return worst_of(found, a, b, multiply)
 
 
-def _every_tile(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
+def _every_tile(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
     """Each block tile of the library on its own, of which the planner would choose one."""
     whole = bench.session
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
@@ -110,7 +110,7 @@ def _every_tile(bench: Bench, session: GpuSession, multiply: Multiply) -> float:
     return worst
 
 
-GROUPED: dict[str, Callable[[Bench, GpuSession, Multiply], float]] = {
+GROUPED: dict[str, Callable[[Bench, GpuBackend, Multiply], float]] = {
     "orders and alignments": _mixed,
     "many": _many,
     "results over operands": _results_over_operands,

@@ -22,7 +22,7 @@ from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.launches import Kernel
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
@@ -33,7 +33,7 @@ SETTINGS = Settings(burst_s=1e-3, rounds=5)
 class Forced(Products):
     """Products by one given plan, whatever the planner would choose."""
 
-    def __init__(self, session: GpuSession, plan: ProductPlan) -> None:
+    def __init__(self, session: GpuBackend, plan: ProductPlan) -> None:
         counters = Counters(session.device)
         super().__init__(session.device, session.kernels, counters, session.block_library)
         self._plan = plan

@@ -35,7 +35,7 @@ from benchmarks.torch_models import made, weights_of
 from ftuner import inference
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.model import Model
 
 Shape = tuple[int, int]
 """Batch and length."""
@@ -92,9 +92,9 @@ class Loaded:
     """One model file twice, with kernels in common: what is recorded of a model stays so, and each
     has weights of its own."""
 
-    recording: GpuModel
+    recording: Model
     """As `ftuner.load` gives it: shapes that come again are recorded as CUDA graphs."""
-    launching: GpuModel
+    launching: Model
     """Of which nothing is recorded."""
 
 
@@ -105,12 +105,12 @@ def loaded(bench: Bench, path: Path, dtype: str) -> Loaded:
     return found
 
 
-def _model(bench: Bench, path: Path, dtype: str) -> GpuModel:
+def _model(bench: Bench, path: Path, dtype: str) -> Model:
     if bench.dry:
-        return GpuModel(optimised(import_model(path).graph), bench.session)
+        return Model(optimised(import_model(path).graph), bench.session)
     options: dict[str, Any] = {} if dtype == TF32 else {"dtype": dtype}
     found: Any = inference.load(path, device=str(bench.device), **options)
-    assert isinstance(found, GpuModel)
+    assert isinstance(found, Model)
     return found
 
 
@@ -137,7 +137,7 @@ def _subject(
         like = TORCH_TYPES[spec.dtype]
         return {names[0]: torch.randn((*shape, int(spec.shape[-1])), device=bench.device).to(like)}
 
-    def ours(model: GpuModel) -> Run:
+    def ours(model: Model) -> Run:
         return lambda feeds: model.run({n: feeds[n] for n in names})[output]
 
     def of(function: Callable[..., torch.Tensor]) -> Run:

@@ -15,8 +15,8 @@ from ftuner.hardware.recorded import to_document
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.launches import target_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.ukernels.gpu.library import build_gpu_library
@@ -52,7 +52,7 @@ def tuning(bench: Bench, section: Section) -> None:
     kernels = len(library.kernels("k", "k"))
     compile_s = _seconds(lambda: session.products.ready(weight.mT))
     section.add("compile, empty cache", seconds=compile_s, kernels=kernels)
-    again = GpuSession(
+    again = GpuBackend(
         session.device, session.hardware, None if bench.dry else target_of(session.device)
     )
     warm_s = _seconds(lambda: again.products.ready(weight.mT))
@@ -80,7 +80,7 @@ def _calls(bench: Bench, multiply: Multiply) -> dict[str, Any]:
     size = 16 if bench.dry else SMALL
     (x,), (w,), (y,) = (bench.copies(1, (size, size), multiply) for _ in range(3))
     products, matmul = bench.session.products, Matmul(bench.session.products)
-    layer = GpuDense(w, session=bench.session)
+    layer = Dense(w, session=bench.session)
     calls: dict[str, Callable[[], object]] = {
         "products": lambda: products.run(x, w.mT, y),
         "matmul": lambda: matmul(x, w.mT, out=y),

@@ -99,7 +99,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
     products = layer.products
     strides = Strides(2048, 4, 0, 0, 2048, (), (0,), False)
     encoded = products.ready(layer.problem(1), strides).encoded
-    pool = products.backend.runtime.pool
+    pool = products.kernels.runtime.pool
     arguments = (
         encoded.address,
         pool.address if encoded.workers > 1 else None,
@@ -107,7 +107,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
         *(id(array) + DATA_WORD for array in (x, layer.panels.packed, y)),
         layer.bias_words.address,
     )
-    entry = products.backend.runtime.entries[products.compiled.library.dtype]
+    entry = products.kernels.runtime.entries[products.compiled.library.dtype]
     # What ctypes takes to pass as many arguments to a function that does next to nothing.
     nothing = type(entry)(ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value)
     best = {"call_s": 1.0, "native_s": 1.0, "ctypes_s": 1.0}

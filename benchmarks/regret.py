@@ -28,9 +28,9 @@ from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.problem import Problem
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.plan_records import Encoded, Strides
-from ftuner.runtime.session import Session, default_session
 
 ROUNDS = 25
 FINALISTS = 5
@@ -67,7 +67,7 @@ def layout(case: Gemm) -> Strides:
     return Strides(case.k * 4, 4, 0, 0, case.n * 4, (), (0,), False)
 
 
-def candidates(layers: dict[int, Dense], case: Gemm, session: Session) -> list[Candidate]:
+def candidates(layers: dict[int, Dense], case: Gemm, session: CpuBackend) -> list[Candidate]:
     """The chosen plan of each width first, then all others."""
     found = []
     for width, layer in layers.items():
@@ -105,7 +105,7 @@ def with_segments(plan: Plan, segments: tuple[tuple[int, int], ...]) -> Plan | N
     return plan._replace(shares=tuple(shares))
 
 
-def measure(case: Gemm, session: Session) -> dict[str, Any]:
+def measure(case: Gemm, session: CpuBackend) -> dict[str, Any]:
     """Regret of one shape."""
     generator = np.random.default_rng(0)
     l2 = session.hardware.levels[1].capacity_bytes
@@ -173,7 +173,7 @@ def main(
     most: Annotated[float, typer.Option(help="skip shapes of more GFLOP than this")] = 0.3,
 ) -> None:
     """Measure regret and save it."""
-    session = default_session()
+    session = default_backend()
     session.threads = threads
     cases = [c for c in select("gemm", set_) if 2e-9 * c.m * c.n * c.k <= most][::every]
     results = []

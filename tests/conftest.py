@@ -14,7 +14,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 HOST_ISAS = tuple(isas_of(read_system()))
 """Narrowest first; told by the system, not probed."""
@@ -88,15 +88,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_of(cache_folder: Path) -> Callable[[str], Session]:
+def session_of(cache_folder: Path) -> Callable[[str], CpuBackend]:
     """The session of an ISA, one for all tests."""
-    return cache(lambda isa: Session(cache=Cache(cache_folder), isa=isa))
+    return cache(lambda isa: CpuBackend(cache=Cache(cache_folder), isa=isa))
 
 
 @pytest.fixture(scope="module", params=HOST_ISAS)
 def session(
-    request: pytest.FixtureRequest, session_of: Callable[[str], Session]
-) -> Iterator[Session]:
+    request: pytest.FixtureRequest, session_of: Callable[[str], CpuBackend]
+) -> Iterator[CpuBackend]:
     """A session for each ISA that this machine has. Its thread count is put back afterwards."""
     found = session_of(request.param)
     threads = found.threads
@@ -105,7 +105,7 @@ def session(
 
 
 @pytest.fixture(scope="module")
-def widest(session_of: Callable[[str], Session]) -> Iterator[Session]:
+def widest(session_of: Callable[[str], CpuBackend]) -> Iterator[CpuBackend]:
     """The session of the widest ISA."""
     found = session_of(HOST_ISAS[-1])
     threads = found.threads

@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 import ftuner.runtime.cpu.attention
+import ftuner.runtime.cpu.boundary
+import ftuner.runtime.cpu.executable
 import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.graph.buffers import Buffer
 from ftuner.runtime.cpu.packed_weights import Panels

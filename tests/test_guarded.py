@@ -14,12 +14,12 @@ from tests.graph.graphs import B, S, assert_close, graph_of, inputs_of, layer, r
 from tests.guarded import PAGE_BYTES, Array, Side, check, guarded, guarding
 from tests.reference import LAYOUTS, lie
 
-from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.attention import Attention
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
-from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
+from ftuner.runtime.ops.grouped_operands import matched
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no mprotect, no fork")
 SIDES: tuple[Side, ...] = ("begin", "end")
@@ -108,7 +108,7 @@ def test_children_that_fail_or_hang() -> None:
 
 
 @pytest.mark.parametrize("at", SIDES)
-def test_what_the_runtime_allocates_is_guarded(session: Session, at: Side) -> None:
+def test_what_the_runtime_allocates_is_guarded(session: CpuBackend, at: Side) -> None:
     """The whole path of models, layers and products, with nothing beside what is theirs."""
 
     def models(note: Note) -> None:
@@ -148,14 +148,14 @@ def test_what_the_runtime_allocates_is_guarded(session: Session, at: Side) -> No
 
 
 @pytest.mark.parametrize("at", SIDES)
-def test_results_lie_at_a_page(widest: Session, at: Side) -> None:
+def test_results_lie_at_a_page(widest: CpuBackend, at: Side) -> None:
     """Whoever makes them."""
     a, b = np.ones((2, 3, 5), np.float32), np.ones((5, 7), np.float32)
     model = graph_of(lambda m: m.linear(m.given("x", B, S, 5), 7))
     with guarding(at):
         results = [
-            Matmul(widest)(a, b), Dense(b.T, session=widest)(a), Attending(widest)(a, a, a),
-            *GroupedMatmul(Matmul(widest))([a[0]], [b]), *Model(model, widest).run({"x": a}),
+            Matmul(widest)(a, b), Dense(b.T, session=widest)(a), Attention(widest)(a, a, a),
+            *widest.grouped_matmul(matched([a[0]], [b], None)), *Model(model, widest).run({"x": a}),
         ]  # fmt: skip
     for found in results:
         assert ends(found)[at == "end"] % PAGE_BYTES == 0

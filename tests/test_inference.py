@@ -12,7 +12,7 @@ from tests.graph.graphs import (
 
 import ftuner
 from ftuner.errors import ConfigurationError, InputError
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
 
@@ -39,14 +39,14 @@ def model_bytes() -> bytes:
 
 
 @pytest.fixture
-def as_default(widest: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
     """The tests' own session in the place of the process's."""
-    monkeypatch.setattr("ftuner.inference.default_session", lambda: widest)
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
     return widest
 
 
 @needs_onnx
-def test_sessions_like_those_of_onnx_runtime(as_default: Session) -> None:
+def test_sessions_like_those_of_onnx_runtime(as_default: CpuBackend) -> None:
     options = ftuner.SessionOptions()
     options.intra_op_num_threads = 3
     session = ftuner.InferenceSession(
@@ -75,7 +75,7 @@ def test_sessions_like_those_of_onnx_runtime(as_default: Session) -> None:
 
 
 @needs_onnx
-def test_threads_of_a_session(as_default: Session) -> None:
+def test_threads_of_a_session(as_default: CpuBackend) -> None:
     as_default.threads = 2
     data = model_bytes()
     assert ftuner.load(data).threads == 2
@@ -89,7 +89,7 @@ def test_threads_of_a_session(as_default: Session) -> None:
 
 
 @needs_onnx
-def test_the_same_as_onnx_runtime(as_default: Session) -> None:
+def test_the_same_as_onnx_runtime(as_default: CpuBackend) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     data = model_bytes()
     ours, theirs = ftuner.InferenceSession(data), onnxruntime.InferenceSession(

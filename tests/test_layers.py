@@ -16,7 +16,7 @@ from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, TopKStep
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "frontends", "report", "api", "inference", "", "cli",
+    "ops", "frontends", "report", "api", "inference", "", "cli",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
@@ -28,6 +28,7 @@ ONLY_ON_CPU = {
     "planner.panel_width": "only a CPU packs weights into panels",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
+    "runtime.kernels": "objects of LLVM loaded into the process; a GPU has `launches`",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",

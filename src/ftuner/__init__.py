@@ -3,14 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from ftuner.api import (
-    Dense,
     TuneReport,
-    attention,
     explain,
     get_num_threads,
-    grouped_matmul,
     hardware,
-    matmul,
     set_num_threads,
     tune,
 )
@@ -31,6 +27,10 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+from ftuner.ops.attention import attention
+from ftuner.ops.dense import Dense
+from ftuner.ops.grouped_matmul import grouped_matmul
+from ftuner.ops.matmul import matmul
 
 if TYPE_CHECKING:
     from ftuner.inference import InferenceSession, Model, SessionOptions, load

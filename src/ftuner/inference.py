@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftuner.core.dtype import FLOAT32, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
+from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.session import default_session
+from ftuner.runtime.model import Model
 
 
 def load(
@@ -50,21 +46,17 @@ def load(
             a `dtype` that there is not, or not on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    held = _held(dtype, device)
-    if device != CPU:
-        imported = import_model(model, GPU_TENSOR_DTYPES)
-        return _on_gpu(optimised(imported.graph), device, progress, held)
-    imported = import_model(model)
-    if threads is not None:
-        threads = checked_threads(threads)
-    return Model(optimised(imported.graph), default_session(), threads, progress)
+    backend = backend_of(device)
+    held = _held(dtype, backend)
+    imported = import_model(model, backend.tensor_dtypes)
+    return Model(optimised(imported.graph), backend, threads, progress, held)
 
 
-def _held(dtype: str | None, device: str) -> DType | None:
-    """The element type that float32 is held in, None for its own.
+def _held(dtype: str | None, backend: Backend) -> DType | None:
+    """The element type that float32 is held in, or None for float32 itself.
 
     Raises:
-        ConfigurationError: there is none of the name, or not on the device.
+        ConfigurationError: no element type of this name, or the device does not multiply it.
     """
     if dtype in (None, FLOAT32.name):
         return None
@@ -73,19 +65,11 @@ def _held(dtype: str | None, device: str) -> DType | None:
         raise ConfigurationError(
             f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"
         )
-    if device == CPU:
+    if found.name not in backend.held_dtypes:
         raise ConfigurationError(
             f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
             "says; leave dtype out, or give device='cuda'"
         )
-    return found
-
-
-def _on_gpu(graph: Graph, device: str, progress: Progress | None, held: DType | None) -> Model:
-    """A model with the methods of `Model`."""
-    backend = backend_of(device)
-    gpu = gpu_module("ftuner.runtime.gpu.model")
-    found: Model = gpu.GpuModel(graph, backend, progress, held)
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftuner.runtime.session import default_session, read_system
+from ftuner.runtime.cpu.backend import default_backend, read_system
 
 BASE_ISA = {"x86_64": "sse2", "aarch64": "neon"}
 
@@ -26,6 +26,6 @@ def _own_session(warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("FTUNER_CACHE_DIR", str(warm_folder))
     monkeypatch.setenv("FTUNER_ISA", BASE_ISA[read_system().architecture])
     monkeypatch.setenv("FTUNER_NUM_THREADS", "1")
-    default_session.cache_clear()
+    default_backend.cache_clear()
     yield
-    default_session.cache_clear()
+    default_backend.cache_clear()

@@ -17,7 +17,7 @@ from ftuner.cli.measure import ROUNDS, Case, is_right, operands_of, time_calls
 from ftuner.cli.peers import ENGINES
 from ftuner.hardware.recorded import recorded_names
 from ftuner.runtime.cache import default_cache
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
 
 MACHINE = "epyc-milan-2"
 SHAPE = ("--m", "77", "--n", "770", "--k", "768", "--hardware", MACHINE)
@@ -69,10 +69,10 @@ def test_tune_then_cache() -> None:
     first = document("tune")
     assert first["compiled"] + first["cached"] > 0
     assert first["funnel"]["kept"]
-    default_session.cache_clear()
+    default_backend.cache_clear()
     second = document("tune")
     assert (second["compiled"], second["cached"]) == (0, first["compiled"] + first["cached"])
-    default_session.cache_clear()
+    default_backend.cache_clear()
     shown = run("tune")
     assert "enumerated" in shown.stdout
     assert "nothing to compile" in shown.stdout

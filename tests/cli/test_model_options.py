@@ -16,7 +16,7 @@ from ftuner.cli.inputs import (
     random_inputs,
 )
 from ftuner.errors import ConfigurationError, InputError, ShapeError
-from ftuner.runtime.cpu.model import TensorSpec
+from ftuner.runtime.model import TensorSpec
 
 SPECS = [
     TensorSpec("ids", "int64", ("batch", "length")),

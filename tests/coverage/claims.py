@@ -34,7 +34,7 @@ from ftuner.graph.epilogue import _BINARY, _UNARY
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_library
 
 EPILOGUE = layer_epilogue(True, "relu", True)

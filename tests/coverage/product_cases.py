@@ -17,26 +17,26 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.problem import Problem
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import pack, pack_int8
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
-from ftuner.runtime.session import Session
 from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Library
 
 ROWS, STEPS = 13, 70
 """Odd rows, so that covers have several heights."""
 
 
-def products_of(session: Session, dtype: DType, with_epilogue: bool) -> Products:
+def products_of(session: CpuBackend, dtype: DType, with_epilogue: bool) -> Products:
     """Products for which all claimed families are compiled."""
     epilogue = EPILOGUE if with_epilogue else ACCUMULATOR
-    library = session.backend.library(dtype, epilogue)
+    library = session.kernels.library(dtype, epilogue)
     served = (LAYERS,) if with_epilogue else (ANY_MATRICES, LAYERS, INT8)
     families = dict.fromkeys(f for operands in served for f in library.families(operands))
     return session.products(dtype, epilogue, tuple(families))
 
 
-def run_all(session: Session) -> None:
+def run_all(session: CpuBackend) -> None:
     """Every candidate once, and compare it with float64."""
     session.threads = 2
     for dtype in DTYPES.values():

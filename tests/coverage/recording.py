@@ -20,9 +20,9 @@ from ftuner.graph.forms import PendingProduct
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
 from ftuner.planner.cpu.plan import Plan
-from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram
+from ftuner.runtime.model import Model
 
 
 class Recorder:
@@ -121,7 +121,7 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
 
         with patch.object(compiled, "lower", lower):
             init(self, graph, session, *arguments)
-        self.noted_cells = recorder.noted(found[0], session.backend.isa.vector_bytes)
+        self.noted_cells = recorder.noted(found[0], session.kernels.isa.vector_bytes)
 
     def noting_launch(self: Any, program: BoundProgram, words: int, alone: bool) -> None:
         launch(self, program, words, alone)

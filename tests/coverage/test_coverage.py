@@ -27,15 +27,15 @@ from tests.guarded import check, guarding
 
 from ftuner.core.dtype import DTYPES
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 
 @pytest.mark.parametrize("isa", CORE_ISAS)
 def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     def fill(note: Note) -> None:
         with guarding(), recording() as recorder:
-            session = Session(cache=Cache(cache_folder), isa=isa)
+            session = CpuBackend(cache=Cache(cache_folder), isa=isa)
             note("products")
             run_all(session)
             _run_directed(session, note)
@@ -48,7 +48,7 @@ def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     apart(fill, seconds=600)
 
 
-def _run_directed(session: Session, note: Note) -> None:
+def _run_directed(session: CpuBackend, note: Note) -> None:
     session.threads = 2
     note("directed cases, lowered")
     for cases, extents in ((directed(), BINDINGS), (with_constants(), BINDINGS[:1])):
@@ -60,7 +60,7 @@ def _run_directed(session: Session, note: Note) -> None:
             check()
 
 
-def _run_others(session: Session, note: Note) -> None:
+def _run_others(session: CpuBackend, note: Note) -> None:
     for graph in (accesses(), non_zeros()):
         model = Model(graph, session)
         for bindings in BINDINGS:
@@ -77,9 +77,9 @@ def _listed(what: str, cells: set[Cell]) -> str:
     return "\n".join([f"{len(cells)} cells {what}:", *map(" ".join, sorted(cells))])
 
 
-def test_only_what_runs_is_noted(widest: Session) -> None:
+def test_only_what_runs_is_noted(widest: CpuBackend) -> None:
     with recording() as recorder:
-        session = Session(cache=widest.cache, isa=HOST_ISAS[-1])
+        session = CpuBackend(cache=widest.cache, isa=HOST_ISAS[-1])
         graph = graph_of(lambda m: m.add("tanh", m.linear(m.given("x", B, S, 5), 7)))
         model = Model(graph, session)
         assert not recorder.cells

@@ -27,8 +27,8 @@ from ftuner.graph.arrays import held_in
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 CORE_SHARE = 5
 ROUNDINGS = 4
@@ -150,7 +150,7 @@ Execute = Callable[[Graph, Sequence[Any]], list[Any]]
 
 def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a graph compiled for this machine, after all passes."""
-    model = Model(optimised(graph), default_session())
+    model = Model(optimised(graph), default_backend())
     return model.run({v.name: x for v, x in zip(graph.inputs, inputs, strict=True)})
 
 

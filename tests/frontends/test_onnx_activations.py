@@ -14,8 +14,8 @@ from tests.codegen.llvm.exact import EXACT, gated
 from tests.frontends.onnx_models import model_of
 
 from ftuner.frontends.onnx import import_model
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 INF, NAN = math.inf, math.nan
 MICROSOFT = "com.microsoft"
@@ -75,7 +75,7 @@ CASES: Mapping[str, tuple[str, dict[str, Any], Function, tuple[float, float]]] =
 }  # fmt: skip
 
 
-def run(session: Session, op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def run(session: CpuBackend, op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     model = model_of([node], {"x": (x.dtype.name, [None])}, ["y"], opset=24)
     (found,) = Model(import_model(model).graph, session).run({"x": x})
@@ -93,7 +93,7 @@ def arguments(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
-def test_error_is_within_four_ulp(name: str, dtype: str, widest: Session) -> None:
+def test_error_is_within_four_ulp(name: str, dtype: str, widest: CpuBackend) -> None:
     op, attributes, function, _ = CASES[name]
     if op == "QuickGelu" and dtype == "float64":
         pytest.skip("onnxruntime's operator is of float32")
@@ -107,7 +107,7 @@ def test_error_is_within_four_ulp(name: str, dtype: str, widest: Session) -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_infinities_give_the_limits(name: str, widest: Session) -> None:
+def test_infinities_give_the_limits(name: str, widest: CpuBackend) -> None:
     op, attributes, _, limits = CASES[name]
     got = run(widest, op, attributes, np.array([-INF, INF, NAN], np.float32))
     np.testing.assert_allclose(got, [*limits, NAN], 1e-6)

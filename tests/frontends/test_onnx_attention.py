@@ -14,8 +14,8 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 BATCH, ROWS, NEW, PAST, DEPTH = 2, 5, 7, 3, 4
 NAMES = ("q", "k", "v", "mask", "past_key", "past_value", "valid")
@@ -68,7 +68,7 @@ def ops(graph: Graph) -> list[str]:
     return [node.op for node in graph.nodes]
 
 
-def assert_both_ways(session: Session, inputs: dict[str, Any], **attributes: Any) -> None:
+def assert_both_ways(session: CpuBackend, inputs: dict[str, Any], **attributes: Any) -> None:
     """References of both graphs agree, and so does compiled code, whatever is a symbol."""
     for symbolic in (False, True):
         fused = graph_of(inputs, symbolic, **attributes)
@@ -89,7 +89,7 @@ def assert_both_ways(session: Session, inputs: dict[str, Any], **attributes: Any
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize(("heads", "shared"), [(3, 3), (6, 2), (4, 1)])
-def test_heads(widest: Session, heads: int, shared: int, past: bool, causal: int) -> None:
+def test_heads(widest: CpuBackend, heads: int, shared: int, past: bool, causal: int) -> None:
     assert_both_ways(widest, operands(heads, shared, past=past), is_causal=causal)
 
 
@@ -98,7 +98,7 @@ def test_heads(widest: Session, heads: int, shared: int, past: bool, causal: int
     "mask", [(ROWS, NEW), (1, ROWS, NEW), (6, ROWS, NEW), (BATCH, 1, ROWS, NEW), (1, 6, ROWS, NEW),
              (BATCH, 6, ROWS, NEW), (1, 1, ROWS, NEW - 2)],
 )  # fmt: skip
-def test_masks(widest: Session, mask: tuple[int, ...], kind: str) -> None:
+def test_masks(widest: CpuBackend, mask: tuple[int, ...], kind: str) -> None:
     """Rows that they hide whole are zeros."""
     for shared, causal in itertools.product((6, 2), (0, 1)):
         inputs = operands(6, shared, mask, kind)
@@ -109,26 +109,26 @@ def test_masks(widest: Session, mask: tuple[int, ...], kind: str) -> None:
             assert ops(graph).count("attention") == 1
 
 
-def test_double_precision(widest: Session) -> None:
+def test_double_precision(widest: CpuBackend) -> None:
     inputs = operands(6, 2, (ROWS, NEW), "bool", dtype="float64")
     assert_both_ways(widest, inputs, is_causal=1, scale=0.3)
 
 
 @pytest.mark.parametrize("window", [{"left_window_size": 1}, {"right_window_size": 2},
                                     {"left_window_size": 2, "right_window_size": 0}])  # fmt: skip
-def test_windows(widest: Session, window: dict[str, int]) -> None:
+def test_windows(widest: CpuBackend, window: dict[str, int]) -> None:
     for causal in (0, 1):
         assert_both_ways(widest, operands(6, 2), is_causal=causal, **window)
 
 
-def test_keys_of_padding(widest: Session) -> None:
+def test_keys_of_padding(widest: CpuBackend) -> None:
     for causal in (0, 1):
         inputs = operands(6, 2)
         inputs["valid"] = np.array([6, 5], np.int64)
         assert_both_ways(widest, inputs, is_causal=causal)
 
 
-def test_an_addend_in_a_window(widest: Session) -> None:
+def test_an_addend_in_a_window(widest: CpuBackend) -> None:
     inputs = operands(6, 2, (BATCH, 1, ROWS, NEW))
     assert_both_ways(widest, inputs, is_causal=1, left_window_size=2)
 

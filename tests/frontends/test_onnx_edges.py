@@ -16,8 +16,8 @@ from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 
 def ints(*values: int) -> Any:
@@ -34,7 +34,7 @@ def compiled(op: str, inputs: list[Any], opset: int = 20, **attributes: Any) -> 
     node = helper.make_node(op, names, ["y"], **attributes)
     types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
     graph = optimised(import_model(model_of([node], types, ["y"], opset=opset)).graph)
-    return Model(graph, default_session()).run(dict(zip(names, inputs, strict=True)))
+    return Model(graph, default_backend()).run(dict(zip(names, inputs, strict=True)))
 
 
 # Indices and diagonals.

@@ -21,8 +21,8 @@ from ftuner.graph.steps import (
     ProductStep,
 )
 from ftuner.graph.verify import verify
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 from ftuner.runtime.shapes.strides import StridedArray
 
 Array = npt.NDArray[Any]
@@ -241,7 +241,7 @@ def titles(graph: Graph) -> list[str]:
 
 
 def assert_runs(
-    graph: Graph, session: Session, *bindings: Mapping[str, int], threads: Sequence[int] = (1, 2)
+    graph: Graph, session: CpuBackend, *bindings: Mapping[str, int], threads: Sequence[int] = (1, 2)
 ) -> Model:
     """A model of the graph gives what the references give, at all extents."""
     assert_steps_are_sound(lower(graph))

@@ -21,8 +21,8 @@ from ftuner.graph.steps import (
     NestStep,
     ProductStep,
 )
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session, default_session
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
+from ftuner.runtime.model import Model
 
 Body = Callable[[Maker], "Value | Sequence[Value]"]
 
@@ -417,16 +417,16 @@ def test_steps(body: Body, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("body", [body for body, _ in (*NESTS, *PRODUCTS)])
-def test_steps_compute_what_the_graph_says(body: Body, widest: Session) -> None:
+def test_steps_compute_what_the_graph_says(body: Body, widest: CpuBackend) -> None:
     assert_runs(graph_of(body), widest, *RUNS)
 
 
 @pytest.mark.parametrize("body", APART)
-def test_rows_that_lie_apart(body: Body, widest: Session) -> None:
+def test_rows_that_lie_apart(body: Body, widest: CpuBackend) -> None:
     assert_runs(graph_of(body), widest, *RUNS)
 
 
-def test_an_encoder_layer(widest: Session) -> None:
+def test_an_encoder_layer(widest: CpuBackend) -> None:
     graph = optimised(layer())
     assert titles(graph) == [
         "matmul + add", "subtract + multiply", "attention", "matmul + add + add", "norm",
@@ -489,6 +489,6 @@ def test_constants_that_are_views() -> None:
     x = builder.input("x", FLOAT32, (4, 3))
     y = builder.add("add", x, builder.constant(turned))
     graph = builder.graph([x], [("y", y)])
-    model = Model(graph, default_session())
+    model = Model(graph, default_backend())
     (found,) = model.run({"x": np.zeros((4, 3), np.float32)})
     assert np.array_equal(found, turned)

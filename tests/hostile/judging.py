@@ -25,8 +25,8 @@ from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu import compilation as compiling
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 ROUGHLY = (1e-3, 1e-5)
 """Relative and absolute: peers approximate in their own ways."""
@@ -93,7 +93,7 @@ def _judge_runs(node: Node, verdict: Verdict) -> None:
     try:
         graph = import_model(proto).graph
         changed = optimised(graph)
-        model = Model(changed, default_session())
+        model = Model(changed, default_backend())
     except Exception as error:
         verdict.findings.append(f"{node.op} {node.name}: {_text(error)}")
         return
@@ -108,7 +108,7 @@ def _judge_model(change: Change, verdict: Verdict) -> None:
     answer."""
 
     def compiled(feeds: dict[str, Array]) -> list[Array]:
-        return Model(optimised(graph), default_session()).run(dict(feeds))
+        return Model(optimised(graph), default_backend()).run(dict(feeds))
 
     node = change.node
     try:

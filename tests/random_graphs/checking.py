@@ -27,8 +27,8 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.cpu import compilation as compiling
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 THREADS = (1, 2)
 CPU, GUARDED, GPU = "cpu", "guarded", "gpu"
@@ -80,7 +80,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     """Compile a graph, and run all inputs, each twice with each number of threads, in some
     order. `given`: makes the arrays that the model is given."""
     random = Random(agreement.case.seed)
-    session = default_session()
+    session = default_backend()
     session.threads = random.choice(THREADS)
     model = _compiled(agreement.graph, report, lambda graph: Model(graph, session))
     if model is None:
@@ -106,12 +106,11 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
 
 def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     """Run all inputs, the first ones twice, in the interpreter, which is slow."""
-    # Imported by name: they need torch and triton.
+    # Imported by name: it needs torch and triton.
     sessions = import_module("tests.runtime.gpu.sessions")
-    gpu = import_module("ftuner.runtime.gpu.model")
     chip = Random(agreement.case.seed).choice(("h200", "rtx3090"))
     session = sessions.interpreted(chip)
-    model = _compiled(agreement.graph, report, lambda graph: gpu.GpuModel(graph, session))
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, session))
     if model is None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]

@@ -21,16 +21,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ftuner
-from ftuner import api
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.core import forks
 from ftuner.runtime import compile_processes as processes
-from ftuner.runtime import session
 from ftuner.runtime.cpu import attention as attending
 from ftuner.runtime.cpu import compilation as compiling
-from ftuner.runtime.cpu import memory
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu import memory, session
+from ftuner.runtime.cpu.backend import default_backend
 
 SECONDS = 60
 """What a child may take."""
@@ -110,7 +108,7 @@ def probing(at: At) -> None:
 
 
 def compiling_somewhere(at: At) -> None:
-    """Within the locks of session and back end."""
+    """Within the locks of the session and of its kernels."""
     compiling.Cache.read = at.paused(compiling.Cache.read)  # type: ignore[method-assign,assignment]
     everything()
 
@@ -149,8 +147,8 @@ def running_a_model(at: At) -> None:
 
 
 def compile_something() -> None:
-    bundle = default_session().backend._runtime_bundle()
-    compile_bundle(bundle, host_target(default_session().hardware.isas[0].name))
+    bundle = default_backend().kernels._runtime_bundle()
+    compile_bundle(bundle, host_target(default_backend().hardware.isas[0].name))
 
 
 def within_llvm(at: At) -> None:
@@ -167,11 +165,11 @@ def within_an_import(at: At) -> None:
 
 def with_every_lock(at: At) -> None:
     everything()
-    found = default_session()
-    runtime = found.backend.runtime
+    found = default_backend()
+    runtime = found.kernels.runtime
     locks = [
-        found._lock, found.backend._lock, runtime.pool.lock, runtime.workspaces._lock, memory._lock,
-        attending._ATTENDING[0]._lock, api._MATMUL[0]._known._lock, *forks._LOCKS,
+        found._lock, found.kernels._lock, runtime.pool.lock, runtime.workspaces._lock, memory._lock,
+        found._attention._lock, found.matmul._known._lock, *forks._LOCKS,
     ]  # fmt: skip
     with ExitStack() as stack:
         for lock in locks:

@@ -29,9 +29,8 @@ from ftuner.errors import CacheWarning
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
-from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.backend import CpuBackend, known_hardware
 from ftuner.runtime.cpu.compilation import compile_missing
-from ftuner.runtime.session import Session, known_hardware
 
 PAYLOAD = b"some machine code" * 50
 
@@ -196,7 +195,7 @@ def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None
         assert all(o.was_kept for o in compile_missing(bundles, target, cache, None).values())
 
 
-def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> None:
+def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: CpuBackend) -> None:
     hardware, isa = widest.hardware, HOST_ISAS[0]
     cache = Cache(tmp_path)
     CpuBackend(hardware, isa, cache).runtime.pool.shut_down()
@@ -213,7 +212,7 @@ def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: Session) -> No
 
 
 def test_damaged_hardware_is_probed_again(
-    tmp_path: Path, widest: Session, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes = []
 
@@ -221,7 +220,7 @@ def test_damaged_hardware_is_probed_again(
         probes.append(1)
         return widest.hardware
 
-    monkeypatch.setattr("ftuner.runtime.session.probe_machine", probe)
+    monkeypatch.setattr("ftuner.runtime.cpu.session.probe_machine", probe)
     cache = Cache(tmp_path)
     assert known_hardware(cache) == known_hardware(cache) == widest.hardware
     assert len(probes) == 1
@@ -266,9 +265,9 @@ WRONG: dict[str, tuple[tuple[str | int, ...], object]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_sound_entries_that_make_no_sense_are_probed_again(
-    tmp_path: Path, widest: Session, monkeypatch: pytest.MonkeyPatch, wrong: str
+    tmp_path: Path, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    monkeypatch.setattr("ftuner.runtime.session.probe_machine", lambda _: widest.hardware)
+    monkeypatch.setattr("ftuner.runtime.cpu.session.probe_machine", lambda _: widest.hardware)
     cache = Cache(tmp_path)
     document = to_document(known_hardware(cache))
     (entry,) = cache.entries()

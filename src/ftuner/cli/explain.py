@@ -62,11 +62,11 @@ def gemm(
         machine = load_recorded(hardware)
     else:
         # Imported apart: a recorded machine is planned for without NumPy and LLVM.
-        from ftuner.runtime.session import default_session
+        from ftuner.runtime.cpu.backend import default_backend
 
-        session = default_session()
-        machine = session.hardware
-        workers = workers or session.threads
+        backend = default_backend()
+        machine = backend.hardware
+        workers = workers or backend.threads
     found = explain_on(m, n, k, batch, dtype, workers, machine, isa)
     if save is not None:
         from ftuner.report.plots import save_picture

@@ -84,7 +84,7 @@ def _explained(
     from ftuner.graph.passes.pipeline import optimised
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
-    from ftuner.runtime.session import default_session
+    from ftuner.runtime.cpu.backend import default_backend
 
     programs = [lower(part.graph) for part in split(optimised(imported.graph))]
     if feeds is None:
@@ -92,10 +92,10 @@ def _explained(
     compiled, _ = loaded(path, threads)
     samples = sampled(lambda: compiled.run(feeds))
     measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
-    session = default_session()
-    hardware = session.hardware
+    backend = default_backend()
+    hardware = backend.hardware
     # The hardware model says nothing of more threads than cores.
-    machine = Machine(hardware, session.backend.isa, min(compiled.threads, hardware.cores))
+    machine = Machine(hardware, backend.kernels.isa, min(compiled.threads, hardware.cores))
     extents = bind(imported.graph, [x.shape for x in feeds.values()])
     seconds, memory = compiled.step_seconds(feeds), compiled.memory(feeds)
     return explain_model(programs, extents, machine, seconds, memory), measured

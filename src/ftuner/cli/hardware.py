@@ -32,9 +32,10 @@ def hardware(
         found = load_recorded(name)
     else:
         # Imported apart: a recorded machine is shown without NumPy and LLVM.
-        from ftuner.runtime.devices import hardware_on
+        from ftuner.runtime.devices import backend_of
 
-        found = hardware_on(device, again=probe)
+        backend = backend_of(device)
+        found = backend.probe() if probe else backend.hardware
     if as_json:
         print_json(hardware_document(found))
     else:

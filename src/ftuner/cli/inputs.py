@@ -15,7 +15,7 @@ from ftuner.errors import ConfigurationError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from ftuner.graph.ir import Graph
-    from ftuner.runtime.cpu.model import TensorSpec
+    from ftuner.runtime.model import TensorSpec
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -79,7 +79,7 @@ def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
 
 def specs_of(graph: Graph) -> list[TensorSpec]:
     """The inputs of a graph, as a compiled model describes them."""
-    from ftuner.runtime.cpu.model import TensorSpec
+    from ftuner.runtime.model import TensorSpec
 
     return [
         TensorSpec(

@@ -13,7 +13,7 @@ from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
-    from ftuner.runtime.cpu.model import Model, TensorSpec
+    from ftuner.runtime.model import Model, TensorSpec
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.api import Dense, matmul, set_num_threads
+from ftuner.api import set_num_threads
+from ftuner.ops.dense import Dense
+from ftuner.ops.matmul import matmul
 
 Array = npt.NDArray[np.float32]
 Call = Callable[[], Array]

@@ -24,23 +24,24 @@ def tune(
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
-    from ftuner.core.dtype import DTYPES, GPU_DTYPES
     from ftuner.errors import DTypeError
     from ftuner.report.funnel import funnel_document, funnel_table
     from ftuner.report.units import count, duration
-    from ftuner.runtime.cpu.dense import layer_epilogue
+    from ftuner.runtime.cpu.backend import default_backend
+    from ftuner.runtime.cpu.session import ISA_VARIABLE
     from ftuner.runtime.devices import CPU, backend_of
-    from ftuner.runtime.session import ISA_VARIABLE, default_session
+    from ftuner.runtime.ops.layer import layer_epilogue
 
-    known = DTYPES if device == CPU else GPU_DTYPES
+    backend = backend_of(device)
+    known = backend.product_dtypes
     if dtype not in known:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
     if isa is not None:
         if device != CPU:
             raise typer.BadParameter("--isa is of a CPU")
         # What a process runs on is chosen before its first product, and by the environment.
-        os.environ[ISA_VARIABLE] = default_session().hardware.isa(isa).name
-    library = backend_of(device).library(known[dtype], layer_epilogue(bias, activation, False))
+        os.environ[ISA_VARIABLE] = default_backend().hardware.isa(isa).name
+    library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
     if not as_json:
         console().print(funnel_table(library))
     with shown_progress("tune") as show:

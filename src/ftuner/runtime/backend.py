@@ -1,19 +1,26 @@
-"""The contract between a back end and the rest of ftuner."""
+"""The contract of a back end: what one device offers to the rest of ftuner."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.runtime.ops.grouped_operands import Groups
+from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.gpu.library import GpuLibrary
 
+if TYPE_CHECKING:
+    from ftuner.graph.ir import Graph, Node
+    from ftuner.graph.steps import Lowered
+    from ftuner.runtime.memory_use import Memory
+
 Progress = Callable[[str, int, int], None]
-"""Told of long work: what is done, how much of it, of how much."""
+"""Called during long work with what is done, how much of it, and of how much."""
 
 
 class Tuned(NamedTuple):
@@ -24,13 +31,99 @@ class Tuned(NamedTuple):
     """Found in a cache."""
 
 
+class Executable(ABC):
+    """A compiled graph that runs at any extents, none of which depends on data. Its operands are
+    those of the device: NumPy arrays, or tensors on a GPU. Safe to use from several threads."""
+
+    lowered: Lowered
+    """The steps of a run."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """CPU threads that a run uses, the caller's own included."""
+
+    @abstractmethod
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs, for an operand for each input, as `Boundary.admitted` returns them.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+            AllocationError: the device does not have the memory for them.
+            IndexRangeError: an index in the data that is out of range.
+        """
+
+    @abstractmethod
+    def step_seconds(self, arrays: Sequence[Any]) -> list[float]:
+        """The measured time of each step.
+
+        Raises:
+            UnsupportedKernelError: the back end does not time single steps.
+        """
+
+    @abstractmethod
+    def memory(self, arrays: Sequence[Any]) -> Memory:
+        """The bytes that a run on such operands takes.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+            UnsupportedKernelError: the back end does not count them.
+        """
+
+    @abstractmethod
+    def record(self, wanted: bool) -> None:
+        """Whether shapes that come again are recorded, where the device can record launches."""
+
+
+class Boundary(ABC):
+    """How the inputs and outputs of one model enter and leave the device."""
+
+    @abstractmethod
+    def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
+        """The operands of executables, one for each input of the model, in order.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes.
+        """
+
+    @abstractmethod
+    def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
+        """What the caller gets for the outputs of a run."""
+
+    @abstractmethod
+    def evaluated(self, node: Node, operand: Any) -> Any:
+        """The result of a node whose output has a data-dependent shape: computed by its NumPy
+        reference between two executables."""
+
+
 class Backend(ABC):
-    """One device: its model, its uKernels, and how they are made ready."""
+    """One device: what it can run, its hardware, its uKernels and its operators. The operators
+    return results on the device, and check what depends on it; `ftuner.ops` documents them."""
+
+    tensor_dtypes: Mapping[str, DType]
+    """Element types that the tensors of a model may have, by name."""
+    product_dtypes: Mapping[str, DType]
+    """Element types that are multiplied, by name."""
+    held_dtypes: Mapping[str, DType]
+    """Element types that the float32 of a model may be held in, by name."""
+
+    matmul: Callable[[object, object, object | None, bool], Any]
+    """`matmul(a, b, out, accumulate)`. An object rather than a method: it keeps the plans of calls
+    that come again."""
+    grouped_matmul: Callable[[Groups], list[Any]]
 
     @property
     @abstractmethod
     def hardware(self) -> CpuHardware | GpuHardware:
         """The device's hardware model."""
+
+    @abstractmethod
+    def probe(self) -> CpuHardware | GpuHardware:
+        """Measure the device again and keep the model in the cache, for processes that follow.
+
+        Raises:
+            HardwareError: a device that kernels cannot run on.
+        """
 
     @property
     @abstractmethod
@@ -48,3 +141,39 @@ class Backend(ABC):
     @abstractmethod
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Make every uKernel of a library ready to run: compile what no cache holds."""
+
+    @abstractmethod
+    def dense(
+        self, weight: object, bias: object | None, activation: Activation, residual: bool,
+        width: int | None,
+    ) -> Layer:  # fmt: skip
+        """A layer with its weight on the device; see `ftuner.Dense`."""
+
+    @abstractmethod
+    def attention(
+        self, q: object, k: object, v: object, *, mask: object | None, causal: bool,
+        scale: float | None, q_offsets: object | None, k_offsets: object | None,
+        out: object | None,
+    ) -> Any:  # fmt: skip
+        """`softmax(q k' * scale + mask) v`; see `ftuner.attention`."""
+
+    @abstractmethod
+    def compile(
+        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        progress: Progress | None = None,
+    ) -> Executable:  # fmt: skip
+        """Compile a graph without data-dependent shapes.
+
+        Args:
+            threads: of the CPU, that a run uses; by default those of the process.
+            held: one of `held_dtypes`, in which float32 is held; by default float32 itself.
+
+        Raises:
+            UnsupportedOperatorError: steps that the device has no kernel for; all are listed.
+            ConfigurationError: a number of threads out of range.
+        """
+
+    @abstractmethod
+    def boundary(self, graph: Graph, in_parts: bool) -> Boundary:
+        """How the inputs and outputs of a graph enter and leave the device. `in_parts`: whether it
+        is several executables, with data-dependent shapes between them."""

@@ -1,46 +1,60 @@
-"""Devices by name: `cpu`, or a GPU as torch names it, such as `cuda` or `cuda:1`."""
+"""The back end of a device, by its name (`cpu`, or a GPU as torch names it, such as `cuda:1`) or by
+the operands that are on it."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
-from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.session import default_session, known_hardware
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.ops.placement import on_gpu
 
 CPU = "cpu"
 """The device that is always there."""
+BY_TYPE: dict[type, Backend] = {}
+"""Back ends of operands whose type alone says where they are: NumPy arrays. Filled by the first
+call, because importing ftuner makes no back end."""
 
 
 def backend_of(device: str) -> Backend:
-    """The back end of a device.
+    """The back end of a device by name.
 
     Raises:
         ConfigurationError: no such device, or its extra is not installed.
         HardwareError: a GPU that kernels cannot run on.
     """
-    if _is_cpu(device):
-        return default_session().backend
-    gpu = gpu_module("ftuner.runtime.gpu.backend")
-    found: Backend = gpu.session_of(gpu.device_named(device))
-    return found
-
-
-def _is_cpu(device: object) -> bool:
     if not isinstance(device, str):
         raise ConfigurationError(f"device is {device!r}; expected its name, such as cpu or cuda")
-    return device == CPU
+    if device == CPU:
+        return default_backend()
+    found: Backend = _gpu().backend_named(device)
+    return found
 
 
-def hardware_on(device: str, again: bool = False) -> CpuHardware | GpuHardware:
-    """The hardware model of a device; `again` probes it even if the cache has it.
+def backend_for(*operands: object) -> Backend:
+    """The back end that computes with operands: of the first one on a GPU, else the CPU's.
 
     Raises:
-        ConfigurationError, HardwareError: as of `backend_of`.
+        ConfigurationError: the extra of GPUs is not installed.
+        HardwareError: a GPU that kernels cannot run on.
     """
-    session = default_session()
-    if _is_cpu(device):
-        return known_hardware(session.cache, again) if again else session.hardware
-    gpu = gpu_module("ftuner.runtime.gpu.backend")
-    found: GpuHardware = gpu.known_gpu(gpu.device_named(device), session.cache, again)
-    return found
+    for operand in operands:
+        if on_gpu(operand):
+            device: Any = operand
+            found: Backend = _gpu().backend_on(device.device)
+            return found
+    cpu = default_backend()
+    BY_TYPE[np.ndarray] = cpu
+    return cpu
+
+
+def _gpu() -> Any:
+    """The room of GPUs, which needs torch and triton; importing ftuner must not."""
+    try:
+        return import_undivided("ftuner.runtime.gpu.backend")
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None

@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from tests.reference import LAYOUTS, Array, lie, uniform
 
 from ftuner.core.dtype import DTYPES, DType
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 GUARD = 99.0
 
 
-def pack(session: Session, dtype: DType, source: Array, padded: int) -> None:
+def pack(session: CpuBackend, dtype: DType, source: Array, padded: int) -> None:
     """Pack `source[k, width]` and compare it, guards included."""
     k, width = source.shape
-    lanes = session.backend.isa.lanes(dtype)
+    lanes = session.kernels.isa.lanes(dtype)
     expected = np.zeros((k, padded), dtype.name)
     expected[:, :width] = source
     # In front, and behind what one more vector may overwrite, nothing may change.
     memory = np.full(lanes + k * padded + 3 * lanes, GUARD, dtype.name)
     panel = memory[lanes : lanes + k * padded]
-    session.backend.runtime.packs[dtype](
+    session.kernels.runtime.packs[dtype](
         source.ctypes.data, *source.strides, panel.ctypes.data, k, width, padded
     )
     assert np.array_equal(panel.reshape(k, padded), expected)
@@ -34,8 +34,8 @@ def pack(session: Session, dtype: DType, source: Array, padded: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_width(session: Session, dtype: DType, layout: str) -> None:
-    lanes = session.backend.isa.lanes(dtype)
+def test_every_width(session: CpuBackend, dtype: DType, layout: str) -> None:
+    lanes = session.kernels.isa.lanes(dtype)
     for width in range(1, 34):
         for k in (0, 1, lanes - 1, lanes, 2 * lanes + 1, 70):
             source, _ = lie(layout, uniform(width, (k, width), dtype.name))
@@ -48,12 +48,14 @@ def test_every_width(session: Session, dtype: DType, layout: str) -> None:
     k=st.integers(0, 70), width=st.integers(1, 80), more=st.integers(0, 20),
     layout=st.sampled_from(LAYOUTS), name=st.sampled_from(sorted(DTYPES)),
 )  # fmt: skip
-def test_any_panel(session: Session, k: int, width: int, more: int, layout: str, name: str) -> None:
+def test_any_panel(
+    session: CpuBackend, k: int, width: int, more: int, layout: str, name: str
+) -> None:
     source, _ = lie(layout, uniform(k, (k, width), name))
     pack(session, DTYPES[name], source, width + more)
 
 
-def test_broadcast_sources(session: Session) -> None:
+def test_broadcast_sources(session: CpuBackend) -> None:
     """Strides of zero."""
     for name, dtype in DTYPES.items():
         row, column = uniform(1, (1, 9), name), uniform(2, (11, 1), name)

@@ -15,8 +15,8 @@ from tests.guarded import guarded, guarding
 from ftuner.errors import ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import default_session
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 Array = np.ndarray[Any, Any]
 NUMBERS = {
@@ -78,7 +78,7 @@ def test_extents_are_broadcast_as_numpy_does(name: str) -> None:
     graph = optimised(import_model(model_of(nodes, inputs, ["y"], numbers, opset=13)).graph)
     random = np.random.default_rng(0)
     with guarding():
-        model = Model(graph, default_session())
+        model = Model(graph, default_backend())
         for extents in right:
             given = [random.standard_normal(shape).astype(np.float32) for shape in extents]
             (found,) = model.run({n: guarded(x) for n, x in zip(inputs, given, strict=True)})

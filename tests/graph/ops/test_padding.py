@@ -13,8 +13,8 @@ from ftuner.errors import ShapeError
 from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 MODES = ("constant", "edge", "reflect", "wrap")
 FILL = 9.0
@@ -52,7 +52,7 @@ def wanted(x: Any, mode: str, before: int, after: int) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_widths_of_any_sign(mode: str, widest: Session) -> None:
+def test_widths_of_any_sign(mode: str, widest: CpuBackend) -> None:
     """By references, compiled, and refused where nothing is left to repeat."""
     refused = 0
     for before, after in WIDTHS:
@@ -80,7 +80,7 @@ def test_numbers_are_refused_at_once(mode: str) -> None:
     assert g.add("pad", g.weight(0), before=(0,), after=(0,), mode=mode).shape == (0,)
 
 
-def test_extents_below_nothing_are_refused_where_nobody_sees_them(widest: Session) -> None:
+def test_extents_below_nothing_are_refused_where_nobody_sees_them(widest: CpuBackend) -> None:
     """Two of them have a product that looks like a number of elements."""
 
     def body(g: Maker) -> Value:
@@ -105,7 +105,7 @@ def fused() -> Graph:
     return graph_of(body)
 
 
-def test_nothing_is_looked_up_for_what_is_filled(widest: Session) -> None:
+def test_nothing_is_looked_up_for_what_is_filled(widest: CpuBackend) -> None:
     model = Model(optimised(fused()), widest)
     x = np.arange(4, dtype=np.float32)
     for at in (np.zeros(0, np.int64), np.array([3]), np.array([1, -4])):

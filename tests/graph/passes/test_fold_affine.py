@@ -24,7 +24,7 @@ from ftuner.core.dtype import FLOAT64, INT32
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 
 def positive(g: Maker, *shape: int) -> Value:
@@ -154,7 +154,7 @@ def test_one_chain_after_another() -> None:
     assert ops(applied(fold_affine, graph_of(body))) == ["matmul", "add", "multiply", "add"]
 
 
-def test_a_batch_norm_of_a_product_is_a_product(session: Session) -> None:
+def test_a_batch_norm_of_a_product_is_a_product(session: CpuBackend) -> None:
     def body(g: Maker) -> Value:
         y = batch_norm(g, g.linear(g.given("x", B, S, 8), 20), 20)
         return g.add("maximum", y, g.number(0))

@@ -13,8 +13,8 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.session import Session
 
 K, N = 128, 160
 RNG = np.random.default_rng(5)
@@ -64,7 +64,7 @@ KINDS = ("scale of columns", "one scale", "no scale", "two scales", "unsigned wi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kept(kind: str, session: Session) -> None:
+def test_kept(kind: str, session: CpuBackend) -> None:
     builder = Builder()
     graph = graph_of(weights(builder, kind), builder)
     kept = optimised(graph)
@@ -122,7 +122,7 @@ def test_a_table_of_integers_is_folded() -> None:
     assert np.allclose(gather.inputs[0].constant, WEIGHT * ROW)
 
 
-def test_query_key_and_value_are_one_product(session: Session) -> None:
+def test_query_key_and_value_are_one_product(session: CpuBackend) -> None:
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("m"), K))
     outputs = []

@@ -24,8 +24,8 @@ from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, INT64], ids=str)
@@ -33,7 +33,7 @@ from ftuner.runtime.session import Session
     ("x", "y"),
     [((S, 1), (1, T)), ((B, S, 1), (1, T)), ((S, 1), (B, 1, T)), ((B, 3, S, 1), (B, 1, 1, T))],
 )
-def test_multiplied(x: Shape, y: Shape, dtype: DType, session: Session) -> None:
+def test_multiplied(x: Shape, y: Shape, dtype: DType, session: CpuBackend) -> None:
     graph = graph_of(
         lambda g: g.add("matmul", g.given("x", *x, dtype=dtype), g.given("y", *y, dtype=dtype))
     )
@@ -50,7 +50,7 @@ def angles(g: Maker) -> Value:
     return g.add("matmul", g.add("reshape", at, shape=(B, S, 1)), g.weight(1, 4))
 
 
-def test_angles_end_in_their_cosines(session: Session) -> None:
+def test_angles_end_in_their_cosines(session: CpuBackend) -> None:
     graph = optimised(graph_of(lambda g: g.add("cos", angles(g))))
     (title,) = titles(graph)
     assert title.endswith("multiply + cos")

@@ -27,8 +27,8 @@ from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.graph.verify import verify
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 P = symbol("P")
 H, D, G = 2, 4, 3
@@ -182,7 +182,7 @@ CAUSAL: tuple[tuple[Body, Dim, int], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(CAUSAL)))
-def test_limits(widest: Session, number: int) -> None:
+def test_limits(widest: CpuBackend, number: int) -> None:
     body, offset, operands = CAUSAL[number]
     graph = graph_of(body)
     found = applied(graph)
@@ -237,7 +237,7 @@ MASKED: tuple[tuple[Body, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(MASKED)))
-def test_masks_that_stay(widest: Session, number: int) -> None:
+def test_masks_that_stay(widest: CpuBackend, number: int) -> None:
     body, attributes = MASKED[number]
     graph = graph_of(body)
     found = applied(graph)
@@ -360,7 +360,7 @@ GROUPED: tuple[Mapping[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(GROUPED)))
-def test_shared_heads(widest: Session, number: int) -> None:
+def test_shared_heads(widest: CpuBackend, number: int) -> None:
     options = dict(GROUPED[number])
     mask = options.pop("mask", ())
     graph = graph_of(lambda g: grouped(g, *mask, **options))

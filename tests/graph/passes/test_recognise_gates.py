@@ -32,7 +32,7 @@ from ftuner.graph.passes.gelu import recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.silu import recognise_silu
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 Function = Callable[[Maker, Value], Value]
 ROOT = (2 / np.pi) ** 0.5
@@ -304,7 +304,7 @@ EPILOGUES: tuple[tuple[Pass, Function, str], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(EPILOGUES)))
-def test_activations_end_in_the_epilogue_of_a_product(number: int, session: Session) -> None:
+def test_activations_end_in_the_epilogue_of_a_product(number: int, session: CpuBackend) -> None:
     _, function, title = EPILOGUES[number]
     graph = graph_of(lambda g: function(g, g.linear(g.given("x", B, S, 6), 20)))
     found = applied(optimised, graph)

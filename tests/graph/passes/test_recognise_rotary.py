@@ -26,7 +26,7 @@ from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.rotary import recognise_rotary
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 D, H = 8, 3
 HALVES, NEIGHBOURS = False, True
@@ -213,7 +213,7 @@ def test_x_that_broadcasts_along_its_angles() -> None:
 
 @pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
 @pytest.mark.parametrize("write", [by_elements, by_pairs])
-def test_rotary_runs(write: Callable[..., Value], interleaved: bool, session: Session) -> None:
+def test_rotary_runs(write: Callable[..., Value], interleaved: bool, session: CpuBackend) -> None:
     """Of heads that lie in rows, by angles of positions, before a product."""
 
     def body(g: Maker) -> Value:

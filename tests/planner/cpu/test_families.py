@@ -13,7 +13,7 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.dense import layer_epilogue
+from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.cpu.library import (
     ANY_MATRICES,
     LAYERS,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import DTYPES
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 Array = npt.NDArray[Any]
 SCALE = 0.3
@@ -79,7 +79,7 @@ def assert_attention(
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def threads_of(session: Session, model: Model, inputs: dict[str, Array]) -> list[Array]:
+def threads_of(session: CpuBackend, model: Model, inputs: dict[str, Array]) -> list[Array]:
     """What one, two and three threads give: the same but for the order of sums."""
     results = []
     for threads in (1, 2, 3):

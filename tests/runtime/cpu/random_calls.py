@@ -19,11 +19,11 @@ from tests.runtime.cpu.attention_cases import assert_attention
 from tests.runtime.cpu.test_dense import assert_layer
 
 from ftuner.core.attention_weights import Weighting
-from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.attention import Attention
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
-from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.session import Session
+from ftuner.runtime.ops.grouped_operands import matched
 
 PRIMES = (5, 7, 11, 13, 17, 23, 31, 37, 61, 67, 97, 127, 131)
 LAYERS = ((False, None, False), (True, "gelu", False), (True, "relu", True))
@@ -36,11 +36,11 @@ MOST_OPERATIONS = 1e6
 class Random:
     """A seed's choices."""
 
-    def __init__(self, seed: int, session: Session) -> None:
+    def __init__(self, seed: int, session: CpuBackend) -> None:
         self.source = np.random.default_rng(seed)
         self.dtype = "float64" if self.maybe(0.3) else "float32"
         self.at: Side = "begin" if self.maybe(0.5) else "end"
-        self.lanes = session.backend.isa.vector_bytes // np.dtype(self.dtype).itemsize
+        self.lanes = session.kernels.isa.vector_bytes // np.dtype(self.dtype).itemsize
         session.threads = self.one_of(1, 1, 2, 2, 3)
 
     def maybe(self, chance: float) -> bool:
@@ -111,7 +111,7 @@ class Random:
         return guarded(view, self.at, read_only=not written)
 
 
-def product(seed: int, session: Session, note: Note) -> None:
+def product(seed: int, session: CpuBackend, note: Note) -> None:
     random = Random(seed, session)
     m, n, k = random.extents(3)
     batch = random.shape(3)
@@ -148,7 +148,7 @@ def product(seed: int, session: Session, note: Note) -> None:
     assert_product(out.reshape(full), first, second, before.reshape(full), what)
 
 
-def layer(seed: int, session: Session, note: Note) -> None:
+def layer(seed: int, session: CpuBackend, note: Note) -> None:
     random = Random(seed, session)
     m, n, k = random.extents(3)
     n, k = max(n, 1), max(k, 1)
@@ -168,7 +168,7 @@ def layer(seed: int, session: Session, note: Note) -> None:
             assert_layer(found, x, weight, bias, activation, added)
 
 
-def grouped(seed: int, session: Session, note: Note) -> None:
+def grouped(seed: int, session: CpuBackend, note: Note) -> None:
     random = Random(seed, session)
     sizes = [[random.extent(80) for _ in range(3)] for _ in range(random.below(6))]
     a = [random.laid((m, k)) for m, _, k in sizes]
@@ -176,12 +176,12 @@ def grouped(seed: int, session: Session, note: Note) -> None:
     out = [random.laid((m, n), written=True) for m, n, _ in sizes]
     note(f"grouped {seed}: {described(*a, *b, *out)}")
     for given in (None, out):
-        found = GroupedMatmul(Matmul(session))(a, b, given)
+        found = session.grouped_matmul(matched(a, b, given))
         for x, y, z in zip(a, b, found, strict=True):
             assert_product(z, x, y)
 
 
-def attention(seed: int, session: Session, note: Note) -> None:
+def attention(seed: int, session: CpuBackend, note: Note) -> None:
     random = Random(seed, session)
     batch = random.shape(2)
     kv_heads, sharing = random.one_of(1, 1, 2, 3), random.one_of(1, 1, 2, 4)
@@ -221,12 +221,12 @@ def _mask(random: Random, scores: Sequence[int]) -> Array:
     return guarded(hidden[..., ::-1] if shape else hidden, random.at, read_only=True)
 
 
-_ATTENDING: dict[int, Attending] = {}
+_ATTENDING: dict[int, Attention] = {}
 
 
-def _attending(session: Session) -> Attending:
+def _attending(session: CpuBackend) -> Attention:
     """One for all calls of a process: it keeps its models."""
-    return _ATTENDING.setdefault(id(session), Attending(session))
+    return _ATTENDING.setdefault(id(session), Attention(session))
 
 
 def _assert_attention(
@@ -245,12 +245,12 @@ def described(*arrays: Array) -> str:
     return "; ".join(f"{x.dtype} {x.shape} strides {x.strides}" for x in arrays)
 
 
-KINDS: Mapping[str, Callable[[int, Session, Note], None]] = {
+KINDS: Mapping[str, Callable[[int, CpuBackend, Note], None]] = {
     "product": product, "layer": layer, "grouped": grouped, "attention": attention,
 }  # fmt: skip
 
 
-def run(kind: str, seeds: Sequence[int], session: Session, note: Note) -> None:
+def run(kind: str, seeds: Sequence[int], session: CpuBackend, note: Note) -> None:
     """The calls of some seeds, one after the other."""
     at: Side = "begin" if seeds[0] % 2 else "end"
     with guarding(at):
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--isa")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 1000))
     arguments = parser.parse_args()
-    session = Session(isa=arguments.isa)
+    session = CpuBackend(isa=arguments.isa)
     for kind in KINDS:
         for first in range(*arguments.seeds, 50):
             seeds = range(first, min(first + 50, arguments.seeds[1]))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.reference import uniform
 
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.session import Session
 
 pytestmark = [
     pytest.mark.alone,
@@ -26,9 +26,9 @@ pytestmark = [
 class Pool:
     """The pool of a session, with the threads of its workers."""
 
-    def __init__(self, session: Session, threads: int) -> None:
+    def __init__(self, session: CpuBackend, threads: int) -> None:
         session.threads = threads
-        self._pool = session.backend.runtime.pool
+        self._pool = session.kernels.runtime.pool
         self._pool.shut_down()
         self._matmul = Matmul(session)
         self._operands = uniform(1, (300, 200), "float32"), uniform(2, (200, 300), "float32")
@@ -70,10 +70,10 @@ def own() -> Iterator[set[int]]:
 
 
 @pytest.fixture
-def pool(widest: Session) -> Iterator[Pool]:
+def pool(widest: CpuBackend) -> Iterator[Pool]:
     found = Pool(widest, 2)
     yield found
-    widest.backend.runtime.pool.shut_down()
+    widest.kernels.runtime.pool.shut_down()
 
 
 def test_workers_may_run_anywhere_again(pool: Pool, own: set[int]) -> None:
@@ -104,7 +104,7 @@ def test_callers_that_are_bound(pool: Pool, own: set[int]) -> None:
     assert pool.settles(own)
 
 
-def test_more_workers_than_cpus(widest: Session, own: set[int]) -> None:
+def test_more_workers_than_cpus(widest: CpuBackend, own: set[int]) -> None:
     pool = Pool(widest, len(own) + 3)
     cpus = {min(own)}
     for given in (own, cpus, own):
@@ -113,5 +113,5 @@ def test_more_workers_than_cpus(widest: Session, own: set[int]) -> None:
             pool.wake()
             assert all(now <= given for now in pool.allowed())
         assert pool.settles(given)
-    widest.backend.runtime.pool.shut_down()
+    widest.kernels.runtime.pool.shut_down()
     widest.threads = 1

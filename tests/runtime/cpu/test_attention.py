@@ -15,8 +15,8 @@ from tests.runtime.cpu.attention_cases import assert_attention, random
 import ftuner
 from ftuner.core.attention_weights import Weighting
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
-from ftuner.runtime.cpu.attention import MAX_MODELS, Attending
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.attention import MAX_MODELS, Attention
+from ftuner.runtime.cpu.backend import CpuBackend
 
 Array = npt.NDArray[Any]
 EXTENTS = (
@@ -27,8 +27,8 @@ EXTENTS = (
 
 
 @pytest.fixture(scope="module")
-def attend(widest: Session) -> Attending:
-    return Attending(widest)
+def attend(widest: CpuBackend) -> Attention:
+    return Attention(widest)
 
 
 def operands_of(
@@ -56,7 +56,7 @@ def assert_right(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_extents(attend: Attending, dtype: str, causal: bool) -> None:
+def test_extents(attend: Attention, dtype: str, causal: bool) -> None:
     for extents in EXTENTS:
         q, k, v = operands_of(*extents, dtype=dtype)
         assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
@@ -69,7 +69,7 @@ MASKS = (
 
 
 @pytest.mark.parametrize("boolean", [False, True])
-def test_masks(attend: Attending, boolean: bool) -> None:
+def test_masks(attend: Attention, boolean: bool) -> None:
     q, k, v = operands_of(*EXTENTS[1])
     for shape in MASKS:
         mask: Array = random(3, *shape)
@@ -79,7 +79,7 @@ def test_masks(attend: Attending, boolean: bool) -> None:
         assert_right(attend(q, k, v, mask, True), q, k, v, mask, True)
 
 
-def test_rows_that_see_nothing_give_zeros(attend: Attending) -> None:
+def test_rows_that_see_nothing_give_zeros(attend: Attention) -> None:
     q, k, v = operands_of((), 2, 1, 7, 4, 8, 5)
     found = attend(q, k, v, causal=True)
     assert not found[:, :3].any()
@@ -92,7 +92,7 @@ def test_rows_that_see_nothing_give_zeros(attend: Attending) -> None:
     assert not attend(q, k[:, :0], v[:, :0]).any()
 
 
-def test_scales(attend: Attending) -> None:
+def test_scales(attend: Attention) -> None:
     q, k, v = operands_of(*EXTENTS[1])
     for scale in (0.5, -0.5, 0, 1):
         assert_right(attend(q, k, v, scale=scale), q, k, v, scale=scale)
@@ -100,7 +100,7 @@ def test_scales(attend: Attending) -> None:
     assert np.allclose(nothing, np.repeat(v.mean(-2, keepdims=True), 2, 1), atol=1e-6)
 
 
-def test_strides_and_results_anywhere(attend: Attending) -> None:
+def test_strides_and_results_anywhere(attend: Attention) -> None:
     store = random(0, 2, 9, 3, 4, 8)
     q, k, v = (store[:, :, i].swapaxes(1, 2) for i in range(3))
     out = np.empty((2, 9, 4, 8), np.float32).swapaxes(1, 2)
@@ -112,7 +112,7 @@ def test_strides_and_results_anywhere(attend: Attending) -> None:
     assert_right(q, before, k, v)
 
 
-def ragged_right(attend: Attending, rows: list[int], keys: list[int], causal: bool) -> None:
+def ragged_right(attend: Attention, rows: list[int], keys: list[int], causal: bool) -> None:
     starts, begins = np.cumsum([0, *rows]), np.cumsum([0, *keys])
     q, k, v = operands_of((), 4, 2, int(starts[-1]), int(begins[-1]), 8, 5)
     found = attend(q, k, v, causal=causal, q_offsets=starts, k_offsets=begins)
@@ -129,12 +129,12 @@ def ragged_right(attend: Attending, rows: list[int], keys: list[int], causal: bo
     lengths=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=4),
     causal=st.booleans(),
 )
-def test_requests(attend: Attending, lengths: list[tuple[int, int]], causal: bool) -> None:
+def test_requests(attend: Attention, lengths: list[tuple[int, int]], causal: bool) -> None:
     rows, keys = map(list, zip(*lengths, strict=True))
     ragged_right(attend, rows, keys, causal)
 
 
-def test_offsets_of_any_kind(attend: Attending) -> None:
+def test_offsets_of_any_kind(attend: Attention) -> None:
     q, k, v = operands_of((), 2, 2, 7, 7, 8, 8)
     first = attend(q, k, v, q_offsets=[0, 3, 3, 7])
     for offsets in ((0, 3, 3, 7), np.array([0, 3, 3, 7], np.int32), np.array([0, 3, 3, 7])):
@@ -145,8 +145,8 @@ def test_offsets_of_any_kind(attend: Attending) -> None:
     assert np.array_equal(k, first)
 
 
-def test_models_are_kept_for_kinds_not_for_extents(widest: Session) -> None:
-    attend = Attending(widest)
+def test_models_are_kept_for_kinds_not_for_extents(widest: CpuBackend) -> None:
+    attend = Attention(widest)
     for extents in EXTENTS:
         q, k, v = operands_of(*extents)
         attend(q, k, v, scale=0.5)
@@ -157,9 +157,9 @@ def test_models_are_kept_for_kinds_not_for_extents(widest: Session) -> None:
     assert MAX_MODELS // 2 <= len(attend._models) <= MAX_MODELS
 
 
-def test_results_are_not_copied(widest: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_not_copied(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless there is an `out`."""
-    attend, made = Attending(widest), []
+    attend, made = Attention(widest), []
     run = attend._run
     monkeypatch.setattr(attend, "_run", lambda *given: made.append(run(*given)) or made[-1])
     q, k, v = operands_of(*EXTENTS[1])
@@ -169,7 +169,7 @@ def test_results_are_not_copied(widest: Session, monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(out, made[-1])
 
 
-def test_scales_of_float64(attend: Attending) -> None:
+def test_scales_of_float64(attend: Attention) -> None:
     q, k, v = operands_of(*EXTENTS[1], dtype="float64")
     assert np.isfinite(attend(q * 1e-300, k, v, scale=1e300)).all()
 
@@ -220,7 +220,7 @@ BAD: tuple[tuple[type[Exception], str, tuple[object, ...], dict[str, object]], .
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
-def test_bad_input(attend: Attending, number: int) -> None:
+def test_bad_input(attend: Attention, number: int) -> None:
     error, words, operands, options = BAD[number]
     with pytest.raises(error, match=words):
         attend(*operands, **options)  # type: ignore[arg-type]

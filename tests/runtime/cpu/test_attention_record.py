@@ -27,8 +27,8 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import (
     AttentionStep,
 )
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 Array = npt.NDArray[Any]
 H, D, E = symbol("H"), symbol("D"), symbol("E")
@@ -98,7 +98,7 @@ def masked_operands(inputs: dict[str, Array]) -> tuple[Array, Array, Array, Arra
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_extents(session: Session, dtype: DType) -> None:
+def test_extents(session: CpuBackend, dtype: DType) -> None:
     model = Model(graph_of(dtype, masked=False), session)
     for extents in EXTENTS:
         inputs = operands_of(extents, dtype=dtype.name)
@@ -107,7 +107,7 @@ def test_extents(session: Session, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(widest: Session, name: str) -> None:
+def test_masks(widest: CpuBackend, name: str) -> None:
     model = Model(graph_of(DTYPES["float32"], *MASKS[name]), widest)
     for extents in EXTENTS:
         inputs = operands_of(extents)
@@ -117,7 +117,7 @@ def test_masks(widest: Session, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NARROW_MASKS)
-def test_masks_that_all_steps_share(widest: Session, name: str) -> None:
+def test_masks_that_all_steps_share(widest: CpuBackend, name: str) -> None:
     """They change nothing: all steps are as much worse."""
     model = Model(graph_of(DTYPES["float32"], *NARROW_MASKS[name]), widest)
     for extents in EXTENTS[:4]:
@@ -127,7 +127,7 @@ def test_masks_that_all_steps_share(widest: Session, name: str) -> None:
             assert_attention(found, *masked_operands(inputs))
 
 
-def test_masks_in_double_precision(widest: Session) -> None:
+def test_masks_in_double_precision(widest: CpuBackend) -> None:
     dtype = DTYPES["float64"]
     model = Model(graph_of(dtype, *MASKS["batch and rows"]), widest)
     for extents in EXTENTS:
@@ -138,7 +138,7 @@ def test_masks_in_double_precision(widest: Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def masked(widest: Session) -> Model:
+def masked(widest: CpuBackend) -> Model:
     return Model(graph_of(DTYPES["float32"], *MASKS["batch and rows"]), widest)
 
 
@@ -148,7 +148,7 @@ def masked(widest: Session) -> Model:
     threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_extents(
-    widest: Session, masked: Model, extents: tuple[int, ...], threads: int
+    widest: CpuBackend, masked: Model, extents: tuple[int, ...], threads: int
 ) -> None:
     widest.threads = threads
     inputs = operands_of(extents)
@@ -157,7 +157,7 @@ def test_any_extents(
     assert_attention(found, *masked_operands(inputs))
 
 
-def test_rows_that_see_nothing(widest: Session, masked: Model) -> None:
+def test_rows_that_see_nothing(widest: CpuBackend, masked: Model) -> None:
     """With large numbers the weights are equal; with infinity there are none, but elsewhere."""
     extents = (2, 3, 19, 37, 8, 5)
     inputs = operands_of(extents)
@@ -172,7 +172,7 @@ def test_rows_that_see_nothing(widest: Session, masked: Model) -> None:
             assert np.isfinite(found[0]).all()
 
 
-def test_large_scores(widest: Session, masked: Model) -> None:
+def test_large_scores(widest: CpuBackend, masked: Model) -> None:
     """Powers are taken of differences: nothing overflows."""
     inputs = {name: 30 * x for name, x in operands_of((1, 2, 9, 33, 4, 6)).items()}
     inputs["mask"] = np.zeros((1, 1, 9, 33), np.float32)
@@ -193,7 +193,7 @@ def encoder(merged: bool) -> Graph:
     return optimised(graph) if merged else graph
 
 
-def test_projections_that_lie_side_by_side(widest: Session) -> None:
+def test_projections_that_lie_side_by_side(widest: CpuBackend) -> None:
     """q, k and v are strided views of one product; so is the result of its output."""
     graph = encoder(merged=True)
     model = Model(graph, widest)
@@ -221,7 +221,7 @@ def test_projections_that_lie_side_by_side(widest: Session) -> None:
             assert np.all(np.abs(heads - expected) <= 8 * allowed)
 
 
-def test_queries_that_are_turned(widest: Session) -> None:
+def test_queries_that_are_turned(widest: CpuBackend) -> None:
     """Without a contiguous last axis they are copied; keys and values of any strides are not."""
     maker = Maker()
     q = maker.add("transpose", maker.given("q", B, D, S), perm=(0, 2, 1))
@@ -238,7 +238,7 @@ def test_queries_that_are_turned(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("axes", [0, 1, 3])
-def test_any_number_of_batch_axes(widest: Session, axes: int) -> None:
+def test_any_number_of_batch_axes(widest: CpuBackend, axes: int) -> None:
     maker = Maker()
     batch = (B, H, symbol("G"))[:axes]
     q, k, v = (
@@ -267,7 +267,7 @@ RESHAPED: tuple[tuple[tuple[Dim, ...], tuple[int, ...], list[str]], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(RESHAPED)))
-def test_results_in_other_shapes(widest: Session, number: int) -> None:
+def test_results_in_other_shapes(widest: CpuBackend, number: int) -> None:
     shape, perm, titles = RESHAPED[number]
     maker = Maker()
     q, k, v = (

@@ -24,9 +24,9 @@ from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps.attention import attention_record
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 from ftuner.runtime.shapes.strides import StridedArray
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
@@ -72,7 +72,7 @@ def offset_of(causal: Dim | None, inputs: dict[str, Array]) -> int | None:
 
 
 def assert_model(
-    session: Session, model: Model, inputs: dict[str, Array], weighting: Weighting
+    session: CpuBackend, model: Model, inputs: dict[str, Array], weighting: Weighting
 ) -> None:
     """Native code gives what float64 does, and so does the operator's reference."""
     bound = Weighting(weighting.scale, offset_of(weighting.causal, inputs), weighting.hidden,
@@ -92,7 +92,7 @@ def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
 
 @pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_causal(session: Session, dtype: DType, name: str) -> None:
+def test_causal(session: CpuBackend, dtype: DType, name: str) -> None:
     weighting = Weighting(SCALE, OFFSETS[name])
     graph = graph_of(weighting, dtype=dtype)
     model = Model(graph, session)
@@ -103,7 +103,7 @@ def test_causal(session: Session, dtype: DType, name: str) -> None:
         assert_close(model.run(inputs), reference(graph, inputs))
 
 
-def test_rows_that_see_nothing_give_zeros(widest: Session) -> None:
+def test_rows_that_see_nothing_give_zeros(widest: CpuBackend) -> None:
     model = Model(graph_of(Weighting(SCALE, -5)), widest)
     for found in threads_of(widest, model, inputs_of((2, 3, 40, 40, 8, 5))):
         assert not found[:, :, :5].any()
@@ -111,7 +111,7 @@ def test_rows_that_see_nothing_give_zeros(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_keys_that_nobody_sees_are_not_read(widest: Session, bad: float) -> None:
+def test_keys_that_nobody_sees_are_not_read(widest: CpuBackend, bad: float) -> None:
     model = Model(graph_of(Weighting(SCALE, P)), widest)
     inputs = inputs_of((2, 3, 37, 90, 8, 5), past=11)
     inputs["k"][..., 48:] = bad
@@ -121,7 +121,7 @@ def test_keys_that_nobody_sees_are_not_read(widest: Session, bad: float) -> None
         assert_attention(found, inputs["q"], inputs["k"], inputs["v"], None, Weighting(SCALE, 11))
 
 
-def test_blocks_skip_what_they_do_not_see(widest: Session) -> None:
+def test_blocks_skip_what_they_do_not_see(widest: CpuBackend) -> None:
     """Values that only the last rows see do not reach the blocks before."""
     model = Model(graph_of(Weighting(SCALE, 0)), widest)
     inputs = inputs_of((2, 1, 1000, 1000, 8, 5))
@@ -133,7 +133,7 @@ def test_blocks_skip_what_they_do_not_see(widest: Session) -> None:
         assert np.isnan(found[:, :, 900:]).all()
 
 
-def test_keys_after_a_row_do_not_change_it(widest: Session) -> None:
+def test_keys_after_a_row_do_not_change_it(widest: CpuBackend) -> None:
     model = Model(graph_of(Weighting(SCALE, 3)), widest)
     inputs = inputs_of((1, 2, 60, 80, 16, 16))
     widest.threads = 1
@@ -147,7 +147,7 @@ def test_keys_after_a_row_do_not_change_it(widest: Session) -> None:
 
 @pytest.mark.parametrize("axes", [(3,), (2, 3), (0, 3), (1, 2, 3), (0, 1, 2, 3), (0, 2), ()])
 @pytest.mark.parametrize("causal", [None, 0, T - S])
-def test_boolean_masks(widest: Session, axes: tuple[int, ...], causal: Dim | None) -> None:
+def test_boolean_masks(widest: CpuBackend, axes: tuple[int, ...], causal: Dim | None) -> None:
     """Of rows that see nothing: zeros."""
     shape = tuple(n if axis in axes else 1 for axis, n in enumerate((H, G, S, T)))
     weighting = Weighting(SCALE, causal, safe=True)
@@ -158,7 +158,7 @@ def test_boolean_masks(widest: Session, axes: tuple[int, ...], causal: Dim | Non
         assert_model(widest, model, inputs, weighting)
 
 
-def test_boolean_masks_on_each_machine(session: Session) -> None:
+def test_boolean_masks_on_each_machine(session: CpuBackend) -> None:
     weighting = Weighting(SCALE, safe=True)
     for dtype in DTYPES.values():
         model = Model(graph_of(weighting, (H, 1, S, T), dtype, BOOL), session)
@@ -170,7 +170,7 @@ def test_boolean_masks_on_each_machine(session: Session) -> None:
 
 @pytest.mark.parametrize(("hidden", "safe"), [(-math.inf, False), (LOWEST, False), (-1e4, False),
                                               (-math.inf, True)])  # fmt: skip
-def test_rows_that_a_mask_hides(widest: Session, hidden: float, safe: bool) -> None:
+def test_rows_that_a_mask_hides(widest: CpuBackend, hidden: float, safe: bool) -> None:
     """A softmax of minus infinities is NaN, unless zeros are asked for; of equal numbers it is
     even."""
     weighting = Weighting(SCALE, None, hidden, safe)
@@ -184,7 +184,7 @@ def test_rows_that_a_mask_hides(widest: Session, hidden: float, safe: bool) -> N
     assert np.all(found[:, :, 7] == 0) == safe
 
 
-def test_addends_that_hide_rows(widest: Session) -> None:
+def test_addends_that_hide_rows(widest: CpuBackend) -> None:
     weighting = Weighting(SCALE, safe=True)
     model = Model(graph_of(weighting, (S, T)), widest)
     inputs = inputs_of((2, 3, 19, 37, 8, 5))
@@ -194,7 +194,7 @@ def test_addends_that_hide_rows(widest: Session) -> None:
     assert_model(widest, model, inputs, weighting)
 
 
-def test_addends_and_a_limit(widest: Session) -> None:
+def test_addends_and_a_limit(widest: CpuBackend) -> None:
     weighting = Weighting(SCALE, T - S)
     model = Model(graph_of(weighting, (H, 1, S, T)), widest)
     for extents in EXTENTS:
@@ -204,7 +204,7 @@ def test_addends_and_a_limit(widest: Session) -> None:
         assert_model(widest, model, inputs, weighting)
 
 
-def test_what_is_not_finite(widest: Session) -> None:
+def test_what_is_not_finite(widest: CpuBackend) -> None:
     """NaN in a row of q stays there; in a key it reaches the rows that see it."""
     model = Model(graph_of(Weighting(SCALE, 0)), widest)
     inputs = inputs_of((1, 2, 50, 50, 8, 5))
@@ -217,7 +217,7 @@ def test_what_is_not_finite(widest: Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def causal(widest: Session) -> Model:
+def causal(widest: CpuBackend) -> Model:
     return Model(graph_of(Weighting(SCALE, P), (S, T), mask_dtype=BOOL), widest)
 
 
@@ -229,7 +229,12 @@ def causal(widest: Session) -> Model:
     threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_extents(
-    widest: Session, causal: Model, extents: tuple[int, ...], past: int, share: float, threads: int
+    widest: CpuBackend,
+    causal: Model,
+    extents: tuple[int, ...],
+    past: int,
+    share: float,
+    threads: int,
 ) -> None:
     widest.threads = threads
     inputs = inputs_of(extents, past)
@@ -243,7 +248,9 @@ def test_any_extents(
 # Records.
 
 
-def record_of(session: Session, workers: int, *shape: int, causal: int | None = None) -> list[int]:
+def record_of(
+    session: CpuBackend, workers: int, *shape: int, causal: int | None = None
+) -> list[int]:
     """The extents that the kernel reads, and the tasks and runs of them, for heads that share k."""
     h, g, s, t = shape
     q = StridedArray((h, g, s, 16), (64 * s * g, 64 * s, 64, 4), 4)
@@ -256,12 +263,12 @@ def record_of(session: Session, workers: int, *shape: int, causal: int | None = 
     return [*(record.dims[slot] for slot in slots), record.tasks, record.runs]
 
 
-def test_heads_of_one_position_are_rows(widest: Session) -> None:
+def test_heads_of_one_position_are_rows(widest: CpuBackend) -> None:
     assert record_of(widest, 1, 3, 8, 1, 50) == [8, 50, 1, 3, 3]
     assert record_of(widest, 1, 3, 8, 1, 50, causal=20) == [8, 21, 1, 3, 3]
 
 
-def test_heads_that_share_keys_stay_together(widest: Session) -> None:
+def test_heads_that_share_keys_stay_together(widest: CpuBackend) -> None:
     """Where their groups are an even number for the workers, or many."""
     assert record_of(widest, 2, 4, 8, 70, 50)[-2:] == [32, 4]
     assert record_of(widest, 2, 7, 3, 70, 50)[-2:] == [21, 7]
@@ -269,7 +276,7 @@ def test_heads_that_share_keys_stay_together(widest: Session) -> None:
     assert record_of(widest, 2, 3, 1, 70, 50)[-2] > 3
 
 
-def test_keys_that_nobody_sees_are_not_there(widest: Session) -> None:
+def test_keys_that_nobody_sees_are_not_there(widest: CpuBackend) -> None:
     assert record_of(widest, 1, 1, 1, 20, 50, causal=5)[1] == 25
     assert record_of(widest, 1, 1, 1, 20, 50, causal=100)[1] == 50
     assert record_of(widest, 1, 1, 1, 20, 50, causal=-30)[1] == 0

@@ -16,8 +16,9 @@ from ftuner.errors import (
     OperandError,
     ShapeError,
 )
-from ftuner.runtime.cpu.dense import Activation, Dense, layer_epilogue
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.dense import Activation, Dense
+from ftuner.runtime.ops.layer import layer_epilogue
 
 DTYPES = ("float32", "float64")
 COLUMNS = (1, 7, 8, 9, 15, 17, 23, 24, 25, 31, 33, 48, 1000)
@@ -59,7 +60,7 @@ def assert_layer(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", COLUMNS)
-def test_rows_and_tails(session: Session, dtype: str, n: int) -> None:
+def test_rows_and_tails(session: CpuBackend, dtype: str, n: int) -> None:
     k = 37
     weight, bias = uniform(1, (n, k), dtype), uniform(2, (n,), dtype)
     layer = Dense(weight, bias, "gelu", session=session)
@@ -82,7 +83,7 @@ def test_rows_and_tails(session: Session, dtype: str, n: int) -> None:
     residual_layout=st.sampled_from(LAYOUTS), threads=st.integers(1, 3),
 )  # fmt: skip
 def test_any_layout(
-    session: Session, rows: int, n: int, k: int, dtype: str, layout: str, out_layout: str,
+    session: CpuBackend, rows: int, n: int, k: int, dtype: str, layout: str, out_layout: str,
     weight_layout: str, residual_layout: str, threads: int,
 ) -> None:  # fmt: skip
     session.threads = threads
@@ -105,14 +106,14 @@ def test_any_layout(
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_activations(widest: Session, activation: str) -> None:
+def test_activations(widest: CpuBackend, activation: str) -> None:
     weight, bias = uniform(1, (29, 50), "float32"), uniform(2, (29,), "float32")
     x = 4 * uniform(3, (11, 50), "float32")
     layer = Dense(weight, bias, activation, session=widest)
     assert_layer(layer(x), x, weight, bias, activation)
 
 
-def test_activation_of_ones_own(widest: Session) -> None:
+def test_activation_of_ones_own(widest: CpuBackend) -> None:
     def hard_swish(x):  # type: ignore[no-untyped-def]
         return x * clip(x / 6 + 0.5, 0.0, 1.0)
 
@@ -125,7 +126,7 @@ def test_activation_of_ones_own(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("shape", [(50,), (1, 50), (3, 4, 50), (2, 1, 3, 50)])
-def test_axes_of_x(session: Session, shape: tuple[int, ...]) -> None:
+def test_axes_of_x(session: CpuBackend, shape: tuple[int, ...]) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(3, shape, "float32")
     layer = Dense(weight, session=session)
@@ -138,7 +139,7 @@ def test_axes_of_x(session: Session, shape: tuple[int, ...]) -> None:
     assert np.array_equal(layer(x, out=out), result)
 
 
-def test_axes_that_do_not_merge(session: Session) -> None:
+def test_axes_that_do_not_merge(session: CpuBackend) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(3, (4, 3, 50), "float32").swapaxes(0, 1)
     out = np.full((4, 3, 29), np.nan, "float32").swapaxes(0, 1)
@@ -152,7 +153,7 @@ def test_axes_that_do_not_merge(session: Session) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 50), (3, 0, 50)])
-def test_no_rows(session: Session, shape: tuple[int, ...]) -> None:
+def test_no_rows(session: CpuBackend, shape: tuple[int, ...]) -> None:
     layer = Dense(uniform(1, (29, 50), "float32"), session=session)
     x = np.empty(shape, "float32")
     assert layer(x).shape == (*shape[:-1], 29)
@@ -161,7 +162,7 @@ def test_no_rows(session: Session, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("activation", ["identity", "gelu", "sigmoid"])
-def test_no_inputs(session: Session, activation: str) -> None:
+def test_no_inputs(session: CpuBackend, activation: str) -> None:
     """Sums of nothing are zeros, to which the epilogue is applied."""
     bias, residual = uniform(1, (29,), "float32"), uniform(2, (3, 29), "float32")
     layer = Dense(np.empty((29, 0), "float32"), bias, activation, True, session=session)
@@ -175,14 +176,14 @@ def test_no_inputs(session: Session, activation: str) -> None:
             assert np.array_equal(plain(np.empty((*shape, 0), "float32")), np.zeros((*shape, 29)))
 
 
-def test_no_outputs(session: Session) -> None:
+def test_no_outputs(session: CpuBackend) -> None:
     for k in (0, 50):
         layer = Dense(np.empty((0, k), "float32"), np.empty(0, "float32"), session=session)
         for shape in ((3,), (2, 0), (4, 3)):
             assert layer(np.ones((*shape, k), "float32")).shape == (*shape, 0)
 
 
-def test_special_values(session: Session) -> None:
+def test_special_values(session: CpuBackend) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(2, (9, 50), "float32")
     x[3, 7], x[5, 1], x[6, 0] = np.nan, np.inf, -np.inf
@@ -196,7 +197,7 @@ def test_special_values(session: Session) -> None:
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_overlapping_out(session: Session, remembered: bool) -> None:
+def test_overlapping_out(session: CpuBackend, remembered: bool) -> None:
     weight = uniform(1, (50, 50), "float32")
     residual = uniform(3, (9, 50), "float32")
     layer = Dense(weight, session=session)
@@ -217,7 +218,7 @@ def test_overlapping_out(session: Session, remembered: bool) -> None:
     assert_product(square.T, given, weight.T)
 
 
-def test_misaligned(session: Session) -> None:
+def test_misaligned(session: CpuBackend) -> None:
     def shifted(values: np.ndarray) -> np.ndarray:
         view = np.frombuffer(np.empty(values.nbytes + 1, np.uint8), values.dtype, offset=1)
         view = view.reshape(values.shape)
@@ -238,7 +239,7 @@ def test_misaligned(session: Session) -> None:
     assert_product(out, x, weight.T)
 
 
-def test_weight_and_bias_are_copied(session: Session) -> None:
+def test_weight_and_bias_are_copied(session: CpuBackend) -> None:
     weight, bias = uniform(1, (29, 50), "float32"), uniform(2, (29,), "float32")
     x = uniform(3, (4, 50), "float32")
     layer = Dense(weight, bias, "gelu", session=session)
@@ -247,7 +248,7 @@ def test_weight_and_bias_are_copied(session: Session) -> None:
     assert np.array_equal(layer(x), before)
 
 
-def test_every_width(session: Session) -> None:
+def test_every_width(session: CpuBackend) -> None:
     weight, x = uniform(1, (100, 50), "float32"), uniform(2, (33, 50), "float32")
     widths = Dense(weight, session=session).products.compiled.library.widths
     for width in widths:
@@ -259,7 +260,7 @@ def test_every_width(session: Session) -> None:
             Dense(weight, width=bad, session=session)
 
 
-def test_wrong_arguments_of_a_layer(widest: Session) -> None:
+def test_wrong_arguments_of_a_layer(widest: CpuBackend) -> None:
     weight, bias = np.ones((5, 4), "float32"), np.ones(5, "float32")
     for shape in ((5,), (5, 4, 1), ()):
         with pytest.raises(ShapeError, match="weight is"):
@@ -279,7 +280,7 @@ def test_wrong_arguments_of_a_layer(widest: Session) -> None:
         Dense(weight, activation=lambda x: x + Operand("scale", "row"), session=widest)
 
 
-def test_wrong_arguments_of_a_call(widest: Session) -> None:
+def test_wrong_arguments_of_a_call(widest: CpuBackend) -> None:
     layer = Dense(np.ones((5, 4), "float32"), session=widest)
     adds = Dense(np.ones((5, 4), "float32"), residual=True, session=widest)
     x = np.ones((3, 4), "float32")
@@ -317,7 +318,7 @@ def test_wrong_arguments_of_a_call(widest: Session) -> None:
     assert not fixed.any()
 
 
-def test_a_layer_without_columns_of_its_own(widest: Session) -> None:
+def test_a_layer_without_columns_of_its_own(widest: CpuBackend) -> None:
     """One input, one output."""
     layer = Dense(np.full((1, 1), 3.0), np.full(1, 2.0), session=widest)
     assert np.array_equal(layer(np.full((4, 1), 5.0)), np.full((4, 1), 17.0))

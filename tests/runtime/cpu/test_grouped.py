@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 import ftuner
 from ftuner.errors import DTypeError, OperandError, ShapeError
 from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.session import Session
+from ftuner.runtime.ops.grouped_operands import matched
 
+Grouped = Callable[..., list[Any]]
+"""`grouped_matmul` of a back end."""
 SIZES = [(1, 1, 1), (5, 7, 3), (0, 4, 5), (67, 33, 129), (3, 4, 0), (2, 0, 3), (16, 72, 40)]
 
 
 @pytest.fixture
-def grouped(session: Session) -> GroupedMatmul:
-    return GroupedMatmul(Matmul(session))
+def grouped(session: CpuBackend) -> Grouped:
+    multiply = GroupedMatmul(Matmul(session))
+    return lambda a, b, out=None: multiply(matched(a, b, out))
 
 
 def operands(
@@ -44,7 +48,7 @@ def assert_products(found: Sequence[Array], a: Sequence[Array], b: Sequence[Arra
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_groups_of_any_extents(grouped: GroupedMatmul, dtype: Any) -> None:
+def test_groups_of_any_extents(grouped: Grouped, dtype: Any) -> None:
     a, b = operands(SIZES, dtype)
     assert_products(grouped(a, b), a, b)
     out = [np.full((m, n), 7.0, dtype) for m, n, _ in SIZES]
@@ -77,12 +81,12 @@ def test_no_groups() -> None:
     assert ftuner.grouped_matmul((), (), ()) == []
 
 
-def test_an_array_of_three_axes_is_a_sequence(grouped: GroupedMatmul) -> None:
+def test_an_array_of_three_axes_is_a_sequence(grouped: Grouped) -> None:
     a, b = operands([(3, 20, 12), (30, 20, 12)])
     assert_products(grouped(a, np.stack(b)), a, b)
 
 
-def test_results_over_operands_of_other_groups(grouped: GroupedMatmul) -> None:
+def test_results_over_operands_of_other_groups(grouped: Grouped) -> None:
     """Operands are read before anything is written."""
     a, b = operands([(16, 16, 16)] * 3)
     x, y = [t.copy() for t in a], [t.copy() for t in b]
@@ -92,7 +96,7 @@ def test_results_over_operands_of_other_groups(grouped: GroupedMatmul) -> None:
     assert_products(grouped(x, b, [x[1][::-1], x[2][:, ::-1], x[0][::-1, ::-1]]), a, b)
 
 
-def test_results_beside_and_over_each_other(grouped: GroupedMatmul) -> None:
+def test_results_beside_and_over_each_other(grouped: Grouped) -> None:
     a, b = operands([(12, 5, 8), (12, 9, 8), (12, 14, 8)])
     whole = np.full((12, 16), 7.0, np.float32)
     found = grouped(a, b, [whole[:, :5], whole[:, 5:14], whole[:, :14]])
@@ -102,7 +106,7 @@ def test_results_beside_and_over_each_other(grouped: GroupedMatmul) -> None:
     assert (whole[:, 14:] == 7.0).all()
 
 
-def test_tensors_on_the_cpu(grouped: GroupedMatmul) -> None:
+def test_tensors_on_the_cpu(grouped: Grouped) -> None:
     torch = pytest.importorskip("torch")
     a, b = operands([(5, 6, 7), (8, 9, 10)])
     out = [torch.zeros(5, 6), torch.zeros(8, 9)]
@@ -110,7 +114,7 @@ def test_tensors_on_the_cpu(grouped: GroupedMatmul) -> None:
     assert_products([x.numpy() for x in out], a, b)
 
 
-def test_bad_operands(grouped: GroupedMatmul) -> None:
+def test_bad_operands(grouped: Grouped) -> None:
     a, b = operands([(4, 6, 5), (3, 6, 5)])
     out = [np.zeros((4, 6), np.float32), np.zeros((3, 6), np.float32)]
     with pytest.raises(ShapeError, match="a has 2 matrices, b 1"):

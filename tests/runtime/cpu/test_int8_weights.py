@@ -12,10 +12,10 @@ from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import Panels, pack_int8
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.session import Session
 from ftuner.ukernels.cpu.library import Operands, build_library
 
 ROWS = (*range(1, 20), 31, 64, 100, 257)
@@ -29,7 +29,7 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
     return found
 
 
-def narrow_products(session: Session, dtype: str) -> Products:
+def narrow_products(session: CpuBackend, dtype: str) -> Products:
     """Products with all families that weights of 8-bit integers may use."""
     products = session.products(DTYPES[dtype])
     operands = Operands((ROW,), ("panels",), int8=True)
@@ -55,7 +55,7 @@ def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
-def test_every_candidate_is_right(session: Session, dtype: str, n: int) -> None:
+def test_every_candidate_is_right(session: CpuBackend, dtype: str, n: int) -> None:
     products = narrow_products(session, dtype)
     for k in (1, 37, 1000):
         weight = integers(n, n, k)
@@ -95,7 +95,7 @@ def test_short_inputs_read_integers_and_long_ones_widen_first(machine: CpuHardwa
         assert widens == [False, False, False, True], isa.name
 
 
-def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
+def test_the_estimate_of_one_row_falls_with_its_bytes(session: CpuBackend) -> None:
     """A weight that does not stay in L2 is read in a quarter of the time."""
     products = narrow_products(session, "float32")
     narrow = packed(products, integers(0, 4096, 4096), 1)
@@ -105,7 +105,7 @@ def test_the_estimate_of_one_row_falls_with_its_bytes(session: Session) -> None:
     assert l3[0] == pytest.approx(l3[1] / 4, rel=0.05)
 
 
-def test_packing_takes_any_strides(session: Session) -> None:
+def test_packing_takes_any_strides(session: CpuBackend) -> None:
     products = narrow_products(session, "float32")
     weight = integers(3, 90, 41)
     for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):

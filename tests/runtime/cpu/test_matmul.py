@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.reference import LAYOUTS, assert_product, lie, uniform
 
 from ftuner.errors import DTypeError, OperandError, ShapeError
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.session import Session
 
 DTYPES = ("float32", "float64")
 GUARD = 12345.0
@@ -32,7 +32,7 @@ batches = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def matmul(session: Session) -> Iterator[Callable[..., Any]]:
+def matmul(session: CpuBackend) -> Iterator[Callable[..., Any]]:
     session.threads = 2
     return Matmul(session)
 
@@ -43,7 +43,7 @@ def matmul(session: Session) -> Iterator[Callable[..., Any]]:
     layout_b=layouts, threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_shape_and_layout(
-    matmul: Matmul, session: Session, m: int, n: int, k: int, dtype: str, layout_a: str,
+    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
     layout_b: str, threads: int,
 ) -> None:  # fmt: skip
     # Outside the views lies NaN: an element read by mistake shows.
@@ -62,7 +62,7 @@ def test_any_shape_and_layout(
     reverse=st.booleans(),
 )  # fmt: skip
 def test_any_batch(
-    matmul: Matmul, session: Session, m: int, n: int, k: int,
+    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int,
     shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str, layout_a: str, layout_b: str,
     threads: int, reverse: bool,
 ) -> None:  # fmt: skip
@@ -83,7 +83,7 @@ def test_any_batch(
     batch=st.sampled_from([(), (2,)]),
 )  # fmt: skip
 def test_out_is_written_whole_and_nothing_else(
-    matmul: Matmul, session: Session, m: int, n: int, k: int, dtype: str, layout_a: str,
+    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
     layout_out: str, accumulate: bool, threads: int, batch: tuple[int, ...],
 ) -> None:  # fmt: skip
     a, _ = lie(layout_a, uniform(m, (*batch, m, k), dtype))
@@ -114,7 +114,7 @@ HUGE = [
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("m", "n", "k"), HUGE)
 def test_long_extents(
-    matmul: Matmul, session: Session, m: int, n: int, k: int, threads: int
+    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, threads: int
 ) -> None:
     session.threads = threads
     a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
@@ -364,7 +364,7 @@ import numpy as np
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 PAGE = mmap.PAGESIZE
 protect = ctypes.CDLL(None).mprotect
@@ -386,7 +386,7 @@ def between_pages(values, at_end):
     kept.append(memory)
     return place
 
-session = Session(isa=ISA)
+session = CpuBackend(isa=ISA)
 rng = np.random.default_rng(0)
 matmul = Matmul(session)
 for dtype in ("float32", "float64"):
@@ -413,10 +413,10 @@ print("done")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by mprotect")
-def test_nothing_beside_the_operands_is_touched(session: Session, cache_folder: Path) -> None:
+def test_nothing_beside_the_operands_is_touched(session: CpuBackend, cache_folder: Path) -> None:
     """Operands end, or begin, where the next page may not be read: a step too far is a crash."""
     shapes = [(1, 1, 1), (2, 3, 5), (7, 9, 8), (5, 17, 16), (13, 31, 7), (4, 24, 33), (33, 25, 70)]
-    prelude = f"SHAPES = {shapes!r}\nISA = {session.backend.isa.name!r}\n"
+    prelude = f"SHAPES = {shapes!r}\nISA = {session.kernels.isa.name!r}\n"
     environment = {**os.environ, "FTUNER_CACHE_DIR": str(cache_folder)}
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", prelude + GUARDED], env=environment,

@@ -33,16 +33,16 @@ from ftuner.core.dtype import BOOL, FLOAT64, INT32, INT64, TENSOR_DTYPES
 from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model, TensorSpec
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model, TensorSpec
 
 Array = npt.NDArray[Any]
 LAYER = optimised(layer())
 
 
 @pytest.fixture(scope="module")
-def encoder(widest: Session) -> Model:
+def encoder(widest: CpuBackend) -> Model:
     return Model(LAYER, widest)
 
 
@@ -57,7 +57,7 @@ def small() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def sums(widest: Session) -> Model:
+def sums(widest: CpuBackend) -> Model:
     return Model(small(), widest)
 
 
@@ -75,7 +75,7 @@ def assert_right(model: Model, graph: Graph, seed: int = 0, **extents: int) -> N
     st.integers(1, 4),
 )
 def test_any_extents_in_any_order(
-    widest: Session, encoder: Model, extents: list[tuple[int, int]], threads: int
+    widest: CpuBackend, encoder: Model, extents: list[tuple[int, int]], threads: int
 ) -> None:
     """Programs are used again, and are written again when the arena has grown."""
     widest.threads = threads
@@ -83,14 +83,14 @@ def test_any_extents_in_any_order(
         assert_right(encoder, LAYER, B=b, S=s)
 
 
-def test_extents_seen_before_after_the_arena_has_grown(widest: Session) -> None:
+def test_extents_seen_before_after_the_arena_has_grown(widest: CpuBackend) -> None:
     model = Model(LAYER, widest)
     widest.threads = 2
     for s in (3, 200, 3, 5, 400, 200, 3, 5):
         assert_right(model, LAYER, seed=s, B=2, S=s)
 
 
-def test_no_elements(encoder: Model, sums: Model, widest: Session) -> None:
+def test_no_elements(encoder: Model, sums: Model, widest: CpuBackend) -> None:
     for threads in (1, 2):
         widest.threads = threads
         assert_right(encoder, LAYER, B=0, S=4)
@@ -99,7 +99,7 @@ def test_no_elements(encoder: Model, sums: Model, widest: Session) -> None:
         assert_right(sums, small(), B=0, S=3)
 
 
-def test_sums_of_no_elements_are_zeros(widest: Session) -> None:
+def test_sums_of_no_elements_are_zeros(widest: CpuBackend) -> None:
     """In products that lie in any way, with an epilogue and without, and in attention."""
 
     def body(g: Maker) -> list[Value]:
@@ -122,7 +122,7 @@ def test_sums_of_no_elements_are_zeros(widest: Session) -> None:
         assert_runs(g, widest, *extents, *extents[::-1])
 
 
-def test_epilogues_that_differ_by_the_sign_of_a_zero(widest: Session) -> None:
+def test_epilogues_that_differ_by_the_sign_of_a_zero(widest: CpuBackend) -> None:
     def body(g: Maker) -> list[Value]:
         x = g.given("x", S, 8)
         return [
@@ -134,7 +134,7 @@ def test_epilogues_that_differ_by_the_sign_of_a_zero(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("turned_first", [False, True])
-def test_products_that_read_one_weight_differently(widest: Session, turned_first: bool) -> None:
+def test_products_that_read_one_weight_differently(widest: CpuBackend, turned_first: bool) -> None:
     """Rows and columns of A, epilogues, and the weight as it came."""
 
     def body(g: Maker) -> list[Value]:
@@ -172,7 +172,7 @@ def bindings(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_lengths_in_turn_are_bound_once(
-    widest: Session, encoder: Model, monkeypatch: pytest.MonkeyPatch
+    widest: CpuBackend, encoder: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All lengths of a sentence encoder, in two batch sizes, have room."""
     model = Model(small(), widest)
@@ -191,7 +191,7 @@ def test_lengths_in_turn_are_bound_once(
 
 
 def test_programs_are_bounded_and_kept_by_use(
-    widest: Session, monkeypatch: pytest.MonkeyPatch
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ftuner.runtime.cpu.run_states.MAX_PROGRAM_BYTES", 64 << 10)
     model = Model(small(), widest)
@@ -207,7 +207,7 @@ def test_programs_are_bounded_and_kept_by_use(
     assert sum(program.records_bytes for program in kept) <= 64 << 10
 
 
-def test_sizes_in_bytes_of_every_dtype(widest: Session) -> None:
+def test_sizes_in_bytes_of_every_dtype(widest: CpuBackend) -> None:
     """Buffers of the arena, inputs and outputs of every dtype beside each other."""
 
     def body(g: Maker) -> list[Value]:
@@ -224,7 +224,7 @@ def test_sizes_in_bytes_of_every_dtype(widest: Session) -> None:
         assert_right(model, graph, B=b, S=s)
 
 
-def test_extents_that_only_data_tells(widest: Session) -> None:
+def test_extents_that_only_data_tells(widest: CpuBackend) -> None:
     """A program ends where they are found, and another begins."""
 
     def body(g: Maker) -> list[Value]:
@@ -351,7 +351,7 @@ def lookups() -> Graph:
     return graph_of(body)
 
 
-def test_indices_out_of_range(widest: Session) -> None:
+def test_indices_out_of_range(widest: CpuBackend) -> None:
     graph = lookups()
     model = Model(graph, widest)
     x, right = np.arange(5, dtype=np.float32), np.array([0, -5, 4])
@@ -369,7 +369,7 @@ def test_indices_out_of_range(widest: Session) -> None:
                          [x[right], x[right]])  # fmt: skip
 
 
-def test_two_indices_out_of_range_are_forgotten_together(widest: Session) -> None:
+def test_two_indices_out_of_range_are_forgotten_together(widest: CpuBackend) -> None:
     graph = lookups()
     model = Model(graph, widest)
     x, right, bad = np.arange(5, dtype=np.float32), np.array([1, 2]), np.array([7, 0])
@@ -379,7 +379,7 @@ def test_two_indices_out_of_range_are_forgotten_together(widest: Session) -> Non
     assert_close(found, [x[right], x[right]])
 
 
-def test_nothing_has_no_index(widest: Session) -> None:
+def test_nothing_has_no_index(widest: CpuBackend) -> None:
     """It is refused before anything is read: an array without elements has no address to read."""
     model = Model(lookups(), widest)
     none = np.zeros(0, np.float32)
@@ -389,7 +389,7 @@ def test_nothing_has_no_index(widest: Session) -> None:
     assert [y.shape for y in found] == [(0,), (0,)]
 
 
-def test_indices_with_extents_that_the_data_lacks(widest: Session) -> None:
+def test_indices_with_extents_that_the_data_lacks(widest: CpuBackend) -> None:
     """Nothing is read or written outside the data, however long the axes of indices are."""
     model = Model(selection(), widest)
     x = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -405,7 +405,7 @@ def test_indices_with_extents_that_the_data_lacks(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("n", [1 << 10, 1 << 13, 1 << 16])
-def test_results_that_no_memory_holds(widest: Session, n: int) -> None:
+def test_results_that_no_memory_holds(widest: CpuBackend, n: int) -> None:
     """More than the system gives, than a process has addresses for, than 64 bits count."""
     model = Model(grown(), widest)
     x = np.arange(3, dtype=np.float32).reshape(1, 3)
@@ -415,7 +415,7 @@ def test_results_that_no_memory_holds(widest: Session, n: int) -> None:
     assert_close(found, [np.exp(np.repeat(x, 16, 0)), x, np.zeros(2, np.int64)])
 
 
-def test_inputs_that_no_memory_holds(widest: Session) -> None:
+def test_inputs_that_no_memory_holds(widest: CpuBackend) -> None:
     """A view without strides is copied."""
     graph = graph_of(lambda g: g.add("reduce", g.given("x", S), kind="sum", axes=(0,)))
     model = Model(graph, widest)
@@ -424,7 +424,7 @@ def test_inputs_that_no_memory_holds(widest: Session) -> None:
     assert_close(model.run({"x": np.ones(5, np.float32)}), [np.float32(5)])
 
 
-def test_outputs_own_their_memory(widest: Session, encoder: Model, sums: Model) -> None:
+def test_outputs_own_their_memory(widest: CpuBackend, encoder: Model, sums: Model) -> None:
     """A later call leaves them alone, and so do writes to inputs and other outputs."""
     widest.threads = 2
     for model, graph in ((encoder, LAYER), (sums, small())):
@@ -439,7 +439,7 @@ def test_outputs_own_their_memory(widest: Session, encoder: Model, sums: Model) 
         assert all(y.flags.owndata and y.flags.writeable for y in results)
 
 
-def test_outputs_that_are_inputs_or_constants_are_copies(widest: Session) -> None:
+def test_outputs_that_are_inputs_or_constants_are_copies(widest: CpuBackend) -> None:
     graph = graph_of(lambda g: [g.given("x", S), g.weight(3), g.inputs[0]])
     model = Model(graph, widest)
     x = np.arange(4, dtype=np.float32)
@@ -450,13 +450,13 @@ def test_outputs_that_are_inputs_or_constants_are_copies(widest: Session) -> Non
     assert not np.array_equal(model.run({"x": x})[1], constant)
 
 
-def test_no_inputs(widest: Session) -> None:
+def test_no_inputs(widest: CpuBackend) -> None:
     graph = graph_of(lambda g: g.weight(2, 3))
     (found,) = Model(graph, widest).run({})
     assert np.array_equal(found, reference(graph, {})[0])
 
 
-def test_bools_of_any_byte(widest: Session) -> None:
+def test_bools_of_any_byte(widest: CpuBackend) -> None:
     graph = graph_of(
         lambda g: g.add("where", g.given("c", S, dtype=BOOL), g.number(1), g.number(2))
     )
@@ -469,7 +469,7 @@ def test_bools_of_any_byte(widest: Session) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_thread_counts(widest: Session, encoder: Model, threads: int) -> None:
+def test_thread_counts(widest: CpuBackend, encoder: Model, threads: int) -> None:
     """Those of the session, and a model's own."""
     widest.threads = threads
     assert encoder.threads == threads
@@ -481,7 +481,7 @@ def test_thread_counts(widest: Session, encoder: Model, threads: int) -> None:
         assert_right(encoder, LAYER, B=b, S=s)
 
 
-def test_several_threads_call_at_once(widest: Session, encoder: Model, sums: Model) -> None:
+def test_several_threads_call_at_once(widest: CpuBackend, encoder: Model, sums: Model) -> None:
     """One model from several threads, and two models, which have one pool of workers."""
     widest.threads = 2
     wrong: list[str] = []
@@ -523,7 +523,7 @@ def in_a_child(body: Callable[[], None], seconds: int = 60) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_after_a_fork(widest: Session, encoder: Model) -> None:
+def test_after_a_fork(widest: CpuBackend, encoder: Model) -> None:
     """With programs written before it, and others; the parent goes on."""
     widest.threads = 2
     assert_right(encoder, LAYER, B=2, S=9)
@@ -538,7 +538,7 @@ def test_after_a_fork(widest: Session, encoder: Model) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_after_a_fork_within_a_call(widest: Session, encoder: Model) -> None:
+def test_after_a_fork_within_a_call(widest: CpuBackend, encoder: Model) -> None:
     """Another thread of the parent may be in the midst of a run."""
     widest.threads = 2
     stop = threading.Event()

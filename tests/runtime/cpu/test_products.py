@@ -19,12 +19,12 @@ from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
-from ftuner.runtime.cpu.dense import Dense, layer_epilogue
+from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.session import Session
+from ftuner.runtime.ops.layer import layer_epilogue
 
 
 def problem_of(a: Array, b: Array, workers: int) -> Problem:
@@ -71,10 +71,10 @@ class _WatchedProducts(Products):
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520), (37, 53, 0)]
 )
-def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: bool) -> None:
+def test_every_candidate(session: CpuBackend, m: int, n: int, k: int, transposed: bool) -> None:
     """Right, and in no more workspace than the plan says."""
     real = session.products(FLOAT32)
-    products = _WatchedProducts(real.backend, real.compiled)
+    products = _WatchedProducts(real.kernels, real.compiled)
     a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
     b = np.asfortranarray(b) if transposed else b
     seen = set()
@@ -96,10 +96,10 @@ def test_every_candidate(session: Session, m: int, n: int, k: int, transposed: b
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5, 8, 50])
 @pytest.mark.parametrize("batch", [1, 7])
-def test_chunks(session: Session, batch: int, chunks: int, transposed: bool) -> None:
+def test_chunks(session: CpuBackend, batch: int, chunks: int, transposed: bool) -> None:
     """Whoever takes which chunk of panels or batch elements, all of C is computed once."""
     real = session.products(FLOAT32)
-    products = _WatchedProducts(real.backend, real.compiled)
+    products = _WatchedProducts(real.kernels, real.compiled)
     m, n, k = 13, 203, 70
     a, b = uniform(1, (batch, m, k), "float32"), uniform(2, (batch, k, n), "float32")
     b = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2) if transposed else b
@@ -127,7 +127,7 @@ def test_chunks(session: Session, batch: int, chunks: int, transposed: bool) -> 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 5), (7, 33, 100), (40, 17, 64), (3, 64, 1001)])
 def test_reduction_cut(
-    session: Session, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
+    session: CpuBackend, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
 ) -> None:
     products = session.products(dtype)
     a, b = uniform(1, (m, k), dtype.name), uniform(2, (k, n), dtype.name)
@@ -147,7 +147,7 @@ def test_reduction_cut(
 
 
 @pytest.mark.parametrize("parts_m", [1, 2])
-def test_reduction_cut_with_an_epilogue(session: Session, parts_m: int) -> None:
+def test_reduction_cut_with_an_epilogue(session: CpuBackend, parts_m: int) -> None:
     """The epilogue is applied once, to the whole sum."""
     m, n, k, parts = 21, 43, 200, 2
     epilogue: Expr = layer_epilogue(True, "relu", True)
@@ -168,11 +168,11 @@ def test_reduction_cut_with_an_epilogue(session: Session, parts_m: int) -> None:
     assert np.all(np.abs(y - expected) <= bound + 1e-6)
 
 
-class _CrampedSession(Session):
+class _CrampedSession(CpuBackend):
     """A session that believes that its machine has next to no cache."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session.cache, session.backend.isa.name)
+    def __init__(self, session: CpuBackend) -> None:
+        super().__init__(session.cache, session.kernels.isa.name)
         self._session = session
         self._cramped: dict[DType, Products] = {}
 
@@ -189,12 +189,12 @@ class _CrampedSession(Session):
             cramped = replace(library, hardware=hardware)
             compiled = CompiledLibrary(cramped, loaded, real.compiled.reduce_address)
             compiled.kernels.update(real.compiled.kernels)
-            found = self._cramped[dtype] = Products(real.backend, compiled)
+            found = self._cramped[dtype] = Products(real.kernels, compiled)
         return found
 
 
 @pytest.fixture(scope="module")
-def cramped(session: Session) -> Iterator[_CrampedSession]:
+def cramped(session: CpuBackend) -> Iterator[_CrampedSession]:
     return _CrampedSession(session)
 
 
@@ -223,17 +223,17 @@ def test_blocks_are_used(cramped: _CrampedSession) -> None:
     assert plan.choice.kc < 400
 
 
-def test_plans_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_forgotten(session: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of plans stay bounded, and a forgotten plan is made again."""
     monkeypatch.setattr("ftuner.runtime.cpu.products.MAX_PLANS", 8)
     real = session.products(FLOAT32)
-    products = Products(real.backend, real.compiled)
+    products = Products(real.kernels, real.compiled)
 
-    class Own(Session):
+    class Own(CpuBackend):
         def products(self, *named: object, **others: object) -> Products:
             return products
 
-    matmul = Matmul(Own(session.cache, session.backend.isa.name))
+    matmul = Matmul(Own(session.cache, session.kernels.isa.name))
     for _ in range(2):
         for m in range(1, 30):
             a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")

@@ -15,12 +15,12 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.planner.cpu.plan import Plan
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.cpu.plan_records import Encoded, Strides
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import stages
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 
 
 def fork() -> Graph:
@@ -68,7 +68,7 @@ def test_steps_of_a_stage_do_not_depend_on_each_other(graph: Graph) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_short_inputs_are_planned_when_loaded(
-    widest: Session, monkeypatch: pytest.MonkeyPatch, threads: int
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     graph = optimised(layer())
     model = Model(graph, widest, threads=threads)
@@ -89,7 +89,7 @@ def test_short_inputs_are_planned_when_loaded(
 
 @pytest.mark.parametrize("graph", [optimised(layer()), fork(), beside()])
 @pytest.mark.parametrize("threads", [2, 3, 7])
-def test_workers_that_come_late(widest: Session, graph: Graph, threads: int) -> None:
+def test_workers_that_come_late(widest: CpuBackend, graph: Graph, threads: int) -> None:
     """With more workers than cores most of them miss most runs."""
     model = Model(graph, widest, threads=threads)
     for turn in range(300):
@@ -99,7 +99,7 @@ def test_workers_that_come_late(widest: Session, graph: Graph, threads: int) -> 
 
 @settings(max_examples=15, deadline=None)
 @given(order=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=10, max_size=60))
-def test_workers_of_an_earlier_run(widest: Session, order: list[tuple[int, bool]]) -> None:
+def test_workers_of_an_earlier_run(widest: CpuBackend, order: list[tuple[int, bool]]) -> None:
     """Runs of programs and of products, each with its own number of workers: who wakes up late for
     one may meet the next."""
     graph = fork()

@@ -7,13 +7,13 @@ import pytest
 from tests.apart import apart
 from tests.runtime.cpu.random_calls import KINDS, run
 
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
 
 COUNTS = {"product": 150, "layer": 30, "grouped": 30, "attention": 60}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_calls(kind: str, session: Session) -> None:
+def test_random_calls(kind: str, session: CpuBackend) -> None:
     for part in (0, 1):
         seeds = range(part, COUNTS[kind], 2)
         apart(lambda note, seeds=seeds: run(kind, seeds, session, note))

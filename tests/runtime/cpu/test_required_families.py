@@ -27,11 +27,11 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import ProductStep, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.operands import step_problem
 from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 from ftuner.ukernels.cpu.library import build_library, families_of_calls
 
 
@@ -97,9 +97,9 @@ def test_int8_weights_are_read_both_ways(recorded: CpuHardware) -> None:
 
 
 @pytest.mark.parametrize("first", [7, 333])
-def test_another_graph_adds_what_it_needs(widest: Session, first: int) -> None:
+def test_another_graph_adds_what_it_needs(widest: CpuBackend, first: int) -> None:
     """Both have one library; the second may want families that the first has not loaded."""
-    session = Session(cache=widest.cache, isa=widest.backend.isa.name)
+    session = CpuBackend(cache=widest.cache, isa=widest.kernels.isa.name)
     for columns in (first, 40, 5):
         graph = layers(columns)
         model = Model(graph, session)
@@ -125,7 +125,7 @@ def squares(g: Maker) -> Sequence[Value]:
     ]
 
 
-def test_products_of_activations_at_any_extents(widest: Session) -> None:
+def test_products_of_activations_at_any_extents(widest: CpuBackend) -> None:
     """Which uKernels a plan chooses depends on the extents."""
     graph = graph_of(squares)
     extents = (1, 2, 9, 33, 64, 200)

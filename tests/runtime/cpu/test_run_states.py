@@ -13,11 +13,11 @@ import pytest
 from tests.graph.graphs import assert_close, inputs_of, layer, reference
 
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES, RunStates
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
 
 LAYER = optimised(layer())
 
@@ -139,7 +139,7 @@ def test_a_child_has_states_of_its_own() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_runs_of_one_model_side_by_side(
-    widest: Session, monkeypatch: pytest.MonkeyPatch, threads: int
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """Two callers are inside at once."""
     monkeypatch.setattr(widest, "cores", 2)
@@ -164,7 +164,9 @@ def test_runs_of_one_model_side_by_side(
     assert first.arena.address != second.arena.address
 
 
-def test_a_program_is_bound_to_one_state(widest: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_bound_to_one_state(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Callers change places; each run reads and writes the memory of its own state."""
     monkeypatch.setattr(widest, "cores", 3)
     model = Model(LAYER, widest, threads=1)
@@ -191,7 +193,7 @@ def test_a_program_is_bound_to_one_state(widest: Session, monkeypatch: pytest.Mo
     assert len(part.states.all) <= 3
 
 
-def test_times_and_footprints_beside_runs(widest: Session) -> None:
+def test_times_and_footprints_beside_runs(widest: CpuBackend) -> None:
     model = Model(LAYER, widest, threads=1)
     feeds = inputs_of(LAYER, {"B": 2, "S": 9})
     expected = model.run(feeds)

@@ -27,13 +27,13 @@ from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.attention import Attending
+from ftuner.runtime.cpu.attention import Attention
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
-from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.model import Model
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.session import Session
+from ftuner.runtime.model import Model
+from ftuner.runtime.ops.grouped_operands import matched
 
 SHAPES = (
     (64, 64, 4096),
@@ -50,7 +50,7 @@ Call = Callable[[], list[Array]]
 
 
 @pytest.fixture
-def several(session: Session) -> Iterator[Session]:
+def several(session: CpuBackend) -> Iterator[CpuBackend]:
     before = session.threads
     session.threads = 2
     yield session
@@ -61,9 +61,9 @@ def bits(arrays: list[Array]) -> list[bytes]:
     return [x.tobytes() for x in arrays]
 
 
-def assert_same(call: Call, session: Session, message: str = "") -> None:
+def assert_same(call: Call, session: CpuBackend, message: str = "") -> None:
     """With the workers and without, new and known, and while short calls avoid them."""
-    pool = session.backend.runtime.pool
+    pool = session.kernels.runtime.pool
     first = bits(call())
     for _ in range(3):
         assert bits(call()) == first, f"{message}: another call"
@@ -76,7 +76,7 @@ def assert_same(call: Call, session: Session, message: str = "") -> None:
 
 
 @contextmanager
-def disturbed(session: Session) -> Iterator[None]:
+def disturbed(session: CpuBackend) -> Iterator[None]:
     """Other threads take the workers again and again meanwhile."""
     matmul = Matmul(session)
     a, b = uniform(8, (70, 300), "float32"), uniform(9, (300, 90), "float32")
@@ -100,7 +100,7 @@ def disturbed(session: Session) -> Iterator[None]:
 # Plans.
 
 
-def candidates(session: Session, workers: int) -> Iterator[tuple[Problem, Strides, list[Array]]]:
+def candidates(session: CpuBackend, workers: int) -> Iterator[tuple[Problem, Strides, list[Array]]]:
     for m, n, k in ((37, 53, 300), (130, 9, 70), (5, 3, 520), (9, 200, 64)):
         for transposed in (False, True):
             a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
@@ -115,7 +115,7 @@ def candidates(session: Session, workers: int) -> Iterator[tuple[Problem, Stride
     yield problem, Strides(*a.strides[1:], *b.strides[1:], c.strides[1], axes, (), False), [a, b, c]
 
 
-def test_every_candidate_alone(session: Session) -> None:
+def test_every_candidate_alone(session: CpuBackend) -> None:
     """Any plan for several workers gives the same bits where one thread does it."""
     products = session.products(FLOAT32)
     kinds: set[tuple[bool, ...]] = set()
@@ -148,7 +148,7 @@ def test_every_candidate_alone(session: Session) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_matmul(several: Session, transposed: bool) -> None:
+def test_matmul(several: CpuBackend, transposed: bool) -> None:
     for m, n, k in SHAPES:
         matmul = Matmul(several)
         a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
@@ -157,7 +157,7 @@ def test_matmul(several: Session, transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_dense(several: Session, dtype: str) -> None:
+def test_dense(several: CpuBackend, dtype: str) -> None:
     for m, n, k in SHAPES:
         bias = uniform(3, (n,), dtype)
         dense = Dense(uniform(2, (n, k), dtype), bias, "relu", session=several)
@@ -165,22 +165,22 @@ def test_dense(several: Session, dtype: str) -> None:
         assert_same(lambda: [dense(x)], several, f"{m} x {n} x {k}")  # noqa: B023
 
 
-def test_grouped_matmul(several: Session) -> None:
-    grouped = GroupedMatmul(Matmul(several))
+def test_grouped_matmul(several: CpuBackend) -> None:
+    grouped = several.grouped_matmul
     a = [uniform(i, (m, k), "float32") for i, (m, _, k) in enumerate(SHAPES)]
     b = [uniform(i, (k, n), "float32") for i, (_, n, k) in enumerate(SHAPES)]
-    assert_same(lambda: list(grouped(a, b)), several)
+    assert_same(lambda: list(grouped(matched(a, b, None))), several)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention(several: Session, causal: bool) -> None:
-    attending = Attending(several)
+def test_attention(several: CpuBackend, causal: bool) -> None:
+    attending = Attention(several)
     for heads, rows, keys in ((3, 40, 40), (1, 5, 300), (8, 1, 90)):
         q, k, v = (uniform(i, (heads, n, 16), "float32") for i, n in enumerate((rows, keys, keys)))
         assert_same(lambda: [attending(q, k, v, causal=causal)], several)  # noqa: B023
 
 
-def test_while_others_come_and_go(several: Session) -> None:
+def test_while_others_come_and_go(several: CpuBackend) -> None:
     matmul = Matmul(several)
     for m, n, k in SHAPES[:4]:
         a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
@@ -206,7 +206,7 @@ OFFSETS = (0, 4, 8, 20, 32, 60, 1, 2, 7)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_addresses(several: Session, layout: str) -> None:
+def test_addresses(several: CpuBackend, layout: str) -> None:
     matmul = Matmul(several)
     for m, n, k in ((37, 200, 300), (9, 2100, 130)):
         a, _ = lie(layout, uniform(1, (m, k), "float32"))
@@ -223,7 +223,7 @@ def test_addresses(several: Session, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_outputs_that_overlap_operands(several: Session, layout: str) -> None:
+def test_outputs_that_overlap_operands(several: CpuBackend, layout: str) -> None:
     """What has to be written elsewhere first is planned as if it had not."""
     matmul = Matmul(several)
     n = 150
@@ -232,7 +232,7 @@ def test_outputs_that_overlap_operands(several: Session, layout: str) -> None:
     out, _ = lie(layout, uniform(3, (n, n), "float32"))
     expected = matmul(a, b, out).tobytes()
     into = placed(a, 0)
-    assert GroupedMatmul(matmul)([into], [b], [into])[0].tobytes() == expected
+    assert several.grouped_matmul(matched([into], [b], [into]))[0].tobytes() == expected
     into = placed(a, 0)
     assert matmul(into, b, into).tobytes() == expected
 
@@ -256,7 +256,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("threads", [2, 3])
-def test_models(several: Session, name: str, threads: int) -> None:
+def test_models(several: CpuBackend, name: str, threads: int) -> None:
     graph, extents = GRAPHS[name]
     model = Model(graph, several, threads=threads)
     feeds = inputs_of(graph, extents)
@@ -265,7 +265,7 @@ def test_models(several: Session, name: str, threads: int) -> None:
     assert bits(other.run(feeds)) == bits(model.run(feeds))
 
 
-def test_a_model_while_others_come_and_go(several: Session) -> None:
+def test_a_model_while_others_come_and_go(several: CpuBackend) -> None:
     """Workers come late or not at all, and runs go alone."""
     graph = optimised(layer())
     model = Model(graph, several, threads=3)
@@ -280,7 +280,7 @@ def test_a_model_while_others_come_and_go(several: Session) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another C library")
-def test_rounding_modes_of_threads(several: Session) -> None:
+def test_rounding_modes_of_threads(several: CpuBackend) -> None:
     """A thread's own mode changes nothing, and is put back: neither that of the caller nor the one
     that workers were made in."""
     library = ctypes.CDLL("libm.so.6")
@@ -289,7 +289,7 @@ def test_rounding_modes_of_threads(several: Session) -> None:
     model = Model(optimised(layer()), several, threads=2)
     a, b = uniform(1, (64, 700), "float32"), uniform(2, (700, 300), "float32")
     feeds = inputs_of(optimised(layer()), {"B": 2, "S": 37})
-    pool = several.backend.runtime.pool
+    pool = several.kernels.runtime.pool
 
     def call() -> list[Array]:
         return [matmul(a, b), *model.run(feeds)]
@@ -319,7 +319,7 @@ def digest():
         random = np.random.default_rng(m)
         a = random.random((m, k), dtype=np.float32)
         b = random.random((k, n), dtype=np.float32)
-        layer = ftuner.Dense(b.T, session=None)
+        layer = ftuner.Dense(b.T)
         for _ in range(3):
             found.update(ftuner.matmul(a, b).tobytes())
             found.update(layer(a).tobytes())
@@ -339,7 +339,7 @@ if hasattr(os, "fork"):
 """
 
 
-def test_processes(widest: Session, cache_folder: Path) -> None:
+def test_processes(widest: CpuBackend, cache_folder: Path) -> None:
     widest.products(FLOAT32)
     found: list[str] = []
     for history in ("0", "23"):

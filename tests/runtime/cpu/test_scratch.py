@@ -13,22 +13,22 @@ from tests.reference import assert_product, uniform
 
 from ftuner.codegen.llvm.native.records import FreeWorkspaces
 from ftuner.runtime.cpu import scratch as module
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.session import Session
 
 
 @pytest.fixture
-def workspaces(widest: Session) -> Workspaces:
-    return Workspaces(widest.backend.runtime.addresses)
+def workspaces(widest: CpuBackend) -> Workspaces:
+    return Workspaces(widest.kernels.runtime.addresses)
 
 
 @pytest.fixture
-def shared(session: Session) -> Iterator[Workspaces]:
+def shared(session: CpuBackend) -> Iterator[Workspaces]:
     """Those of a session, none at first."""
     before = session.threads
-    found = session.backend.runtime.workspaces
+    found = session.kernels.runtime.workspaces
     found.renew_in_child()
     yield found
     session.threads = before
@@ -118,7 +118,9 @@ def test_many_threads(workspaces: Workspaces) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_layers_and_products_share_them(session: Session, shared: Workspaces, threads: int) -> None:
+def test_layers_and_products_share_them(
+    session: CpuBackend, shared: Workspaces, threads: int
+) -> None:
     """However many layers and threads there are, and whether calls are known or new."""
     session.threads = threads
     shapes = [(n, k) for n in (40, 130, 256) for k in (300, 700)]
@@ -146,7 +148,7 @@ def test_layers_and_products_share_them(session: Session, shared: Workspaces, th
 
 
 def test_known_calls_take_them_natively(
-    session: Session, shared: Workspaces, monkeypatch: pytest.MonkeyPatch
+    session: CpuBackend, shared: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And go by Python where none is free, once for each call at once."""
     session.threads = 1

@@ -17,24 +17,24 @@ from tests.runtime.cpu.holding import held_elsewhere
 
 import ftuner
 from ftuner.errors import ConfigurationError
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.threads import MAX_THREADS, checked_threads, usable_threads
-from ftuner.runtime.session import Session
 
 pytestmark = pytest.mark.alone
 SHAPES = [(64, 96, 128), (7, 200, 33), (130, 65, 70), (1, 500, 300)]
 
 
 @pytest.fixture
-def several(widest: Session) -> Iterator[Session]:
+def several(widest: CpuBackend) -> Iterator[CpuBackend]:
     """The widest ISA on two threads."""
     widest.threads = 2
     yield widest
     widest.threads = 1
 
 
-def test_many_callers_at_once(several: Session) -> None:
+def test_many_callers_at_once(several: CpuBackend) -> None:
     """Each gets its own right answer, whether or not it had the workers."""
     weight = uniform(0, (150, 90), "float32")
     layer = Dense(weight, session=several)
@@ -61,17 +61,17 @@ def test_many_callers_at_once(several: Session) -> None:
     assert failures == []
 
 
-def test_a_caller_without_the_workers_goes_on(several: Session) -> None:
+def test_a_caller_without_the_workers_goes_on(several: CpuBackend) -> None:
     """While another thread has the workers, a call does its work alone."""
     matmul = Matmul(several)
     a, b = uniform(1, (200, 150), "float32"), uniform(2, (150, 120), "float32")
     matmul(a, b)
-    with held_elsewhere(several.backend.runtime.pool.lock):
+    with held_elsewhere(several.kernels.runtime.pool.lock):
         assert_product(matmul(a, b), a, b)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5, 8])
-def test_more_threads_than_cores(widest: Session, threads: int) -> None:
+def test_more_threads_than_cores(widest: CpuBackend, threads: int) -> None:
     widest.threads = threads
     matmul = Matmul(widest)
     for m, n, k in SHAPES:
@@ -84,10 +84,10 @@ def test_more_threads_than_cores(widest: Session, threads: int) -> None:
             assert_product(matmul(a, b), a, b)
 
 
-def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
+def test_pool_is_used_again_after_it_was_shut_down(several: CpuBackend) -> None:
     matmul = Matmul(several)
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
-    pool = several.backend.runtime.pool
+    pool = several.kernels.runtime.pool
     for _ in range(3):
         assert_product(matmul(a, b), a, b)
         assert pool.threads > 1
@@ -97,26 +97,28 @@ def test_pool_is_used_again_after_it_was_shut_down(several: Session) -> None:
     assert_product(matmul(a, b), a, b)
 
 
-def test_threads_that_cannot_be_started(several: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_cannot_be_started(
+    several: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller then does the work alone."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    several.backend.runtime.pool.shut_down()
+    several.kernels.runtime.pool.shut_down()
     monkeypatch.setattr(threading.Thread, "start", refuse)
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
     assert_product(Matmul(several)(a, b), a, b)
-    assert several.backend.runtime.pool.threads == 1
+    assert several.kernels.runtime.pool.threads == 1
     monkeypatch.undo()
     assert_product(Matmul(several)(a, b), a, b)
-    assert several.backend.runtime.pool.threads == 2
+    assert several.kernels.runtime.pool.threads == 2
 
 
 def test_workers_end_with_their_session() -> None:
     """A forgotten session takes its workers along, and their code only after them."""
     before = set(threading.enumerate())
-    session = Session()
+    session = CpuBackend()
     session.threads = 3
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
     assert_product(Matmul(session)(a, b), a, b)
@@ -178,25 +180,25 @@ b = np.random.default_rng(1).random((200, 260), dtype=np.float32)
 def right():
     return np.allclose(ftuner.matmul(a, b), a @ b, rtol=1e-4)
 def workers():
-    from ftuner.runtime.session import default_session
-    return default_session().backend.runtime.pool.threads
+    from ftuner.runtime.cpu.backend import default_backend
+    return default_backend().kernels.runtime.pool.threads
 """
 
 
-def test_exit_with_workers_alive(widest: Session, cache_folder: Path) -> None:
+def test_exit_with_workers_alive(widest: CpuBackend, cache_folder: Path) -> None:
     done = run_script(
         PRELUDE + "assert right(); assert workers() == 2; print('done')", cache_folder
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
 
 
-def test_exit_by_an_error(widest: Session, cache_folder: Path) -> None:
+def test_exit_by_an_error(widest: CpuBackend, cache_folder: Path) -> None:
     done = run_script(PRELUDE + "assert right(); sys.exit(3)", cache_folder)
     assert done.returncode == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_fork(widest: Session, cache_folder: Path) -> None:
+def test_fork(widest: CpuBackend, cache_folder: Path) -> None:
     """A child has none of its parent's workers: it makes its own. The parent's go on."""
     script = """
 import warnings
@@ -221,7 +223,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_multiprocessing(widest: Session, cache_folder: Path) -> None:
+def test_multiprocessing(widest: CpuBackend, cache_folder: Path) -> None:
     """Data loaders fork after the model has run."""
     script = """
 import warnings, multiprocessing

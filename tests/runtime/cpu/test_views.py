@@ -8,8 +8,8 @@ from tests.graph.view_graphs import OPERATORS, view_graph
 
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.model import Model
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
 KINDS = len(OPERATORS)
 SEEDS = [
@@ -20,7 +20,7 @@ SEEDS = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_operators_behind_views(widest: Session, seed: int) -> None:
+def test_operators_behind_views(widest: CpuBackend, seed: int) -> None:
     """Each kind of operator twice as the first of a graph, and beside others."""
     graph, extents = view_graph(seed, shapes=5)
     found = optimised(graph)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ftuner.runtime.gpu.backend import GpuSession
+    from ftuner.runtime.gpu.backend import GpuBackend
 
 os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore_glob = [] if find_spec("torch") and find_spec("triton") else ["test_*.py"]
@@ -19,13 +19,13 @@ SESSIONS = "tests.runtime.gpu.sessions"
 
 
 @pytest.fixture(scope="session", params=["h200", "rtx3090"])
-def session(request: pytest.FixtureRequest) -> GpuSession:
+def session(request: pytest.FixtureRequest) -> GpuBackend:
     """With a copy engine, and without."""
-    found: GpuSession = import_module(SESSIONS).interpreted(request.param)
+    found: GpuBackend = import_module(SESSIONS).interpreted(request.param)
     return found
 
 
 @pytest.fixture(scope="session")
-def h200() -> GpuSession:
-    found: GpuSession = import_module(SESSIONS).interpreted("h200")
+def h200() -> GpuBackend:
+    found: GpuBackend = import_module(SESSIONS).interpreted("h200")
     return found

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.cpu.attention_cases import expected_of
 
+import ftuner
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import (
@@ -26,9 +27,9 @@ from ftuner.errors import (
 from ftuner.planner.gpu.attention_plan import AttentionPlan
 from ftuner.runtime.gpu import attention_launches as attentions_room
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
-from ftuner.runtime.gpu.attention import GpuAttending, attention
+from ftuner.runtime.gpu.attention import Attention
 from ftuner.runtime.gpu.attention_launches import MAX_CALLS, MAX_UPLOADS
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
@@ -42,8 +43,8 @@ EXTENTS = (
 
 
 @pytest.fixture
-def attend(session: GpuSession) -> GpuAttending:
-    return GpuAttending(session.attentions)
+def attend(session: GpuBackend) -> Attention:
+    return Attention(session.attentions)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -86,21 +87,21 @@ def assert_right(
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def last_plan(attend: GpuAttending) -> AttentionPlan:
+def last_plan(attend: Attention) -> AttentionPlan:
     return list(attend._attentions._calls.values())[-1].plan
 
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("number", range(len(EXTENTS)))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_extents(attend: GpuAttending, number: int, dtype: torch.dtype) -> None:
+def test_extents(attend: Attention, number: int, dtype: torch.dtype) -> None:
     causal = (number + DTYPES.index(dtype)) % 2 > 0
     q, k, v = operands_of(*EXTENTS[number], dtype=dtype)
     assert_right(attend(q, k, v, causal=causal), q, k, v, causal=causal)
 
 
-def test_values_longer_than_a_kernel_takes(h200: GpuSession) -> None:
-    attend = GpuAttending(h200.attentions)
+def test_values_longer_than_a_kernel_takes(h200: GpuBackend) -> None:
+    attend = Attention(h200.attentions)
     q, k, v = operands_of((1,), 8, 2, 3, 300, 24, 300, dtype=torch.float16)
     assert_right(attend(q, k, v, causal=True), q, k, v, causal=True)
 
@@ -110,7 +111,7 @@ MASKS = ((9,), (5, 9), (5, 1), (4, 5, 9), (4, 1, 9), (2, 1, 1, 9), (2, 4, 5, 9),
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("boolean", [False, True])
-def test_masks(attend: GpuAttending, boolean: bool) -> None:
+def test_masks(attend: Attention, boolean: bool) -> None:
     q, k, v = operands_of(*EXTENTS[1], dtype=torch.float16)
     for number, shape in enumerate(MASKS):
         mask = random(*shape, dtype=torch.float16, seed=3)
@@ -123,9 +124,9 @@ def test_masks(attend: GpuAttending, boolean: bool) -> None:
         assert form.mask.spread == "keys" or form.mask.layout == "aligned"
 
 
-def test_padding_masks_of_any_length_have_one_kernel(h200: GpuSession) -> None:
+def test_padding_masks_of_any_length_have_one_kernel(h200: GpuBackend) -> None:
     """The number of keys decides where rows of a mask lie, and nothing about its kernel."""
-    attend, forms = GpuAttending(h200.attentions), set()
+    attend, forms = Attention(h200.attentions), set()
     for keys in (128, 130, 131, 136):
         q, k, v = operands_of((2,), 2, 2, 5, keys, 8, 8, dtype=torch.float16)
         for mask in (random(2, 1, 1, keys, seed=3) > 0, random(2, 1, 1, keys, seed=3).half()):
@@ -137,8 +138,8 @@ def test_padding_masks_of_any_length_have_one_kernel(h200: GpuSession) -> None:
     assert len(forms) == 2
 
 
-def test_aligned_masks_are_read_in_place(h200: GpuSession) -> None:
-    attend = GpuAttending(h200.attentions)
+def test_aligned_masks_are_read_in_place(h200: GpuBackend) -> None:
+    attend = Attention(h200.attentions)
     q, k, v = operands_of((2,), 2, 2, 5, 32, 8, 8, dtype=torch.float16)
     mask = random(2, 1, 5, 32, seed=3) > 0
     assert_right(attend(q, k, v, mask), q, k, v, mask)
@@ -146,7 +147,7 @@ def test_aligned_masks_are_read_in_place(h200: GpuSession) -> None:
     assert any(stride == (160, 0, 0, 32, 1) for _, stride, _ in key[:5])  # type: ignore[misc]
 
 
-def test_rows_that_see_nothing_give_zeros(attend: GpuAttending) -> None:
+def test_rows_that_see_nothing_give_zeros(attend: Attention) -> None:
     q, k, v = operands_of((), 2, 1, 7, 4, 8, 5)
     found = attend(q, k, v, causal=True)
     assert not found[:, :3].any()
@@ -159,7 +160,7 @@ def test_rows_that_see_nothing_give_zeros(attend: GpuAttending) -> None:
     assert not attend(q, k[:, :0], v[:, :0]).any()
 
 
-def test_scales(attend: GpuAttending) -> None:
+def test_scales(attend: Attention) -> None:
     q, k, v = operands_of(*EXTENTS[1])
     for scale in (0.5, -0.5, 0):
         assert_right(attend(q, k, v, scale=scale), q, k, v, scale=scale)
@@ -168,7 +169,7 @@ def test_scales(attend: GpuAttending) -> None:
     assert torch.allclose(nothing, mean.expand_as(nothing), atol=1e-6)
 
 
-def test_strides_and_results_anywhere(attend: GpuAttending) -> None:
+def test_strides_and_results_anywhere(attend: Attention) -> None:
     for pad in (0, 3):
         store = random(2, 9, 3, 4, 8 + pad, dtype=torch.float16)[..., :8]
         q, k, v = (store[:, :, i].transpose(1, 2) for i in range(3))
@@ -180,7 +181,7 @@ def test_strides_and_results_anywhere(attend: GpuAttending) -> None:
         assert_right(q, before, k, v)
 
 
-def test_heads_share_copies_too(attend: GpuAttending) -> None:
+def test_heads_share_copies_too(attend: Attention) -> None:
     """Keys and values that lie apart are copied once, and not once for each head that reads
     them."""
     q, k, v = operands_of((2,), 4, 2, 5, 19, 8, 8, dtype=torch.float16)
@@ -191,8 +192,8 @@ def test_heads_share_copies_too(attend: GpuAttending) -> None:
         assert last_plan(attend).problem.sharing == (4 if keys is one else 2)
 
 
-def test_keys_come_by_descriptors_where_they_can(h200: GpuSession) -> None:
-    attend = GpuAttending(h200.attentions)
+def test_keys_come_by_descriptors_where_they_can(h200: GpuBackend) -> None:
+    attend = Attention(h200.attentions)
     q, k, v = operands_of((2,), 4, 2, 5, 19, 72, 24, dtype=torch.float16)
     pad = random(2, 2, 19, 73, dtype=torch.float16)[..., :72]
     loads = []
@@ -207,7 +208,7 @@ def test_keys_come_by_descriptors_where_they_can(h200: GpuSession) -> None:
 
 
 def requests_right(
-    attend: GpuAttending, lengths: list[tuple[int, int]], causal: bool, offsets: Any = list,
+    attend: Attention, lengths: list[tuple[int, int]], causal: bool, offsets: Any = list,
     heads: tuple[int, int] = (4, 2), dtype: torch.dtype = torch.float16,
 ) -> None:  # fmt: skip
     rows, keys = ([0, *np.cumsum(each).tolist()] for each in zip(*lengths, strict=True))
@@ -227,7 +228,7 @@ REQUESTS = [(3, 3), (0, 5), (20, 41), (1, 50), (5, 0), (16, 16), (17, 9), (0, 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_requests(attend: GpuAttending, causal: bool) -> None:
+def test_requests(attend: Attention, causal: bool) -> None:
     requests_right(attend, REQUESTS, causal)
     form = last_plan(attend).kernel.form
     assert (form.loads == "descriptors") == attend._attentions._hardware.bulk_copy
@@ -236,7 +237,7 @@ def test_requests(attend: GpuAttending, causal: bool) -> None:
     requests_right(attend, [(2, 0), (3, 0)], causal)
 
 
-def test_long_requests_are_cut(attend: GpuAttending) -> None:
+def test_long_requests_are_cut(attend: Attention) -> None:
     """One long request beside a short one, on many multiprocessors."""
     requests_right(attend, [(1, 3000), (2, 7)], True, heads=(2, 1))
     assert last_plan(attend).parts > 1
@@ -249,13 +250,13 @@ def test_long_requests_are_cut(attend: GpuAttending) -> None:
     heads=st.sampled_from(((1, 1), (2, 1), (2, 2))),
 )
 def test_any_requests(
-    h200: GpuSession, lengths: list[tuple[int, int]], causal: bool, heads: tuple[int, int]
+    h200: GpuBackend, lengths: list[tuple[int, int]], causal: bool, heads: tuple[int, int]
 ) -> None:
-    requests_right(GpuAttending(h200.attentions), lengths, causal, heads=heads)
+    requests_right(Attention(h200.attentions), lengths, causal, heads=heads)
 
 
-def test_offsets_of_any_kind(h200: GpuSession) -> None:
-    attend = GpuAttending(h200.attentions)
+def test_offsets_of_any_kind(h200: GpuBackend) -> None:
+    attend = Attention(h200.attentions)
     kinds = (tuple, torch.tensor, np.array, lambda x: torch.tensor(x, dtype=torch.int32))
     for kind in kinds:
         requests_right(attend, [(2, 3), (4, 1)], True, kind)
@@ -267,9 +268,9 @@ def test_offsets_of_any_kind(h200: GpuSession) -> None:
     assert torch.equal(k, found)
 
 
-def test_offsets_that_are_no_integers(h200: GpuSession) -> None:
+def test_offsets_that_are_no_integers(h200: GpuBackend) -> None:
     """Also where they are equal to some that a call was made with before."""
-    attend = GpuAttending(h200.attentions)
+    attend = Attention(h200.attentions)
     q, k, v = operands_of((), 2, 2, 4, 4, 8, 8, dtype=torch.float16)
     for _ in range(2):
         attend(q, k, v, q_offsets=(0, 4))
@@ -281,10 +282,10 @@ def test_offsets_that_are_no_integers(h200: GpuSession) -> None:
     assert torch.equal(found, attend(q, k, v, q_offsets=(0, 4)))
 
 
-def test_requests_are_not_captured(h200: GpuSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_not_captured(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their offsets come from the host, where nothing is when a graph is replayed."""
     q, k, v = operands_of((), 2, 2, 4, 4, 8, 8, dtype=torch.float16)
-    attend = GpuAttending(h200.attentions)
+    attend = Attention(h200.attentions)
     attend(q, k, v, q_offsets=(0, 1, 4))
     monkeypatch.setattr(attentions_room, "is_capturing", lambda device: True)
     # As the first time, and by what is kept of it.
@@ -293,8 +294,8 @@ def test_requests_are_not_captured(h200: GpuSession, monkeypatch: pytest.MonkeyP
             attend(q, k, v, q_offsets=offsets)
 
 
-def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
-    attend, attentions = GpuAttending(h200.attentions), h200.attentions
+def test_what_is_kept_is_bounded(h200: GpuBackend) -> None:
+    attend, attentions = Attention(h200.attentions), h200.attentions
     q, k, v = operands_of((), 1, 1, 2, 80, 8, 8, dtype=torch.float16)
     for last in range(1, MAX_UPLOADS + 3):
         attend(q, k, v, q_offsets=[0, 1, 2], k_offsets=[0, last, 80])
@@ -309,9 +310,9 @@ def test_what_is_kept_is_bounded(h200: GpuSession) -> None:
     assert sum(len(each.kernels) for each in attentions._prepared.values()) == kernels
 
 
-def test_calls_like_some_before_take_the_short_way(h200: GpuSession) -> None:
+def test_calls_like_some_before_take_the_short_way(h200: GpuBackend) -> None:
     """With other tensors, and what is refused is refused again."""
-    attend = GpuAttending(h200.attentions)
+    attend = Attention(h200.attentions)
     options: list[dict[str, Any]] = [
         {}, {"causal": True}, {"scale": 0.5}, {"mask": random(1, 1, 1, 9, dtype=torch.float16)},
         {"mask": random(5, 9, seed=4) > 0},
@@ -342,8 +343,8 @@ def test_calls_like_some_before_take_the_short_way(h200: GpuSession) -> None:
         assert torch.equal(attend(leaf, k, v), attend(q, k, v))
 
 
-def test_bad_input(h200: GpuSession) -> None:
-    attend = GpuAttending(h200.attentions)
+def test_bad_input(h200: GpuBackend) -> None:
+    attend = Attention(h200.attentions)
     q, k, v = operands_of((2,), 4, 2, 5, 9, 8, 3)
     with pytest.raises(OperandError, match="ndarray"):
         attend(q.numpy(), k, v)
@@ -382,7 +383,7 @@ def test_bad_input(h200: GpuSession) -> None:
 def test_chips_that_cannot_multiply_so() -> None:
     from tests.runtime.gpu.sessions import interpreted
 
-    attend = GpuAttending(interpreted("v100").attentions)
+    attend = Attention(interpreted("v100").attentions)
     q, k, v = operands_of((), 1, 1, 2, 3, 8, 8, dtype=torch.bfloat16)
     with pytest.raises(HardwareError, match="bfloat16"):
         attend(q, k, v)
@@ -395,4 +396,4 @@ def test_without_a_gpu_there_is_nothing_to_run_on() -> None:
 
     given = torch.zeros(1, 2, 3).as_subclass(Elsewhere)
     with pytest.raises(HardwareError, match="CUDA"):
-        attention(given, given, given)
+        ftuner.attention(given, given, given)

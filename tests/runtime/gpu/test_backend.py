@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.runtime.gpu.sessions import interpreted
 
+import ftuner
 from ftuner import api
 from ftuner.codegen.triton.targets import TARGETS, Target
 from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64
@@ -14,11 +15,12 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.gpu import backend as sessions
+from ftuner.runtime.gpu import session as sessions
 from ftuner.runtime.gpu.arrays import told_tf32
-from ftuner.runtime.gpu.backend import GpuSession, known_gpu, session_of
+from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates
+from ftuner.runtime.gpu.session import known_gpu
 
 
 def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +39,7 @@ def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -
     assert len(session.kernels) == report.compiled + report.cached
 
 
-def test_the_funnel_of_a_gpu(h200: GpuSession) -> None:
+def test_the_funnel_of_a_gpu(h200: GpuBackend) -> None:
     library = h200.library(BFLOAT16)
     found = funnel_document(library.funnel)
     assert found["enumerated"] == sum(p["tiles"] for p in found["pruned"]) + len(found["kept"])
@@ -79,9 +81,9 @@ def test_hardware_is_probed_once(
 
 def test_devices_without_kernels() -> None:
     with pytest.raises(HardwareError, match="expected a CUDA device"):
-        session_of(torch.device("cpu"))
+        backend_on(torch.device("cpu"))
     with pytest.raises(HardwareError, match="TRITON_INTERPRET is set"):
-        session_of(torch.device("cuda", 0))
+        backend_on(torch.device("cuda", 0))
     with pytest.raises(ConfigurationError, match="device is 'gpu'"):
         api.hardware("gpu")
     for device in (None, 3.5):
@@ -101,14 +103,17 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'triton'")
 
-    monkeypatch.setattr("ftuner.runtime.gpu_modules.import_undivided", missing)
+    monkeypatch.setattr("ftuner.runtime.devices.import_undivided", missing)
 
     class OnGpu:
         is_cuda = True
 
     x = OnGpu()
-    calls = (lambda: api.matmul(x, x), lambda: api.Dense(x), lambda: api.grouped_matmul([x], [x]),
-             lambda: api.attention(x, x, x), lambda: api.tune(device="cuda"))  # fmt: skip
+    calls = (
+        lambda: ftuner.matmul(x, x), lambda: ftuner.Dense(x),
+        lambda: ftuner.grouped_matmul([x], [x]), lambda: ftuner.attention(x, x, x),
+        lambda: api.tune(device="cuda"),
+    )  # fmt: skip
     for call in calls:
         with pytest.raises(ConfigurationError, match="install the extra"):
             call()

@@ -15,7 +15,7 @@ from tests.cli.invoking import document, run
 from tests.frontends.onnx_models import model_of
 
 from ftuner.cli.main import EXIT_NAMED_ERROR
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
@@ -34,7 +34,7 @@ def layer(tmp_path: Path) -> str:
 
 
 def test_run_and_compare(
-    layer: str, tmp_path: Path, h200: GpuSession, monkeypatch: pytest.MonkeyPatch
+    layer: str, tmp_path: Path, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
     x = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)

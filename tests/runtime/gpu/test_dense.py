@@ -7,8 +7,8 @@ import torch
 from tests.runtime.gpu.test_matmul import DTYPES, random
 
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.dense import GpuDense
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.gpu.dense import Dense
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -20,62 +20,62 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("out_features", "in_features"), [(48, 32), (50, 33), (1, 1)])
 def test_bias_activation_residual(
-    session: GpuSession, dtype: torch.dtype, out_features: int, in_features: int
+    session: GpuBackend, dtype: torch.dtype, out_features: int, in_features: int
 ) -> None:
     w = random(out_features, in_features, dtype=dtype)
     bias, x = random(out_features, dtype=dtype, seed=1), random(3, 7, in_features, dtype=dtype)
     r = random(3, 7, out_features, dtype=dtype, seed=2)
-    layer = GpuDense(w, bias, "gelu", True, session=session)
+    layer = Dense(w, bias, "gelu", True, session=session)
     product = x.double() @ w.double().mT + bias.double()
     close(layer(x, r), torch.nn.functional.gelu(product) + r.double())
     assert layer(x[:0], r[:0]).shape == (0, 7, out_features)
-    plain = GpuDense(w, session=session)
+    plain = Dense(w, session=session)
     close(plain(x), x.double() @ w.double().mT)
     out = torch.empty(3, 7, out_features, dtype=dtype)
     assert plain(x, out=out) is out
     close(out, x.double() @ w.double().mT)
 
 
-def test_a_residual_that_is_written_over(h200: GpuSession) -> None:
+def test_a_residual_that_is_written_over(h200: GpuBackend) -> None:
     w, x = random(32, 32), random(8, 32, seed=1)
-    layer = GpuDense(w, residual=True, session=h200)
+    layer = Dense(w, residual=True, session=h200)
     before = x.clone()
     layer(x, x, out=x)
     close(x, before.double() @ w.double().mT + before.double())
 
 
-def test_a_weight_that_changes_later(h200: GpuSession) -> None:
+def test_a_weight_that_changes_later(h200: GpuBackend) -> None:
     w, x = random(32, 24), random(8, 24, seed=1)
-    layer = GpuDense(w, session=h200)
+    layer = Dense(w, session=h200)
     expected = x.double() @ w.double().mT
     w.zero_()
     close(layer(x), expected)
 
 
-def test_no_inputs_and_no_outputs(h200: GpuSession) -> None:
+def test_no_inputs_and_no_outputs(h200: GpuBackend) -> None:
     """Sums of nothing are zeros, to which the epilogue is applied."""
     bias, residual = random(8), random(3, 8, seed=1)
-    layer = GpuDense(random(8, 0), bias, "sigmoid", residual=True, session=h200)
+    layer = Dense(random(8, 0), bias, "sigmoid", residual=True, session=h200)
     close(layer(random(3, 0), residual), torch.sigmoid(bias.double()) + residual)
-    plain = GpuDense(random(8, 0), session=h200)
+    plain = Dense(random(8, 0), session=h200)
     kernels = len(h200.kernels)
     for shape in ((1,), (2, 3), (0,), (2, 0)):
         assert torch.equal(plain(random(*shape, 0)), torch.zeros(*shape, 8))
     assert len(h200.kernels) == kernels
-    assert GpuDense(random(0, 6), session=h200)(random(2, 3, 6)).shape == (2, 3, 0)
+    assert Dense(random(0, 6), session=h200)(random(2, 3, 6)).shape == (2, 3, 0)
 
 
-def test_bad_arguments(h200: GpuSession) -> None:
+def test_bad_arguments(h200: GpuBackend) -> None:
     w = random(8, 6)
     with pytest.raises(ShapeError, match="weight is"):
-        GpuDense(random(8), session=h200)
+        Dense(random(8), session=h200)
     with pytest.raises(ShapeError, match="bias is"):
-        GpuDense(w, random(6), session=h200)
+        Dense(w, random(6), session=h200)
     with pytest.raises(DTypeError):
-        GpuDense(w.double(), session=h200)
+        Dense(w.double(), session=h200)
     with pytest.raises(ExpressionError, match="known are"):
-        GpuDense(w, activation="mish", session=h200)
-    layer = GpuDense(w, session=h200)
+        Dense(w, activation="mish", session=h200)
+    layer = Dense(w, session=h200)
     with pytest.raises(ShapeError, match="expected"):
         layer(random(3, 5))
     with pytest.raises(DTypeError, match="convert one"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import ftuner
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
-from ftuner.runtime.gpu import grouped
+from ftuner.runtime.gpu import backend
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.ops.grouped_operands import matched
@@ -25,7 +25,7 @@ SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0)
 
 
 def multiply(
-    session: GpuSession, a: object, b: object, out: object | None = None
+    session: GpuBackend, a: object, b: object, out: object | None = None
 ) -> list[torch.Tensor]:
     return GroupedMatmul(session.grouped)(matched(a, b, out))
 
@@ -71,7 +71,7 @@ def assert_products(found: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Te
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_and_order(
-    session: GpuSession, dtype: torch.dtype, transposed: tuple[bool, bool]
+    session: GpuBackend, dtype: torch.dtype, transposed: tuple[bool, bool]
 ) -> None:
     a, b = operands(SIZES, dtype, transposed)
     assert_products(multiply(session, a, b), a, b)
@@ -87,7 +87,7 @@ def test_every_dtype_and_order(
     given_out=st.booleans(),
 )  # fmt: skip
 def test_any_groups(
-    h200: GpuSession, groups: list[tuple[int, int, int, bool, bool, bool, int]], given_out: bool
+    h200: GpuBackend, groups: list[tuple[int, int, int, bool, bool, bool, int]], given_out: bool
 ) -> None:
     a = [matrix(m, k, 1, transposed=x, padding=p) for m, _, k, x, _, _, p in groups]
     b = [matrix(k, n, 2, transposed=x, padding=p) for _, n, k, _, x, _, p in groups]
@@ -99,7 +99,7 @@ def test_any_groups(
 
 
 def test_groups_that_lie_alike_are_one_launch(
-    session: GpuSession, monkeypatch: pytest.MonkeyPatch
+    session: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = []
     launch = session.grouped._launch
@@ -124,7 +124,7 @@ def test_groups_that_lie_alike_are_one_launch(
     ]
 
 
-def test_many_groups(session: GpuSession) -> None:
+def test_many_groups(session: GpuBackend) -> None:
     """More than are looked at at once, and most of them empty."""
     a, b = operands([(i % 7, 8, 1 + i % 5) for i in range(90)])
     assert_products(multiply(session, a, b), a, b)
@@ -136,33 +136,33 @@ class OnGpu(torch.Tensor):
     is_cuda = True
 
 
-def test_one_tensor_on_a_gpu_is_enough(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
+def test_one_tensor_on_a_gpu_is_enough(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     a, b = operands([(5, 6, 7), (8, 3, 2)])
     asked = []
-    monkeypatch.setattr(grouped, "session_of", lambda device: asked.append(device) or h200)
+    monkeypatch.setattr(backend, "backend_on", lambda device: asked.append(device) or h200)
     assert_products(ftuner.grouped_matmul(a, [b[0], b[1].as_subclass(OnGpu)]), a, b)
     assert asked == [torch.device("cpu")]
 
 
-def test_no_groups(session: GpuSession) -> None:
+def test_no_groups(session: GpuBackend) -> None:
     assert multiply(session, [], []) == []
     assert multiply(session, [], [], []) == []
 
 
-def test_an_array_of_three_axes_is_a_sequence(session: GpuSession) -> None:
+def test_an_array_of_three_axes_is_a_sequence(session: GpuBackend) -> None:
     a, b = operands([(3, 20, 12), (30, 20, 12)])
     weights = torch.stack(b)
     assert_products(multiply(session, a, weights), a, b)
 
 
-def test_addresses_that_are_not_aligned(session: GpuSession) -> None:
+def test_addresses_that_are_not_aligned(session: GpuBackend) -> None:
     a = [matrix(1, 65, 0)[0, 1:].view(8, 8), matrix(1, 200, 1)[0, 3:195].view(24, 8)]
     b = [matrix(8, 8, 2), matrix(8, 40, 3)]
     out = [torch.zeros(1 + 64)[1:].view(8, 8), torch.zeros(24, 40)]
     assert_products(multiply(session, a, b, out), a, b)
 
 
-def test_neither_axis_is_contiguous(session: GpuSession) -> None:
+def test_neither_axis_is_contiguous(session: GpuBackend) -> None:
     a = [matrix(12, 20, 0)[::2, ::2], matrix(5, 10, 1)]
     b = [matrix(20, 14, 2)[::2, ::2], matrix(10, 8, 3)[:, ::2]]
     whole = torch.zeros(12, 14)
@@ -172,14 +172,14 @@ def test_neither_axis_is_contiguous(session: GpuSession) -> None:
     assert not whole[:, 1::2].any()
 
 
-def test_results_over_operands_of_other_groups(session: GpuSession) -> None:
+def test_results_over_operands_of_other_groups(session: GpuBackend) -> None:
     """Operands are read before anything is written."""
     a, b = operands([(16, 16, 16)] * 3)
     x, y = [t.clone() for t in a], [t.clone() for t in b]
     assert_products(multiply(session, x, y, [x[1], y[2], x[0]]), a, b)
 
 
-def test_results_beside_and_over_each_other(session: GpuSession) -> None:
+def test_results_beside_and_over_each_other(session: GpuBackend) -> None:
     a, b = operands([(12, 5, 8), (12, 9, 8), (12, 14, 8)])
     whole = torch.full((12, 16), 7.0)
     found = multiply(session, a[:2], b[:2], [whole[:, :5], whole[:, 5:14]])
@@ -190,7 +190,7 @@ def test_results_beside_and_over_each_other(session: GpuSession) -> None:
     assert_products(found[2:], a[2:], b[2:])
 
 
-def test_nothing_else_is_written(session: GpuSession) -> None:
+def test_nothing_else_is_written(session: GpuBackend) -> None:
     a, b = operands([(33, 17, 20), (7, 40, 20)])
     wholes = [torch.full((40, 48), 7.0), torch.full((48, 40), 7.0)]
     out = [wholes[0][2:35, 8:25], wholes[1][3:43, 4:11].mT]
@@ -200,7 +200,7 @@ def test_nothing_else_is_written(session: GpuSession) -> None:
         assert (whole == 7.0).sum() == whole.numel() - part.numel()
 
 
-def test_tf32(session: GpuSession) -> None:
+def test_tf32(session: GpuBackend) -> None:
     a, b = operands([(20, 24, 16), (9, 40, 16)])
     torch.set_float32_matmul_precision("high")
     try:
@@ -212,7 +212,7 @@ def test_tf32(session: GpuSession) -> None:
     assert any(like.multiply == "tf32" for like in session.grouped._ready)
 
 
-def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuSession) -> None:
+def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     """The table of a launch is made on the host, where nothing is when a graph is replayed."""
     products = GroupedProducts(h200.device, h200.kernels, h200.block_library)
     monkeypatch.setattr("ftuner.runtime.gpu.grouped_products.is_capturing", lambda device: True)
@@ -220,7 +220,7 @@ def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuS
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
 
 
-def test_bad_operands(session: GpuSession) -> None:
+def test_bad_operands(session: GpuBackend) -> None:
     a, b = operands([(4, 6, 5), (3, 6, 5)])
     with pytest.raises(ShapeError, match="a has 2 matrices, b 1"):
         multiply(session, a, b[:1])

@@ -24,8 +24,8 @@ from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.model import Model
 
 Array = npt.NDArray[Any]
 HALVES = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
@@ -60,10 +60,10 @@ def doubled(graph: Graph) -> Graph:
 
 
 def assert_within(
-    graph: Graph, session: GpuSession, dtype: DType, inputs: Mapping[str, Array], roundings: float
-) -> GpuModel:
+    graph: Graph, session: GpuBackend, dtype: DType, inputs: Mapping[str, Array], roundings: float
+) -> Model:
     """Outputs keep their types, and their relative error is that of so many roundings."""
-    model = GpuModel(optimised(graph), session, None, dtype)
+    model = Model(optimised(graph), session, None, dtype)
     found = model.run(inputs)
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in inputs.values()]
     for x, wanted, (name, value) in zip(
@@ -78,7 +78,7 @@ def assert_within(
 
 @pytest.mark.each_value
 @HALVES
-def test_an_encoder_layer(dtype: DType, session: GpuSession) -> None:
+def test_an_encoder_layer(dtype: DType, session: GpuBackend) -> None:
     """Of attention, gelu, a norm and two residuals: some twelve values on the way are rounded."""
     graph = layer()
     for batch, steps in ((1, 5), (2, 9), (3, 1)):
@@ -93,7 +93,7 @@ def test_an_encoder_layer(dtype: DType, session: GpuSession) -> None:
     assert all(y.dtype == torch.float32 for y in again)
 
 
-def test_weights_that_no_half_reaches(session: GpuSession) -> None:
+def test_weights_that_no_half_reaches(session: GpuBackend) -> None:
     """Their product is of float32, and the one before it is not."""
     maker = Maker()
     x = maker.linear(maker.given("x", B, S, 24), 40)
@@ -120,7 +120,7 @@ def rotary() -> Graph:
 
 
 @HALVES
-def test_positions_that_no_half_counts_to(dtype: DType, h200: GpuSession) -> None:
+def test_positions_that_no_half_counts_to(dtype: DType, h200: GpuBackend) -> None:
     """x, the weight, their product and what is turned are rounded, and no angle."""
     positions = np.array([[2049, 2050, 4097], [3001, 257, 5001]])
     inputs = {"x": NORMAL((2, 3, 16)).astype(np.float32), "positions": positions}
@@ -136,7 +136,7 @@ def hidden_rows(maker: Maker, scores: Value) -> Value:
 
 @HALVES
 @pytest.mark.parametrize("written", [False, True], ids=["attention", "written out"])
-def test_rows_that_are_hidden_whole(dtype: DType, written: bool, h200: GpuSession) -> None:
+def test_rows_that_are_hidden_whole(dtype: DType, written: bool, h200: GpuBackend) -> None:
     """Each key weighs the same there: with an infinity for the least number, none would."""
     maker = Maker()
     q, k = maker.given("q", B, 2, S, 8), maker.given("k", B, 2, 8, S)
@@ -159,7 +159,7 @@ def test_rows_that_are_hidden_whole(dtype: DType, written: bool, h200: GpuSessio
 
 
 @HALVES
-def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuSession) -> None:
+def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuBackend) -> None:
     """What is added to a product would end in its epilogue, and be rounded to an infinity."""
     maker = Maker()
     q, k = maker.given("q", S, 8), maker.given("k", 8, 3)
@@ -167,14 +167,14 @@ def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuSession) -> No
     scores = maker.add("add", maker.add("matmul", q, k), mask)
     weights = maker.add("softmax", scores, axis=1, log=False)
     graph = maker.made(weights, maker.add("exp", scores))
-    model = GpuModel(optimised(graph), h200, None, dtype)
+    model = Model(optimised(graph), h200, None, dtype)
     found, none = model.run({"q": np.ones((2, 8), "f"), "k": np.zeros((8, 3), "f")})
     np.testing.assert_allclose(found, np.full((2, 3), 1 / 3), rtol=2 * roundoff(dtype))
     assert not none.any()
 
 
 @HALVES
-def test_angles_that_a_product_gives(dtype: DType, h200: GpuSession) -> None:
+def test_angles_that_a_product_gives(dtype: DType, h200: GpuBackend) -> None:
     maker = Maker()
     rates = maker.constant(np.array([[1.0, 0.5, 0.1], [0.25, 0.125, 1.0]], np.float32))
     graph = maker.made(maker.add("sin", maker.add("matmul", maker.given("t", B, 2), rates)))
@@ -183,7 +183,7 @@ def test_angles_that_a_product_gives(dtype: DType, h200: GpuSession) -> None:
 
 
 @HALVES
-def test_statistics_are_beyond_what_float16_has(dtype: DType, h200: GpuSession) -> None:
+def test_statistics_are_beyond_what_float16_has(dtype: DType, h200: GpuBackend) -> None:
     """Squares of numbers of some thousands, their sums in memory and in registers."""
     maker = Maker()
     x = maker.linear(maker.given("x", B, 64), 64, bias=False)
@@ -196,7 +196,7 @@ def test_statistics_are_beyond_what_float16_has(dtype: DType, h200: GpuSession) 
 
 
 @HALVES
-def test_weights_of_integers(dtype: DType, h200: GpuSession) -> None:
+def test_weights_of_integers(dtype: DType, h200: GpuBackend) -> None:
     """They are numbers of both types; their scale is added in float32."""
     maker = Maker()
     levels = np.random.default_rng(3).integers(-128, 128, (128, 160)).astype(np.int8)
@@ -212,7 +212,7 @@ def test_weights_of_integers(dtype: DType, h200: GpuSession) -> None:
 
 
 @HALVES
-def test_what_is_joined_to_a_cache(dtype: DType, h200: GpuSession) -> None:
+def test_what_is_joined_to_a_cache(dtype: DType, h200: GpuBackend) -> None:
     """A cache comes and goes in float32, and is multiplied as halves are."""
     maker = Maker()
     x, past = maker.given("x", B, S, 8), maker.given("past", B, T, 8)
@@ -224,8 +224,8 @@ def test_what_is_joined_to_a_cache(dtype: DType, h200: GpuSession) -> None:
     assert_within(graph, h200, dtype, inputs, 5)
 
 
-def test_an_empty_input(h200: GpuSession) -> None:
-    model = GpuModel(optimised(layer()), h200, None, BFLOAT16)
+def test_an_empty_input(h200: GpuBackend) -> None:
+    model = Model(optimised(layer()), h200, held=BFLOAT16)
     (found,) = model.run({"x": np.zeros((0, 4, 24), np.float32), "mask": np.ones((0, 4), "f")})
     assert found.shape == (0, 4, 24)
     assert found.dtype == np.float32
@@ -252,9 +252,9 @@ def perceptron(dtype: DType) -> Graph:
 
 
 @HALVES
-def test_a_graph_of_halves(dtype: DType, session: GpuSession) -> None:
+def test_a_graph_of_halves(dtype: DType, session: GpuBackend) -> None:
     graph = perceptron(dtype)
-    model = GpuModel(optimised(graph), session)
+    model = Model(optimised(graph), session)
     assert [s.title.count("gelu") for s in model.steps if isinstance(s, ProductStep)] == [1, 0]
     assert {s.a.layout.dtype for s in model.steps if isinstance(s, ProductStep)} == {dtype}
     x = converted(NORMAL((5, 16)), dtype)
@@ -271,13 +271,13 @@ def test_a_graph_of_halves(dtype: DType, session: GpuSession) -> None:
 
 
 @HALVES
-def test_attention_whose_softmax_is_widened(dtype: DType, h200: GpuSession) -> None:
+def test_attention_whose_softmax_is_widened(dtype: DType, h200: GpuBackend) -> None:
     maker = Maker()
     q, v = (maker.given(n, B, 2, S, 8, dtype=dtype) for n in "qv")
     scores = maker.add("matmul", q, maker.given("k", B, 2, 8, S, dtype=dtype))
     wide = maker.add("softmax", maker.add("cast", scores, to=FLOAT32), axis=3, log=False)
     graph = maker.made(maker.add("matmul", maker.add("cast", wide, to=dtype), v))
-    model = GpuModel(optimised(graph), h200)
+    model = Model(optimised(graph), h200)
     assert [type(s) for s in model.steps] == [AttentionStep]
     shapes = {"q": (2, 2, 5, 8), "v": (2, 2, 5, 8), "k": (2, 2, 8, 5)}
     inputs = {n: converted(NORMAL(s), dtype) for n, s in shapes.items()}
@@ -288,10 +288,10 @@ def test_attention_whose_softmax_is_widened(dtype: DType, h200: GpuSession) -> N
                                rtol=0, atol=8 * roundoff(dtype))  # fmt: skip
 
 
-def test_float16_overflows_to_infinity(h200: GpuSession) -> None:
+def test_float16_overflows_to_infinity(h200: GpuBackend) -> None:
     maker = Maker()
     x = maker.given("x", B)
-    model = GpuModel(maker.made(maker.add("cast", x, to=FLOAT16)), h200)
+    model = Model(maker.made(maker.add("cast", x, to=FLOAT16)), h200)
     given = np.array([65504, 65519, 65520, -1e9, 2**-25, 3 * 2**-25, 2049, 2051], np.float32)
     with np.errstate(over="ignore"):
         (found,) = model.run({"x": given})
@@ -300,10 +300,10 @@ def test_float16_overflows_to_infinity(h200: GpuSession) -> None:
 
 
 @HALVES
-def test_where_elements_are_not_zero(dtype: DType, h200: GpuSession) -> None:
+def test_where_elements_are_not_zero(dtype: DType, h200: GpuBackend) -> None:
     maker = Maker()
     found = maker.add("non_zero", maker.given("x", B, S, dtype=dtype), count=str(symbol("N")))
-    model = GpuModel(maker.made(found), h200)
+    model = Model(maker.made(found), h200)
     given = torch.eye(3, dtype=getattr(torch, dtype.name))
     (places,) = model.run({"x": given})
     np.testing.assert_array_equal(places.numpy(), np.array([[0, 1, 2], [0, 1, 2]]))
@@ -311,16 +311,16 @@ def test_where_elements_are_not_zero(dtype: DType, h200: GpuSession) -> None:
 
 def test_a_chip_that_does_not_multiply_it_says_so_at_once() -> None:
     graph = optimised(layer())
-    GpuModel(graph, interpreted("v100"), None, FLOAT16)
+    Model(graph, interpreted("v100"), held=FLOAT16)
     with pytest.raises(HardwareError, match=r"v100.* no matrix units for bfloat16"):
-        GpuModel(graph, interpreted("v100"), None, BFLOAT16)
+        Model(graph, interpreted("v100"), held=BFLOAT16)
 
 
-def test_bad_inputs(h200: GpuSession) -> None:
+def test_bad_inputs(h200: GpuBackend) -> None:
     maker = Maker()
     x = maker.given("x", B, dtype=BFLOAT16)
     index = maker.given("i", B, dtype=INT64)
-    model = GpuModel(maker.made(maker.add("add", x, maker.add("cast", index, to=BFLOAT16))), h200)
+    model = Model(maker.made(maker.add("add", x, maker.add("cast", index, to=BFLOAT16))), h200)
     ones, places = torch.ones(2, dtype=torch.bfloat16), np.arange(2)
     (found,) = model.run({"x": ones, "i": places})
     assert found.tolist() == [1.0, 2.0]
@@ -332,7 +332,7 @@ def test_bad_inputs(h200: GpuSession) -> None:
         model.run({"x": ones.half(), "i": places})
 
 
-def test_nests_are_computed_in_float32(h200: GpuSession) -> None:
+def test_nests_are_computed_in_float32(h200: GpuBackend) -> None:
     """A difference of neighbours that no half tells apart, in one step."""
     maker = Maker()
     x = maker.given("x", B, 4)

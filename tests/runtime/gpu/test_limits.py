@@ -15,7 +15,7 @@ from ftuner.core.attention_weights import Weighting
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.ops.attention_operands import Requests
 
 OVERFLOWING = 2**31
@@ -27,7 +27,7 @@ def given(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 
 
 @pytest.fixture
-def launched(session: GpuSession, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def launched(session: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a session launches; nothing is."""
     found: list[Any] = []
     for part in (session.products, session.grouped, session.attentions):
@@ -57,7 +57,7 @@ LARGER_PRODUCTS = (
 
 
 def multiply(
-    session: GpuSession, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
+    session: GpuBackend, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
 ) -> None:
     shapes = (batch, m, k), (batch, k, n), (batch, m, n)
     session.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
@@ -66,7 +66,7 @@ def multiply(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("extents", PRODUCTS, ids=str)
 def test_products(
-    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int],
+    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int],
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     multiply(session, *extents, dtype=dtype)
@@ -84,7 +84,7 @@ def test_products(
 
 @pytest.mark.parametrize("extents", LARGER_PRODUCTS, ids=str)
 def test_larger_products(
-    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int]
+    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int]
 ) -> None:
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
         multiply(session, *extents)
@@ -98,7 +98,7 @@ def test_larger_products(
     ids=lambda sizes: f"{len(sizes)} times {sizes[0]}",
 )  # fmt: skip
 def test_larger_groups(
-    session: GpuSession, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
+    session: GpuBackend, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
 ) -> None:
     uploaded: list[object] = []
     monkeypatch.setattr(session.grouped, "_uploaded", lambda *numbers: uploaded.append(numbers))
@@ -121,7 +121,7 @@ LARGER_ATTENTIONS = (
 
 
 def attend(
-    session: GpuSession, batch: int, heads: int, sharing: int, rows: int, keys: int, causal: bool,
+    session: GpuBackend, batch: int, heads: int, sharing: int, rows: int, keys: int, causal: bool,
     depth: int = 16, dtype: torch.dtype = torch.float16,
 ) -> None:  # fmt: skip
     q, out = (given(batch, heads, sharing, rows, depth, dtype=dtype) for _ in range(2))
@@ -135,7 +135,7 @@ def attend(
 
 @pytest.mark.parametrize("extents", ATTENTIONS, ids=str)
 def test_attention(
-    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
 ) -> None:
     attend(session, *extents)
     plan, numbers = launched[-1].plan, launched[-1].numbers
@@ -149,21 +149,21 @@ def test_attention(
 
 @pytest.mark.parametrize("extents", LARGER_ATTENTIONS, ids=str)
 def test_larger_attention(
-    session: GpuSession, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
 ) -> None:
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
         attend(session, *extents)
     assert not launched
 
 
-def test_parts_of_keys(session: GpuSession, launched: list[Any]) -> None:
+def test_parts_of_keys(session: GpuBackend, launched: list[Any]) -> None:
     """Blocks of long vectors are short, and a kernel counts them as often as there are parts."""
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
         attend(session, 1, 1, 1, 8, 2**30, False, 256, torch.float32)
     assert not launched
 
 
-def test_limits_far_from_all_keys(session: GpuSession, launched: list[Any]) -> None:
+def test_limits_far_from_all_keys(session: GpuBackend, launched: list[Any]) -> None:
     """Whatever a model counts, rows see all keys or none."""
     for past, counted in ((2**40, 9), (-(2**40), -5), (3, 3), (-2, -2)):
         q, k = given(1, 5, 16), given(1, 9, 16)
@@ -171,7 +171,7 @@ def test_limits_far_from_all_keys(session: GpuSession, launched: list[Any]) -> N
         assert launched[-1].numbers.past == counted
 
 
-def test_requests_together(session: GpuSession, launched: list[Any]) -> None:
+def test_requests_together(session: GpuBackend, launched: list[Any]) -> None:
     for rows, keys in ((MOST_COUNTED + 1, 8), (8, MOST_COUNTED + 1)):
         q, k = given(1, 1, rows, 16), given(1, 1, keys, 16)
         with pytest.raises(ShapeError, match=str(MOST_COUNTED)):

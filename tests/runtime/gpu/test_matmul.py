@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.matmul import Matmul
 
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 
 
 @pytest.fixture
-def matmul(session: GpuSession) -> Matmul:
+def matmul(session: GpuBackend) -> Matmul:
     return Matmul(session.products)
 
 
@@ -55,7 +55,7 @@ def test_extents(matmul: Matmul, dtype: torch.dtype, m: int, n: int, k: int) -> 
     transposed=st.tuples(st.booleans(), st.booleans(), st.booleans()), padding=st.integers(0, 3),
 )  # fmt: skip
 def test_any_layout(
-    h200: GpuSession, m: int, n: int, k: int, transposed: tuple[bool, bool, bool], padding: int
+    h200: GpuBackend, m: int, n: int, k: int, transposed: tuple[bool, bool, bool], padding: int
 ) -> None:
     def matrix(rows: int, columns: int, transpose: bool, seed: int) -> Tensor:
         if transpose:
@@ -121,7 +121,7 @@ def test_results_over_operands(matmul: Matmul) -> None:
     assert_product(y, a, b)
 
 
-def test_k_cut_in_parts(matmul: Matmul, session: GpuSession) -> None:
+def test_k_cut_in_parts(matmul: Matmul, session: GpuBackend) -> None:
     """Few tiles and a long k: the last part to finish adds all up, each time anew."""
     a, b = random(16, 4096), random(4096, 32, seed=1)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_nan_and_infinity(matmul: Matmul) -> None:
     assert found[rest][:, 9].isinf().all()
 
 
-def test_tf32(matmul: Matmul, session: GpuSession) -> None:
+def test_tf32(matmul: Matmul, session: GpuBackend) -> None:
     """Where torch was told that float32 need not be exact, it is not."""
     a, b = random(20, 24), random(24, 40, seed=1)
     torch.set_float32_matmul_precision("high")

@@ -30,8 +30,8 @@ from ftuner.errors import (
 )
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.model import Model
 
 WIDTH = 24
 
@@ -58,9 +58,9 @@ def positive() -> Graph:
     return maker.made(maker.add("add", found, found))
 
 
-def test_any_extents(session: GpuSession) -> None:
+def test_any_extents(session: GpuBackend) -> None:
     graph = perceptron()
-    model = GpuModel(optimised(graph), session)
+    model = Model(optimised(graph), session)
     rng = np.random.default_rng(0)
     for batch, steps in ((1, 3), (2, 7), (1, 1), (3, 65), (2, 0), (0, 4), (2, 7)):
         x = rng.standard_normal((batch, steps, WIDTH)).astype(np.float32)
@@ -81,7 +81,7 @@ def test_no_extents_need_another_kernel() -> None:
     """What products and attention may launch is there when the graph is."""
     session = interpreted("h200")
     graph = scores()
-    model = GpuModel(graph, session)
+    model = Model(graph, session)
     kernels = len(session.kernels)
     rng = np.random.default_rng(0)
     for batch, rows, columns in (
@@ -100,7 +100,7 @@ def test_no_extents_need_another_kernel() -> None:
     assert len(session.kernels) == kernels
 
 
-def test_sums_of_no_elements(session: GpuSession) -> None:
+def test_sums_of_no_elements(session: GpuBackend) -> None:
     """They are zeros, to which epilogues are applied; all keys weigh as much where scores are
     sums of nothing."""
     maker = Maker()
@@ -113,26 +113,26 @@ def test_sums_of_no_elements(session: GpuSession) -> None:
     wide = maker.add("attention", q, maker.given("k", B, 8, T), maker.given("w", B, T, 8),
                      maker.given("mask", S, T), scale=0.5)  # fmt: skip
     graph = maker.made(*products, deep, wide)
-    model = GpuModel(graph, session)
+    model = Model(graph, session)
     for extents in ((2, 5, 3), (2, 5, 0), (3, 16, 0), (2, 5, 3), (1, 1, 0)):
         feeds = inputs_of(graph, dict(zip("BST", extents, strict=True)))
         assert_close(model.run(feeds), reference(graph, feeds), str(extents))
 
 
-def test_views_that_some_extents_have_no_room_for(session: GpuSession) -> None:
+def test_views_that_some_extents_have_no_room_for(session: GpuBackend) -> None:
     """Kernels are looked for at extents that may contradict the graph."""
     maker = Maker()
     x = maker.given("x", T, WIDTH)
     last = maker.add("slice", x, starts=(T - 7, 0), steps=(1, 1), shape=(7, WIDTH))
     rest = maker.add("slice", x, starts=(T - 9, 0), steps=(1, 1), shape=(T - 9, WIDTH))
     graph = maker.made(maker.linear(last, 8), maker.linear(rest, 8))
-    model = GpuModel(graph, session)
+    model = Model(graph, session)
     for steps in (10, 18):
         feeds = inputs_of(graph, {"T": steps})
         assert_close(model.run(feeds), reference(graph, feeds))
 
 
-def test_views_that_run_backwards(session: GpuSession) -> None:
+def test_views_that_run_backwards(session: GpuBackend) -> None:
     """Tensors have no negative strides: what runs backwards is copied, each time anew."""
     maker = Maker()
     x = maker.given("x", B, 1, S, WIDTH)
@@ -150,15 +150,15 @@ def test_views_that_run_backwards(session: GpuSession) -> None:
         maker.add("attention", backwards(x, 0), maker.add("transpose", x, perm=(0, 1, 3, 2)),
                   backwards(kept, 2), scale=0.1),
     )  # fmt: skip
-    model = GpuModel(graph, session)
+    model = Model(graph, session)
     for seed, (batch, steps) in enumerate(((2, 5), (1, 1), (2, 5), (0, 3), (2, 0), (2, 5))):
         feeds = inputs_of(graph, {"B": batch, "S": steps}, seed)
         assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {steps}")
 
 
-def test_tensors_give_tensors(h200: GpuSession) -> None:
+def test_tensors_give_tensors(h200: GpuBackend) -> None:
     graph = perceptron()
-    model = GpuModel(optimised(graph), h200)
+    model = Model(optimised(graph), h200)
     x = np.random.default_rng(0).standard_normal((2, 5, WIDTH)).astype(np.float32)
     found = model(x=torch.from_numpy(x))
     assert all(isinstance(y, torch.Tensor) for y in found.values())
@@ -170,9 +170,9 @@ def test_tensors_give_tensors(h200: GpuSession) -> None:
     assert_close([y.numpy() for y in model.run({"x": turned})], reference(graph, {"x": x}))
 
 
-def test_an_index_out_of_range(h200: GpuSession) -> None:
+def test_an_index_out_of_range(h200: GpuBackend) -> None:
     graph = lookup()
-    model = GpuModel(graph, h200)
+    model = Model(graph, h200)
     inside = {"index": np.array([0, 6, -7, 3])}
     assert_close(model.run(inside), reference(graph, inside))
     with pytest.raises(IndexRangeError, match="out of range"):
@@ -180,8 +180,8 @@ def test_an_index_out_of_range(h200: GpuSession) -> None:
     assert_close(model.run(inside), reference(graph, inside))
 
 
-def test_indices_with_extents_that_the_data_lacks(h200: GpuSession) -> None:
-    model = GpuModel(selection(), h200)
+def test_indices_with_extents_that_the_data_lacks(h200: GpuBackend) -> None:
+    model = Model(selection(), h200)
     x = np.arange(10, dtype=np.float32).reshape(5, 2)
     at, updates = np.zeros((2, 3), np.int64), np.ones((2, 3), np.float32)
     with pytest.raises(ShapeError, match="more indices than elements along axis 1"):
@@ -191,9 +191,9 @@ def test_indices_with_extents_that_the_data_lacks(h200: GpuSession) -> None:
 
 
 @pytest.mark.parametrize("n", [1 << 10, 1 << 13, 1 << 16])
-def test_results_that_no_memory_holds(h200: GpuSession, n: int) -> None:
+def test_results_that_no_memory_holds(h200: GpuBackend, n: int) -> None:
     graph = grown()
-    model = GpuModel(graph, h200)
+    model = Model(graph, h200)
     x = np.arange(3, dtype=np.float32).reshape(1, 3)
     with pytest.raises(AllocationError, match="no memory"):
         model.run({"x": x, "n": np.zeros(n, np.int64)})
@@ -201,16 +201,16 @@ def test_results_that_no_memory_holds(h200: GpuSession, n: int) -> None:
     assert_close(model.run(few), reference(graph, few))
 
 
-def test_an_extent_that_data_tells(h200: GpuSession) -> None:
+def test_an_extent_that_data_tells(h200: GpuBackend) -> None:
     graph = positive()
-    model = GpuModel(graph, h200)
+    model = Model(graph, h200)
     assert len(model.parts) == 2
     for x in (np.eye(3, 4, dtype=np.float32), np.zeros((2, 2), np.float32)):
         assert_close(model.run({"x": x}), reference(graph, {"x": x}))
 
 
-def test_bad_inputs(h200: GpuSession) -> None:
-    model = GpuModel(optimised(perceptron()), h200)
+def test_bad_inputs(h200: GpuBackend) -> None:
+    model = Model(optimised(perceptron()), h200)
     x = np.zeros((1, 2, WIDTH), np.float32)
     with pytest.raises(InputError, match="missing: x"):
         model.run({})
@@ -224,18 +224,18 @@ def test_bad_inputs(h200: GpuSession) -> None:
         model.run({"x": "text"})
 
 
-def test_what_waits_is_not_captured(h200: GpuSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, found = GpuModel(perceptron(), h200), GpuModel(positive(), h200)
-    monkeypatch.setattr("ftuner.runtime.gpu.model.is_capturing", lambda device: True)
+def test_what_waits_is_not_captured(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, found = Model(perceptron(), h200), Model(positive(), h200)
+    monkeypatch.setattr("ftuner.runtime.model.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="x lie in the CPU's memory"):
         layers.run({"x": np.zeros((1, 2, WIDTH), np.float32)})
     with pytest.raises(UnsupportedKernelError, match="extents are in data"):
         found.run({"x": torch.zeros(2, 2)})
 
 
-def test_what_has_no_kernel_is_named(h200: GpuSession) -> None:
+def test_what_has_no_kernel_is_named(h200: GpuBackend) -> None:
     maker = Maker()
     x = maker.given("x", B, 4, dtype=FLOAT64)
     y = maker.given("y", 4, 4, dtype=FLOAT64)
     with pytest.raises(UnsupportedOperatorError, match=r"matmul of float64 \(1\)"):
-        GpuModel(maker.made(maker.add("matmul", x, y)), h200)
+        Model(maker.made(maker.add("matmul", x, y)), h200)

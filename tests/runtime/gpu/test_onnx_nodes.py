@@ -22,15 +22,15 @@ from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES
-from ftuner.runtime.gpu.backend import GpuSession
-from ftuner.runtime.gpu.model import GpuModel
+from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.model import Model
 
 H200 = interpreted("h200")
 
 
 def on_gpu(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a graph compiled for a GPU, after all passes."""
-    model = GpuModel(optimised(graph), H200)
+    model = Model(optimised(graph), H200)
     given = dict(zip(graph.inputs, inputs, strict=True))
     if all(v.dtype != BFLOAT16 for v in (*graph.inputs, *(v for _, v in graph.outputs))):
         return model.run({v.name: x for v, x in given.items()})
@@ -60,7 +60,7 @@ def test_load_says_what_float32_is_held_in(
 ) -> None:
     """On a device that is interpreted; files of half precision are read for it."""
 
-    def session_of(device: str) -> GpuSession:
+    def session_of(device: str) -> GpuBackend:
         assert device == "cuda"
         return H200
 

@@ -17,11 +17,11 @@ from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
-from ftuner.runtime.gpu.backend import GpuSession
+from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import Work
 from ftuner.runtime.gpu.executable import GpuGraph
-from ftuner.runtime.gpu.model import GpuModel
 from ftuner.runtime.gpu.program import Program
+from ftuner.runtime.model import Model
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
 RECORDED_RUN = GpuTuning().recorded_run
@@ -79,13 +79,13 @@ def runner(model: GpuGraph, graph: Graph) -> Run:
 
 
 @pytest.fixture
-def recorded(h200: GpuSession, monkeypatch: pytest.MonkeyPatch) -> Recordings:
+def recorded(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> Recordings:
     found = Recordings()
     monkeypatch.setattr(h200, "recorder", lambda: found)
     return found
 
 
-def test_what_comes_again_is_recorded(h200: GpuSession, recorded: Recordings) -> None:
+def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
     run = runner(GpuGraph(graph, h200), graph)
     for _ in range(RECORDED_RUN - 1):
@@ -101,7 +101,7 @@ def test_what_comes_again_is_recorded(h200: GpuSession, recorded: Recordings) ->
     assert torch.equal(first, kept)
 
 
-def test_a_larger_arena_forgets_recordings(h200: GpuSession, recorded: Recordings) -> None:
+def test_a_larger_arena_forgets_recordings(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
     run = runner(GpuGraph(graph, h200), graph)
     for _ in range(RECORDED_RUN):
@@ -116,10 +116,10 @@ def test_a_larger_arena_forgets_recordings(h200: GpuSession, recorded: Recording
 
 
 def test_nothing_is_recorded_for_who_does_not_want_it(
-    h200: GpuSession, recorded: Recordings
+    h200: GpuBackend, recorded: Recordings
 ) -> None:
     graph = stack()
-    model = GpuModel(graph, h200)
+    model = Model(graph, h200)
     model.record(False)
     feeds = {"index": np.array([0, 2, 1])}
     for _ in range(RECORDED_RUN + 1):
@@ -128,7 +128,7 @@ def test_nothing_is_recorded_for_who_does_not_want_it(
 
 
 def test_recordings_are_bounded(
-    h200: GpuSession, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
+    h200: GpuBackend, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An index of 8 bytes and 16 numbers of 4 a row: room for four rows.
     room = 4 * (8 + 4 * WIDTH)
@@ -147,7 +147,7 @@ def test_recordings_are_bounded(
 
 
 def test_what_cannot_be_recorded_is_launched(
-    h200: GpuSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    h200: GpuBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(h200, "recorder", Failing)
     graph = stack()
@@ -158,7 +158,7 @@ def test_what_cannot_be_recorded_is_launched(
     assert caplog.text.count("is not recorded") == 1
 
 
-def test_recording_may_be_wanted_later(h200: GpuSession, recorded: Recordings) -> None:
+def test_recording_may_be_wanted_later(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
     model = GpuGraph(graph, h200)
     model.recording = False
@@ -170,7 +170,7 @@ def test_recording_may_be_wanted_later(h200: GpuSession, recorded: Recordings) -
     assert recorded.made == 1
 
 
-def test_precision_is_that_of_load(h200: GpuSession, recorded: Recordings) -> None:
+def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> None:
     """Whether launched or recorded, whatever torch is told afterwards."""
     maker = Maker()
     y = maker.given("x", S, WIDTH)
@@ -186,7 +186,7 @@ def test_precision_is_that_of_load(h200: GpuSession, recorded: Recordings) -> No
     assert len(h200.kernels) == kernels
 
 
-def test_a_replay_tells_what_is_out_of_range(h200: GpuSession, recorded: Recordings) -> None:
+def test_a_replay_tells_what_is_out_of_range(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
     model = GpuGraph(graph, h200)
     run = runner(model, graph)
@@ -199,7 +199,7 @@ def test_a_replay_tells_what_is_out_of_range(h200: GpuSession, recorded: Recordi
 
 
 def test_what_a_caller_captures_has_its_own_memory(
-    h200: GpuSession, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
+    h200: GpuBackend, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = stack()
     model = GpuGraph(graph, h200)

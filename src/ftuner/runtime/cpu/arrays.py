@@ -88,11 +88,6 @@ def as_array(value: object, name: str) -> Array:
     )
 
 
-def on_gpu(value: object) -> bool:
-    """Whether a value is a torch tensor on a GPU; asked without importing torch."""
-    return bool(getattr(value, "is_cuda", False))
-
-
 def dtype_of(array: Array, name: str) -> DType:
     """The element type of an array.
 

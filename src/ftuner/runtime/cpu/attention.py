@@ -16,9 +16,10 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
+from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, same_dtype, writable
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.model import Model
+from ftuner.runtime.model import Model
 from ftuner.runtime.ops.attention_operands import (
     Extents,
     check_mask,
@@ -26,7 +27,6 @@ from ftuner.runtime.ops.attention_operands import (
     extents_of,
     requests_of,
 )
-from ftuner.runtime.session import Session, default_session
 
 MAX_MODELS = 64
 """Kinds of attention whose models are kept: one for each dtype, scale and way to mask."""
@@ -44,12 +44,12 @@ class _Kind(NamedTuple):
     share them, rows and keys."""
 
 
-class Attending:
-    """Attention of a session, by models that are made when they are first needed. Safe to use from
-    several threads."""
+class Attention:
+    """Attention of arrays on one back end, by models that are compiled when they are first needed.
+    Safe to use from several threads."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._models: RecentlyUsed[_Kind, Model] = RecentlyUsed(MAX_MODELS)
         self._lock = fork_safe_lock()
 
@@ -110,7 +110,8 @@ class Attending:
             spread = tuple(n != whole for n, whole in zip(mask.shape, full, strict=True))
             kind = kind._replace(mask=BOOL if mask.dtype == np.bool_ else kind.dtype, spread=spread)
         (found,) = self._model(kind).run(feeds)
-        return found.reshape(extents.result)
+        result: Array = found.reshape(extents.result)
+        return result
 
     def _model(self, kind: _Kind) -> Model:
         found = self._models.get(kind)
@@ -118,19 +119,9 @@ class Attending:
             with self._lock:
                 found = self._models.get(kind)
                 if found is None:
-                    found = Model(_graph(kind), self._session)
+                    found = Model(_graph(kind), self._backend)
                     self._models.add(kind, found)
         return found
-
-
-_ATTENDING: list[Attending] = []
-
-
-def attention(q: object, k: object, v: object, **options: Any) -> Array:
-    """As `ftuner.attention`, of arrays, on the session of the process."""
-    if not _ATTENDING:
-        _ATTENDING.append(Attending(default_session()))
-    return _ATTENDING[0](q, k, v, **options)
 
 
 def _checked_out(out: object, extents: Extents, dtype: np.dtype[Any]) -> Array:

@@ -23,10 +23,10 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.core.dtype import DTYPES
 from ftuner.core.forks import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
-from ftuner.runtime.cpu.backend import NativeRuntime
+from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.scratch import MAX_KEPT_BYTES
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.session import CpuSession
 
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not remembered: it takes milliseconds anyway."""
@@ -56,7 +56,7 @@ class _Owner(NamedTuple):
 class KnownCalls:
     """The calls of a matrix product or a layer that are known. Safe to use from several threads."""
 
-    def __init__(self, session: Session, inputs: int) -> None:
+    def __init__(self, session: CpuSession, inputs: int) -> None:
         """`inputs`: arrays that a call brings to be read."""
         self._session = session
         self._inputs = inputs
@@ -96,7 +96,7 @@ class KnownCalls:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            runtime = products.backend.runtime
+            runtime = products.kernels.runtime
             if self._site is None:
                 self._site = _site(self._session, runtime)
                 self.call = _function(self._site, runtime, self._inputs)
@@ -110,7 +110,7 @@ class KnownCalls:
         patience_ns: int, constant: Constant | None,
     ) -> _Owner:  # fmt: skip
         """A record with what it names."""
-        runtime, out = products.backend.runtime, arrays[-1]
+        runtime, out = products.kernels.runtime, arrays[-1]
         encoded, pool = ready.encoded, runtime.pool
         signature = [word for array in arrays[:-1] for word in _signed(array, ArrayField.ALIGNED)]
         flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
@@ -193,7 +193,7 @@ def _to_be_remembered(*arrays: object) -> bool:
     return False
 
 
-def _site(session: Session, runtime: NativeRuntime) -> _Site:
+def _site(session: CpuSession, runtime: NativeRuntime) -> _Site:
     site = np.zeros(Site.SIZE, np.uint64).view(_Site)
     words = session.thread_word
     site[Site.NONE], site[Site.TRUE], site[Site.FALSE] = id(None), id(True), id(False)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from ftuner.core import expr as expressions
-from ftuner.core.cpu.tile import COLUMN, MAX_OPERANDS
-from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
-from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.core.cpu.tile import COLUMN
+from ftuner.core.expr import operands
+from ftuner.errors import ConfigurationError, ShapeError
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
@@ -20,51 +18,13 @@ from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
 from ftuner.runtime.cpu.packed_weights import pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import NO_WORDS, Products, Ready, words
-from ftuner.runtime.ops.flags import checked_flag
-from ftuner.runtime.session import Session, default_session
-
-BIAS = Operand("bias", "column")
-RESIDUAL = Operand("residual", "matrix")
-
-Activation = str | Callable[[Expr], Expr] | None
+from ftuner.runtime.cpu.session import CpuSession
+from ftuner.runtime.ops.layer import Activation, Layer
 
 
-def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -> Expr:
-    """`activation(acc + bias) + residual`.
-
-    `activation` is a name of `ACTIVATIONS` or a function from expression to expression.
-
-    Raises:
-        ExpressionError: an unknown activation, or one that reads operands of its own.
-        ConfigurationError: what is neither true nor false.
-    """
-    value: Expr = ACCUMULATOR
-    if checked_flag(has_bias, "bias"):
-        value = value + BIAS
-    if isinstance(activation, str):
-        if activation not in ACTIVATIONS:
-            raise ExpressionError(
-                f"activation is {activation!r}; known are {', '.join(sorted(ACTIVATIONS))}, or "
-                "give a function of an expression"
-            )
-        value = ACTIVATIONS[activation](value)
-    elif activation is not None:
-        if not callable(activation):
-            raise ExpressionError(
-                f"activation is {activation!r}; expected a name or a function of an expression"
-            )
-        value = expressions.as_expr(activation(value))
-    if checked_flag(has_residual, "residual"):
-        value = value + RESIDUAL
-    return value
-
-
-class Dense:
-    """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x.
-
-    The weight is packed at construction into panels of the width that the estimate likes best over
-    a range of row counts; nothing is compiled, packed or measured in a call.
-    """
+class Dense(Layer):
+    """A layer of NumPy arrays. The weight is packed at construction into panels of the width with
+    the best estimate over a range of row counts; a call compiles, packs and measures nothing."""
 
     def __init__(
         self,
@@ -74,48 +34,19 @@ class Dense:
         residual: bool = False,
         *,
         width: int | None = None,
-        session: Session | None = None,
+        session: CpuSession,
     ) -> None:
-        """Pack a weight and make the layer's uKernels ready.
-
-        Args:
-            weight: `(out_features, in_features)`, float32 or float64, any strides; copied.
-            bias: `(out_features,)`, or None; copied.
-            activation: a name of `ftuner.core.expr.ACTIVATIONS`, or a function that builds an
-                expression from the expression it is given, or None.
-            residual: whether calls bring an array that is added last.
-            width: vectors of a panel, one of the library's `widths`; by default the one that the
-                estimate likes best.
-            session: the state to use instead of the process's own.
-
-        Raises:
-            ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
-            ConfigurationError: a width that the library does not have, or a `residual` that is no
-                boolean.
-        """
-        session = session or default_session()
+        """Pack a weight and make the layer's uKernels ready; see `ftuner.Dense`."""
         w = as_array(weight, "weight")
         dtype = dtype_of(w, "weight")
-        if w.ndim != 2:
-            raise ShapeError(f"weight is {w.shape}; expected (out_features, in_features)")
-        self.out_features, self.in_features = w.shape
-        self.dtype = w.dtype
         self._session = session
         self._bias: Array | None = None
         if bias is not None:
             given = as_array(bias, "bias")
             same_dtype(w, given, "bias")
-            if given.shape != (self.out_features,):
-                raise ShapeError(f"bias is {given.shape}; expected ({self.out_features},)")
             self._bias = np.array(given, copy=True)
-        self.takes_residual = residual
-        self.epilogue = layer_epilogue(bias is not None, activation, residual)
-        names = [operand.name for operand in operands(self.epilogue)]
-        if len(names) > MAX_OPERANDS or not set(names) <= {"bias", "residual"}:
-            raise ExpressionError(
-                f"the epilogue reads {', '.join(names)}; a layer has only bias and residual"
-            )
-        self._names = tuple(names)
+        self._describe(w, None if self._bias is None else self._bias.shape, activation, residual)
+        self._names = tuple(operand.name for operand in operands(self.epilogue))
         self.products: Products = session.products(dtype, self.epilogue)
         known = self.products.compiled.library.widths
         if width is not None and not (isinstance(width, int) and width in known):
@@ -136,19 +67,6 @@ class Dense:
     def __call__(
         self, x: object, residual: object | None = None, out: object | None = None
     ) -> Array:
-        """Apply the layer.
-
-        Args:
-            x: `(..., in_features)`, of the weight's dtype, any strides.
-            residual: `(..., out_features)`, if and only if the layer was made with `residual=True`.
-            out: `(..., out_features)` to write to; made if not given.
-
-        Returns:
-            `(..., out_features)`.
-
-        Raises:
-            ShapeError, DTypeError, OperandError: arguments that do not fit.
-        """
         if residual is not None:
             return self._general(x, residual, out, False)
         found: Array | bool | None
@@ -166,14 +84,7 @@ class Dense:
     ) -> Array:
         x = as_array(x_given, "x")
         dtype_of(x, "x")
-        if x.dtype != self.dtype:
-            raise DTypeError(f"x has dtype {x.dtype}, the weight {self.dtype}; convert one of them")
-        if x.ndim == 0 or x.shape[-1] != self.in_features:
-            raise ShapeError(f"x is {x.shape}; expected (..., {self.in_features})")
-        shape = (*x.shape[:-1], self.out_features)
-        if (residual_given is not None) != self.takes_residual:
-            expected = "a residual" if self.takes_residual else "no residual"
-            raise OperandError(f"this layer was made to take {expected}")
+        shape = self._result_shape(x, residual_given is not None)
         residual = None
         if residual_given is not None:
             residual = as_array(residual_given, "residual")
@@ -184,10 +95,7 @@ class Dense:
             result = allocated(shape, self.dtype)
         else:
             result = writable(out)
-            if result.shape != shape:
-                raise ShapeError(f"out is {result.shape}; expected {shape}")
-            if result.dtype != self.dtype:
-                raise DTypeError(f"out has dtype {result.dtype}, the weight {self.dtype}")
+            self._check_out(result, shape)
         if result.size:
             ready = self._into(readable(x), residual, result)
             if ready is not None and remember:

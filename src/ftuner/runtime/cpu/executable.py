@@ -17,28 +17,28 @@ from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Executable, Progress
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.required_families import by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
+from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.memory_use import Memory
-from ftuner.runtime.session import Session
 from ftuner.ukernels.cpu.library import LibraryName
 
 
-class CompiledGraph:
+class CompiledGraph(Executable):
     """A graph without extents that only data tells, compiled. Safe to use from several threads:
     runs go side by side, each with memory of its own; see `RunStates`."""
 
     def __init__(
         self,
         graph: Graph,
-        session: Session,
+        session: CpuSession,
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -53,15 +53,14 @@ class CompiledGraph:
         lowered = lower(graph)
         compiled = self._compile(lowered, progress)
         # Arrays of weights that are packed are not kept.
-        self.graph = replace(graph, nodes=())
         steps = tuple(step.step for step in compiled)
-        self.lowered = replace(lowered, graph=self.graph, steps=steps)
+        self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
         names, hardware = self._binding.names, session.hardware
         self._writer = ProgramWriter(self.lowered, compiled, names, hardware)
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
-            session.backend.runtime.addresses[PROGRAM_SYMBOL]
+            session.kernels.runtime.addresses[PROGRAM_SYMBOL]
         )
         self.states = RunStates(session.cores)
 
@@ -73,8 +72,8 @@ class CompiledGraph:
     def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
         """All steps, with what is compiled for them and with packed weights."""
         session, steps = self._session, lowered.steps
-        backend, hardware = session.backend, session.hardware
-        isa, kinds = backend.isa, [kind_of(step) for step in steps]
+        kernels, hardware = session.kernels, session.hardware
+        isa, kinds = kernels.isa, [kind_of(step) for step in steps]
         bundles = [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)]
         wanted = list(dict.fromkeys(bundle for bundle in bundles if bundle is not None))
         required = [
@@ -82,8 +81,8 @@ class CompiledGraph:
             for kind, step in zip(kinds, steps, strict=True)
         ]
         families = by_library(required)
-        backend.prepare(families, wanted, progress)
-        self._loaded = backend.loaded(wanted, progress)
+        kernels.prepare(families, wanted, progress)
+        self._loaded = kernels.loaded(wanted, progress)
 
         def products(name: LibraryName) -> Products:
             return session.products(*name, families[name])
@@ -107,6 +106,9 @@ class CompiledGraph:
             return self._in(state, arrays)
         finally:
             self.states.give_back(state)
+
+    def record(self, wanted: bool) -> None:
+        """Runs are one native call; there is nothing to record."""
 
     def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
         """The time of each step, the shortest of some rounds. Steps are launched one by one: where
@@ -159,7 +161,7 @@ class CompiledGraph:
         """A run in a state, by `launch` if that is given, which gets the address of the words of
         arrays, and whether to do without workers. The program is the same either way, and so are
         the bits of the results."""
-        pool = self._session.backend.runtime.pool
+        pool = self._session.kernels.runtime.pool
         workers = self.threads
         program = self._program(state, arrays, workers)
         outputs = _made(program)
@@ -203,7 +205,7 @@ class CompiledGraph:
         found = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
             symbols = self._binding(shapes)
-            pool = self._session.backend.runtime.pool.address
+            pool = self._session.kernels.runtime.pool.address
             found = self._writer.bind(symbols, workers, pool, state.arena.grown)
             state.programs.add(key, found)
         return found

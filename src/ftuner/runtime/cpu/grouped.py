@@ -10,15 +10,13 @@ from ftuner.runtime.cpu.arrays import (
     as_array,
     dtype_of,
     lying_like,
-    on_gpu,
     same_dtype,
     span_of,
     writable,
 )
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.ops.grouped_operands import Range, crossing, matched, product_extents
+from ftuner.runtime.ops.grouped_operands import Groups, Range, crossing, product_extents
 
 
 class GroupedMatmul:
@@ -27,12 +25,8 @@ class GroupedMatmul:
     def __init__(self, matmul: Matmul) -> None:
         self._matmul = matmul
 
-    def __call__(self, a_given: object, b_given: object, out: object | None = None) -> list[Any]:
-        groups = matched(a_given, b_given, out)
-        if any(map(on_gpu, groups.members)):
-            gpu = gpu_module("ftuner.runtime.gpu.grouped")
-            found: list[Any] = gpu.grouped_matmul(groups)
-            return found
+    def __call__(self, groups: Groups) -> list[Any]:
+        """As `ftuner.grouped_matmul`, of arrays."""
         a = [as_array(x, f"a[{i}]") for i, x in enumerate(groups.a)]
         b = [as_array(x, f"b[{i}]") for i, x in enumerate(groups.b)]
         for name, arrays in (("a", a), ("b", b)):

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.cpu.tile import COLUMN
-from ftuner.errors import DTypeError, ShapeError
+from ftuner.errors import ShapeError
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import (
     Array,
     as_array,
     dtype_of,
     lying_like,
-    on_gpu,
     readable,
     same_dtype,
     writable,
@@ -27,28 +26,27 @@ from ftuner.runtime.cpu.operands import (
     b_source,
     batch_axes,
     overlaps_itself,
-    product_shape,
     unit_columns,
 )
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
-from ftuner.runtime.gpu_modules import gpu_module
-from ftuner.runtime.ops.flags import checked_flag
-from ftuner.runtime.session import Session
+from ftuner.runtime.cpu.session import CpuSession
+from ftuner.runtime.ops.product_operands import check_out, product_shapes
 
 
 class Matmul:
     """Matrix products of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CpuSession) -> None:
         self._session = session
         self._known = KnownCalls(session, inputs=2)
 
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
     ) -> Any:
-        if accumulate is not False:
-            return self._general(a, b, out, checked_flag(accumulate, "accumulate"), False)
+        """As `ftuner.matmul`, of arrays."""
+        if accumulate:
+            return self._general(a, b, out, True, False)
         try:
             found = self._known.call(a, b, out)
         except MemoryError:
@@ -62,23 +60,13 @@ class Matmul:
         self, a_given: object, b_given: object, out: object | None, accumulate: bool,
         remember: bool,
     ) -> Any:  # fmt: skip
-        if on_gpu(a_given) or on_gpu(b_given):
-            gpu = gpu_module("ftuner.runtime.gpu.matmul")
-            return gpu.matmul(a_given, b_given, out, accumulate)
         a, b = as_array(a_given, "a"), as_array(b_given, "b")
         dtype_of(a, "a")
         dtype_of(b, "b")
         same_dtype(a, b, "b")
-        if a.ndim == 0 or b.ndim == 0:
-            raise ShapeError(f"a is {a.shape} and b is {b.shape}: a scalar is no matrix or vector")
+        full, shape = product_shapes(a.shape, b.shape)
         a2 = a[np.newaxis, :] if a.ndim == 1 else a
         b2 = b[:, np.newaxis] if b.ndim == 1 else b
-        full = product_shape(a2, b2)
-        shape = full
-        if b.ndim == 1:
-            shape = shape[:-1]
-        if a.ndim == 1:
-            shape = (*full[:-2], full[-1]) if b.ndim > 1 else full[:-2]
         if out is None:
             if accumulate:
                 raise ShapeError("accumulate needs an out to add to")
@@ -86,11 +74,7 @@ class Matmul:
             target = result.reshape(full)
         else:
             result = writable(out)
-            if result.shape != shape:
-                raise ShapeError(f"out is {result.shape}; the product of {a.shape} and {b.shape} "
-                                 f"is {shape}")  # fmt: skip
-            if result.dtype != a.dtype:
-                raise DTypeError(f"out has dtype {result.dtype}, the operands {a.dtype}")
+            check_out(result, shape, a, b)
             target = result
             if b.ndim == 1:
                 target = target[..., np.newaxis]

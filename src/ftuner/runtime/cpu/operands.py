@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-import numpy as np
-
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
-from ftuner.errors import ShapeError
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
@@ -155,29 +152,6 @@ def step_problem(
     steps = tuple(x.strides[0] for x in operands)
     strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
     return problem, strides
-
-
-def product_shape(a: Array, b: Array) -> tuple[int, ...]:
-    """The shape of `a @ b` for arrays of two axes or more.
-
-    Raises:
-        ShapeError: the extents of k differ, or the batch axes do not broadcast.
-    """
-    if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(
-            f"a is {a.shape} and b is {b.shape}: the last extent of a ({a.shape[-1]}) and the last "
-            f"but one of b ({b.shape[-2]}) must be equal"
-        )
-    if a.ndim == 2 and b.ndim == 2:
-        return a.shape[0], b.shape[1]
-    try:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise ShapeError(
-            f"a is {a.shape} and b is {b.shape}: batch axes {a.shape[:-2]} and {b.shape[:-2]} do "
-            "not broadcast"
-        ) from None
-    return (*batch, a.shape[-2], b.shape[-1])
 
 
 def overlaps_itself(c: Array) -> bool:

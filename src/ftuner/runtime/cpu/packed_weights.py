@@ -43,7 +43,7 @@ def pack(products: Products, weight: Array, width: int) -> Panels:
     elements = -(-n // lanes) * lanes * k
     memory = long_lived(elements * size + SLACK_BYTES)
     packed = memory[: elements * size].view(weight.dtype)
-    write = products.backend.runtime.packs[library.dtype]
+    write = products.kernels.runtime.packs[library.dtype]
     source, target = weight.ctypes.data, packed.ctypes.data
     column_stride, k_stride = weight.strides
     # Full panels, then one of the vectors that the rest needs.

@@ -14,7 +14,7 @@ from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
-from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
+from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
 from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides
 
 MAX_PLANS = 8192
@@ -50,15 +50,15 @@ class Ready(NamedTuple):
 class Products:
     """Matrix products with one dtype and epilogue. Safe to use from several threads."""
 
-    def __init__(self, backend: CpuBackend, compiled: CompiledLibrary) -> None:
-        self.backend = backend
+    def __init__(self, kernels: Kernels, compiled: CompiledLibrary) -> None:
+        self.kernels = kernels
         self.compiled = compiled
         self.planner = planner_for(compiled.library)
-        self._entry = backend.runtime.entries[compiled.library.dtype]
-        self._pool = backend.runtime.pool
+        self._entry = kernels.runtime.entries[compiled.library.dtype]
+        self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
-        self._workspaces = backend.runtime.workspaces
+        self._workspaces = kernels.runtime.workspaces
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans of a problem; made now if it is new."""

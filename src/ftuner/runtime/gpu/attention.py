@@ -11,7 +11,6 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import DTypeError, ShapeError
-from ftuner.runtime.cpu.arrays import on_gpu
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     allows_tf32,
@@ -22,7 +21,6 @@ from ftuner.runtime.gpu.arrays import (
     writable,
 )
 from ftuner.runtime.gpu.attention_launches import MAX_CALLS, Attentions, Direct
-from ftuner.runtime.gpu.backend import session_of
 from ftuner.runtime.ops.attention_operands import (
     Extents,
     check_mask,
@@ -33,21 +31,6 @@ from ftuner.runtime.ops.attention_operands import (
 
 _SIMPLE = (type(None), bool, int, float)
 """Types of options that are kept in recipes: they do not change."""
-_ATTENDING: dict[torch.device, GpuAttending] = {}
-
-
-def attention(q: object, k: object, v: object, **options: Any) -> Tensor:
-    """As `ftuner.attention`, of tensors of which at least one is on a GPU.
-
-    Raises:
-        HardwareError: a chip that kernels cannot run on.
-    """
-    given = next(x for x in (q, k, v) if on_gpu(x))
-    assert isinstance(given, torch.Tensor)
-    found = _ATTENDING.get(given.device)
-    if found is None:
-        found = _ATTENDING[given.device] = GpuAttending(session_of(given.device).attentions)
-    return found(q, k, v, **options)
 
 
 class _Recipe(NamedTuple):
@@ -57,7 +40,7 @@ class _Recipe(NamedTuple):
     direct: Direct
 
 
-class GpuAttending:
+class Attention:
     """Attention on one GPU, with recipes for arguments like some before. Safe to use from several
     threads."""
 

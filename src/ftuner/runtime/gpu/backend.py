@@ -1,157 +1,101 @@
-"""The state of one GPU in this process: its hardware model, its kernels, its products."""
+"""The back end of one GPU."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
 
 from ftuner.codegen.triton.targets import Target
-from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.dtype import GPU_DTYPES, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.gpu.tile import Multiply
-from ftuner.cost.gpu.tile import multiplied_on
-from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.errors import ConfigurationError
+from ftuner.graph.ir import Graph
 from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import from_document, to_document
-from ftuner.runtime.backend import Backend, Progress, Tuned
-from ftuner.runtime.cache import HARDWARE, Cache, default_cache
-from ftuner.runtime.gpu.attention_launches import Attentions
-from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
-from ftuner.runtime.gpu.launches import INTERPRETED, Kernels, target_of
-from ftuner.runtime.gpu.probe import (
-    PROBE_VERSION,
-    DeviceFacts,
-    hardware_of,
-    measure,
-    nearest_recorded,
-    read_device,
-)
-from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.scratch import Counters
-from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
+from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.runtime.cache import default_cache
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.attention import Attention
+from ftuner.runtime.gpu.boundary import GpuBoundary
+from ftuner.runtime.gpu.dense import Dense
+from ftuner.runtime.gpu.executable import GpuGraph
+from ftuner.runtime.gpu.grouped import GroupedMatmul
+from ftuner.runtime.gpu.launches import target_of
+from ftuner.runtime.gpu.matmul import Matmul
+from ftuner.runtime.gpu.session import GpuSession, known_gpu
+from ftuner.runtime.ops.layer import Activation
 
 
-class GpuSession(Backend):
-    """Everything of one device that outlives a call."""
+class GpuBackend(GpuSession, Backend):
+    """A session with its operators: tensors on its device. Results are written on the device's
+    current stream."""
+
+    tensor_dtypes = GPU_TENSOR_DTYPES
+    product_dtypes = GPU_DTYPES
+    held_dtypes = HALF_DTYPES
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
-        """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
-        self.device = device
-        self._hardware = hardware
-        self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
-        counters = Counters(device)
-        self.products = Products(device, self.kernels, counters, self.block_library)
-        self.grouped = GroupedProducts(device, self.kernels, self.block_library)
-        self.attentions = Attentions(device, self.kernels, counters, hardware)
+        super().__init__(device, hardware, target)
+        self.matmul = Matmul(self.products)
+        self.grouped_matmul = GroupedMatmul(self.grouped)
+        self._attention = Attention(self.attentions)
 
-    def recorder(self) -> Recorder:
-        """A recorder for programs that follow each other."""
-        return Repeating() if self.device.type != "cuda" else CudaRecorder(self.device)
+    def probe(self) -> GpuHardware:
+        return known_gpu(self.device, default_cache(), again=True)
 
-    @property
-    def hardware(self) -> GpuHardware:
-        return self._hardware
+    def dense(
+        self, weight: object, bias: object | None, activation: Activation, residual: bool,
+        width: int | None,
+    ) -> Dense:  # fmt: skip
+        if width is not None:
+            raise ConfigurationError(f"width is {width!r}; a layer on a GPU has no panels")
+        return Dense(weight, bias, activation, residual, session=self)
 
-    @property
-    def target(self) -> str:
-        return self._hardware.architecture
+    def attention(self, q: object, k: object, v: object, **options: Any) -> Tensor:
+        return self._attention(q, k, v, **options)
 
-    def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> GpuLibrary:
-        """The block tiles kept for this device, whatever the epilogue."""
-        return self.products.library(dtype)
+    def compile(
+        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        progress: Progress | None = None,
+    ) -> Executable:  # fmt: skip
+        """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
+        return GpuGraph(graph, self, progress, held)
 
-    def block_library(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
-        """The same, for one way to multiply, or the exact one where the chip does not have it."""
-        return build_gpu_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
-
-    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        return self.products.tune(dtype, epilogue, progress)
+    def boundary(self, graph: Graph, in_parts: bool) -> GpuBoundary:
+        return GpuBoundary(graph, in_parts, self.device)
 
 
-def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHardware:
-    """The hardware model of a device: from the cache, or probed (in a second or two) and kept.
-
-    `again` probes even if the cache knows the chip.
-
-    Raises:
-        HardwareError: a device that kernels cannot run on.
-    """
-    _expect_runnable(device)
-    facts = read_device(device)
-    key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
-    kept = None
-    if not again:
-        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
-    if kept is not None:
-        return kept
-    found = hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
-    cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
-    return found
-
-
-def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:
-    """The model in a document, if it is one of the device that the driver describes.
-
-    Raises:
-        HardwareError: no model, or one of another device.
-    """
-    found = from_document(document)
-    if not isinstance(found, GpuHardware):
-        raise HardwareError("a model of a CPU; expected one of a GPU")
-    for name, told in facts.of_model.items():
-        if getattr(found, name) != told:
-            raise HardwareError(f"{name} is {getattr(found, name)}; the driver says {told}")
-    return found
-
-
-_SESSIONS: dict[torch.device, GpuSession] = {}
+_BACKENDS: dict[torch.device, GpuBackend] = {}
 _LOCK = fork_safe_lock()
 
 
-def session_of(device: torch.device) -> GpuSession:
-    """The session of a device, made on first use.
+def backend_on(device: torch.device) -> GpuBackend:
+    """The back end of a device, made on first use.
 
     Raises:
         HardwareError: no device that kernels can run on.
     """
-    found = _SESSIONS.get(device)
+    found = _BACKENDS.get(device)
     if found is None:
         with _LOCK:
-            found = _SESSIONS.get(device)
+            found = _BACKENDS.get(device)
             if found is None:
-                found = _SESSIONS[device] = _new_session(device)
+                hardware = known_gpu(device, default_cache())
+                found = _BACKENDS[device] = GpuBackend(device, hardware, target_of(device))
     return found
 
 
-def _new_session(device: torch.device) -> GpuSession:
-    hardware = known_gpu(device, default_cache())
-    return GpuSession(device, hardware, target_of(device))
-
-
-def _expect_runnable(device: torch.device) -> None:
-    """Raises HardwareError, where kernels cannot run on a device, or nothing can be measured."""
-    if device.type != "cuda":
-        raise HardwareError(f"no kernels for tensors on {device}; expected a CUDA device")
-    if INTERPRETED:
-        raise HardwareError("TRITON_INTERPRET is set: Triton would interpret kernels on the CPU")
-    if torch.version.hip is not None:
-        raise HardwareError("AMD GPUs are planned for and compiled for, but not run on yet")
-    if torch.cuda.is_available() and is_capturing(device):
-        raise HardwareError(
-            f"{device} is used for the first time while a CUDA graph is captured; use it before"
-        )
-
-
-def device_named(name: str) -> torch.device:
-    """A device as torch names it: `cuda`, `cuda:1`.
+def backend_named(name: str) -> GpuBackend:
+    """The back end of a device as torch names it: `cuda`, `cuda:1`.
 
     Raises:
         ConfigurationError: no such device.
+        HardwareError: a device that kernels cannot run on.
     """
+    return backend_on(_device_named(name))
+
+
+def _device_named(name: str) -> torch.device:
     try:
         found = torch.device(name)
         if found.type == "cuda":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,18 +17,23 @@ from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
-from ftuner.errors import IndexRangeError, ShapeError, UnsupportedOperatorError
+from ftuner.errors import (
+    IndexRangeError,
+    ShapeError,
+    UnsupportedKernelError,
+    UnsupportedOperatorError,
+)
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered, NestStep
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Executable, Progress
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
-from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Setting
 from ftuner.runtime.gpu.steps.kinds import kind_of
 from ftuner.runtime.gpu.steps.operand import Memory
@@ -50,7 +55,7 @@ than two differ from the rest."""
 log = logging.getLogger(__name__)
 
 
-class GpuGraph:
+class GpuGraph(Executable):
     """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
     runs follow each other."""
 
@@ -69,7 +74,6 @@ class GpuGraph:
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)
         self.lowered = lower(graph, held_types(graph, dtype))
-        self.graph = graph
         for element in _expect_supported(self.lowered):
             session.library(element)
         self._dims = Dims()
@@ -107,6 +111,19 @@ class GpuGraph:
         if session.device.type == "cuda":
             self._stream = torch.cuda.current_stream(session.device)
         self._lock = fork_safe_lock()
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+    def record(self, wanted: bool) -> None:
+        self.recording = wanted
+
+    def step_seconds(self, arrays: Sequence[Tensor]) -> list[float]:
+        raise UnsupportedKernelError("steps of a model on a GPU are not timed one by one")
+
+    def memory(self, arrays: Sequence[Tensor]) -> NoReturn:
+        raise UnsupportedKernelError("the memory of a model on a GPU is not counted")
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from ftuner.errors import DTypeError
-from ftuner.runtime.cpu.arrays import on_gpu
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     address_range,
@@ -16,22 +15,8 @@ from ftuner.runtime.gpu.arrays import (
     same_dtype,
     writable,
 )
-from ftuner.runtime.gpu.backend import session_of
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
 from ftuner.runtime.ops.grouped_operands import Groups, crossing, product_extents
-
-
-def grouped_matmul(groups: Groups) -> list[Tensor]:
-    """As `ftuner.grouped_matmul`, of operands of which at least one is on a GPU.
-
-    Raises:
-        ShapeError, DTypeError, OperandError: as there; other operands that are elsewhere.
-        HardwareError: a chip that kernels cannot run on.
-        UnsupportedKernelError: a CUDA graph is being captured.
-    """
-    given = next(x for x in groups.members if on_gpu(x))
-    assert isinstance(given, torch.Tensor)
-    return GroupedMatmul(session_of(given.device).grouped)(groups)
 
 
 class GroupedMatmul:

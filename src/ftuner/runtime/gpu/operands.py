@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Order
-from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import Tensor
 
 
@@ -17,29 +16,6 @@ class Axis:
 
     extent: int
     strides: tuple[int, ...]
-
-
-def product_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """Of two tensors of two axes or more.
-
-    Raises:
-        ShapeError: extents that do not fit.
-    """
-    if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(
-            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}: a has {a.shape[-1]} columns, b "
-            f"{b.shape[-2]} rows"
-        )
-    batch = []
-    for i in range(max(a.dim(), b.dim()) - 2, 0, -1):
-        x = a.shape[-2 - i] if i <= a.dim() - 2 else 1
-        y = b.shape[-2 - i] if i <= b.dim() - 2 else 1
-        if x != y and 1 not in (x, y):
-            raise ShapeError(
-                f"a is {tuple(a.shape)} and b is {tuple(b.shape)}: batch axes do not broadcast"
-            )
-        batch.append(y if x == 1 else x)
-    return (*batch, a.shape[-2], b.shape[-1])
 
 
 def order_of(matrix: Tensor, k_axis: int) -> Order | None:

@@ -112,7 +112,7 @@ def attention_record(
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
-    dims[Attention.PACK] = products.backend.runtime.pack_addresses[library.dtype]
+    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.dtype]
     v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
     scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
     sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)

@@ -10,8 +10,8 @@ from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.backend import GpuSession
 from ftuner.runtime.gpu.program import Launch
+from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.operand import Memory
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 

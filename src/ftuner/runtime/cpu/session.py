@@ -1,11 +1,11 @@
-"""The state of this process: the machine it runs on, its back end, its thread count."""
+"""What the CPU of this process keeps between calls: the hardware model, compiled kernels, products
+and the number of threads."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 from ftuner.runtime.cache import HARDWARE, Cache, default_cache
-from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
 from ftuner.ukernels.cpu.library import Family
@@ -33,15 +33,17 @@ SYNCHRONISE_S = 2e-6
 two cores of AMD Zen 3: 1.1 us to 2.4 us."""
 
 
-class Session:
-    """Everything that outlives a call. There is one in a process; tests make their own."""
+class CpuSession:
+    """The state that the operators and the compiled graphs of one back end share. Nothing is probed
+    or compiled before it is first used. Safe to use from several threads."""
 
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
+        """`cache`: by default the user's own. `isa`: by default `FTUNER_ISA`, or the widest."""
         self.cache = cache or default_cache()
         self._isa = isa
         self._lock = fork_safe_lock()
         self._hardware: CpuHardware | None = None
-        self._backend: CpuBackend | None = None
+        self._kernels: Kernels | None = None
         self._products: dict[tuple[DType, Expr], Products] = {}
         self._for_calls: set[tuple[DType, Expr]] = set()
         """Those that have all families of calls."""
@@ -69,13 +71,13 @@ class Session:
         return self._hardware
 
     @property
-    def backend(self) -> CpuBackend:
-        """The back end of the ISA in `FTUNER_ISA`, or of the widest one."""
-        if self._backend is None:
+    def kernels(self) -> Kernels:
+        """The code of the chosen ISA, compiled as it is needed."""
+        if self._kernels is None:
             with self._lock:
-                if self._backend is None:
-                    self._backend = CpuBackend(self.hardware, self._chosen_isa(), self.cache)
-        return self._backend
+                if self._kernels is None:
+                    self._kernels = Kernels(self.hardware, self._chosen_isa(), self.cache)
+        return self._kernels
 
     def _chosen_isa(self) -> str:
         chosen = self._isa or os.environ.get(ISA_VARIABLE) or self.hardware.widest.name
@@ -97,12 +99,12 @@ class Session:
         found = self._products.get(key)
         if found is None or families is not None or key not in self._for_calls:
             with self._lock:
-                compiled = self.backend.compiled(dtype, epilogue, None, families)
+                compiled = self.kernels.compiled(dtype, epilogue, None, families)
                 if families is None:
                     self._for_calls.add(key)
                 found = self._products.get(key)
                 if found is None:
-                    found = self._products[key] = Products(self.backend, compiled)
+                    found = self._products[key] = Products(self.kernels, compiled)
         return found
 
 
@@ -157,9 +159,3 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
     found = probing.probe(facts, facts.cores, SYNCHRONISE_S)
     assert isinstance(found, CpuHardware)
     return found
-
-
-@lru_cache(maxsize=1)
-def default_session() -> Session:
-    """The session of this process."""
-    return Session()

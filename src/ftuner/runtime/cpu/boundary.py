@@ -1,0 +1,49 @@
+"""Inputs and outputs of a model on the CPU: NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ftuner.errors import InputError, OperandError
+from ftuner.graph.ir import Graph, Node
+from ftuner.graph.operators import OPERATORS
+from ftuner.runtime.backend import Boundary
+from ftuner.runtime.cpu.arrays import Array, as_array
+from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
+from ftuner.runtime.ops.feeds import check_names
+
+
+class CpuBoundary(Boundary):
+    """Arrays are checked and, unless they are aligned and contiguous, copied."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._inputs = graph.inputs
+        self._names = [v.name for v in graph.inputs]
+        self._dtypes = [np.dtype(v.dtype.name) for v in graph.inputs]
+
+    def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
+        check_names(feeds, self._names)
+        arrays = []
+        for name, dtype, value in zip(self._names, self._dtypes, self._inputs, strict=True):
+            try:
+                x = as_array(feeds[name], name)
+            except OperandError as error:
+                raise InputError(str(error)) from None
+            if x.dtype != dtype:
+                raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
+            if x.ndim != value.rank:
+                raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
+            try:
+                arrays.append(np.require(x, requirements=["C", "A"]))
+            except NO_MEMORY as error:
+                raise not_allocated(x.shape, dtype, error) from error
+        return arrays
+
+    def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
+        return results
+
+    def evaluated(self, node: Node, operand: Array) -> Array:
+        return np.ascontiguousarray(OPERATORS[node.op].reference(operand, **node.attributes))

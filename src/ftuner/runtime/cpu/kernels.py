@@ -1,0 +1,225 @@
+"""Machine code of one ISA of this machine's CPU: compiled by LLVM, loaded into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ftuner.codegen.llvm.native.records import (
+    call_symbol,
+    pack_symbol,
+    reduce_symbol,
+)
+from ftuner.codegen.llvm.objects.bundle import (
+    Bundle,
+    GraphBundle,
+    KernelBundle,
+    RuntimeBundle,
+)
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.cpu.tile import PACKED, ROW, UKernel
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.expr import Expr
+from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import DTypeError
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import KLoopTuning, NativeTuning, part_of
+from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.cpu.arrays import DATA_WORD
+from ftuner.runtime.cpu.compilation import Object, compile_missing, load
+from ftuner.runtime.cpu.scratch import Workspaces
+from ftuner.runtime.cpu.targets import known_target
+from ftuner.runtime.cpu.threads import ThreadPool
+from ftuner.ukernels.cpu.library import (
+    Family,
+    Library,
+    LibraryName,
+    build_library,
+    families_of_calls,
+)
+
+log = logging.getLogger(__name__)
+
+
+class CompiledLibrary:
+    """A library of which some families, those that were asked for, are in this process: addresses
+    of their functions."""
+
+    def __init__(self, library: Library, loaded: LoadedObject, reduce_address: int) -> None:
+        self.library = library
+        self.kernels: dict[str, tuple[int, ...]] = {}
+        """Addresses by family name; the function of height `mr` is at `mr - 1`."""
+        self.reduce_address = reduce_address
+        self._loaded = [loaded]
+
+    def add(self, families: Iterable[Family], loaded: LoadedObject) -> None:
+        """Families that have been loaded."""
+        self._loaded.append(loaded)
+        for family in families:
+            addresses = tuple(loaded.addresses[k.symbol] for k in family.kernels)
+            self.kernels[family.name] = addresses
+
+
+class NativeRuntime:
+    """What all libraries of an ISA share: the thread pool, the drivers and packing."""
+
+    def __init__(self, loaded: LoadedObject) -> None:
+        self.addresses = addresses = loaded.addresses
+        self.pool = ThreadPool(loaded)
+        self.workspaces = Workspaces(addresses)
+        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
+        self.entries: dict[DType, Any] = {
+            t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
+        }
+        """`entry(plan, pool, workspace, &a, &b, &c, operands)` by dtype."""
+        pack = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+            *[ctypes.c_int64] * 3,
+        )  # fmt: skip
+        self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
+        self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
+        """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
+        self._loaded = loaded
+
+
+def _any_kernel(library: Library) -> UKernel:
+    """One uKernel: the reduction is told by what all of a library have in common."""
+    return library.family(library.widths[0], False, ROW, PACKED).kernels[0]
+
+
+class Kernels:
+    """The code of one ISA: libraries of uKernels, kernels of graphs, and the native runtime. Safe
+    to use from several threads."""
+
+    def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
+        self._hardware = hardware
+        self.isa = hardware.isa(isa)
+        self.cache = cache
+        self._k_loop = part_of(hardware.tuning, KLoopTuning)
+        self._native = part_of(hardware.tuning, NativeTuning)
+        self._llvm_target = known_target(isa, cache)
+        self._lock = fork_safe_lock()
+        self._compiled: dict[Library, CompiledLibrary] = {}
+        self._objects: dict[Bundle, Object] = {}
+        """Prepared, not yet loaded."""
+        self._runtime: NativeRuntime | None = None
+
+    @property
+    def runtime(self) -> NativeRuntime:
+        """Compiled and loaded on first use, usually together with the first library."""
+        if self._runtime is None:
+            with self._lock:
+                if self._runtime is None:
+                    self._compile([], None)
+                    assert self._runtime is not None
+        return self._runtime
+
+    def library(self, dtype: DType, epilogue: Expr) -> Library:
+        """The uKernels kept for a dtype and epilogue: enumerated, not compiled.
+
+        Raises:
+            DTypeError: elements of this dtype are not multiplied on a CPU.
+        """
+        if dtype.name not in DTYPES:
+            raise DTypeError(f"dtype is {dtype}; supported on a CPU are {', '.join(DTYPES)}")
+        return build_library(self._hardware, self.isa.name, dtype, epilogue)
+
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+        """Compile and load the families of calls, those that no cache holds."""
+        first: list[int] = []
+        total = len(families_of_calls(self.library(dtype, epilogue))) + 1
+
+        def count(what: str, done: int, of: int) -> None:
+            nonlocal total
+            # What the cache holds is done before anything is compiled.
+            first.append(done)
+            total = of
+            if progress is not None:
+                progress(what, done, of)
+
+        self.compiled(dtype, epilogue, count)
+        cached = first[0] if first else total
+        return Tuned(total - cached, cached)
+
+    def compiled(
+        self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
+        families: Sequence[Family] | None = None,
+    ) -> CompiledLibrary:  # fmt: skip
+        """The library of a dtype and epilogue, with some families compiled if need be and loaded:
+        by default those of calls."""
+        library = build_library(self._hardware, self.isa.name, dtype, epilogue)
+        wanted = families_of_calls(library) if families is None else families
+        with self._lock:
+            missing = self._missing(library, wanted)
+            if missing or library not in self._compiled:
+                self._load(library, missing, progress)
+            return self._compiled[library]
+
+    def prepare(
+        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[GraphBundle],
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """Compile all that a graph needs side by side: families of libraries, and its own kernels.
+        They are loaded when they are asked for."""
+        wanted: list[Bundle] = list(bundles)
+        with self._lock:
+            for name, families in libraries.items():
+                library = build_library(self._hardware, self.isa.name, *name)
+                wanted += self._bundles(library, self._missing(library, families))
+            if self._runtime is None:
+                wanted.append(self._runtime_bundle())
+            self._objects.update(compile_missing(wanted, self._llvm_target, self.cache, progress))
+
+    def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
+        """Those of some families that are not loaded."""
+        found = self._compiled.get(library)
+        return [f for f in families if found is None or f.name not in found.kernels]
+
+    def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
+        """Families of a library; with the first of them comes the reduction of partial products."""
+        fused, masked = self.isa.fused, self.isa.masked
+        bundles: list[Bundle] = [
+            KernelBundle(f.kernels, False, fused, masked, self._k_loop) for f in families
+        ]
+        if library not in self._compiled:
+            bundles.append(KernelBundle((_any_kernel(library),), True, fused, masked, self._k_loop))
+        return bundles
+
+    def _runtime_bundle(self) -> RuntimeBundle:
+        return RuntimeBundle(self.isa.vector_bytes, DATA_WORD, self._native)
+
+    def _load(
+        self, library: Library, families: Sequence[Family], progress: Progress | None
+    ) -> None:
+        began = time.perf_counter()
+        loaded = self._compile(self._bundles(library, families), progress)
+        log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
+        found = self._compiled.get(library)
+        if found is None:
+            reduce_address = loaded.addresses[reduce_symbol(_any_kernel(library))]
+            found = CompiledLibrary(library, loaded, reduce_address)
+        found.add(families, loaded)
+        self._compiled[library] = found
+
+    def loaded(
+        self, bundles: Sequence[GraphBundle], progress: Progress | None = None
+    ) -> LoadedObject:
+        """Kernels of a graph, compiled if need be and loaded."""
+        return self._compile(list(bundles), progress)
+
+    def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
+        """Bundles in this process, after the runtime, which is compiled beside them if need be."""
+        runtime = self._runtime_bundle()
+        first: list[Bundle] = [runtime] if self._runtime is None else []
+        wanted = [*first, *bundles]
+        missing = [b for b in wanted if b not in self._objects]
+        target = self._llvm_target
+        objects = compile_missing(missing, target, self.cache, progress) if missing else {}
+        objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
+        if first:
+            self._runtime = NativeRuntime(load(first, objects, target, self.cache))
+        return load(bundles, objects, target, self.cache)

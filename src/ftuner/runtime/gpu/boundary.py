@@ -1,0 +1,88 @@
+"""Inputs and outputs of a model on one GPU: tensors there, or NumPy arrays that are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ftuner.core.dtype import BFLOAT16
+from ftuner.errors import InputError, OperandError, UnsupportedKernelError
+from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.operators import OPERATORS
+from ftuner.runtime.backend import Boundary
+from ftuner.runtime.cpu.arrays import as_array
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, as_tensor
+from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.ops.feeds import check_names
+
+
+class GpuBoundary(Boundary):
+    """Tensors stay on the device; outputs are tensors where an input is one, else arrays."""
+
+    def __init__(self, graph: Graph, in_parts: bool, device: torch.device) -> None:
+        self._inputs = graph.inputs
+        self._names = [v.name for v in graph.inputs]
+        self._device = device
+        self._in_parts = in_parts
+        self._only_tensors = ", ".join(n for n, v in graph.outputs if v.dtype == BFLOAT16)
+        """Outputs that no NumPy array holds."""
+
+    def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
+        """As the contract says.
+
+        Raises:
+            UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
+                device.
+        """
+        check_names(feeds, self._names)
+        if is_capturing(self._device):
+            host = [name for name, x in feeds.items() if not isinstance(x, torch.Tensor)]
+            if host or self._in_parts:
+                why = (
+                    f"{', '.join(host)} lie in the CPU's memory" if host else "extents are in data"
+                )
+                raise UnsupportedKernelError(f"cannot be captured in a CUDA graph: {why}")
+        if feeds and self._only_tensors and not _any_tensor(feeds):
+            raise InputError(
+                f"NumPy has no bfloat16, which the model gives as {self._only_tensors}; give "
+                "an input as a torch tensor on the device, and outputs are tensors too"
+            )
+        return [self._tensor(v, feeds[v.name]) for v in self._inputs]
+
+    def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
+        if self._only_tensors or _any_tensor(feeds):
+            return results
+        return [x.cpu().numpy() for x in results]
+
+    def evaluated(self, node: Node, operand: Tensor) -> Tensor:
+        data = operand.float() if node.inputs[0].dtype == BFLOAT16 else operand
+        found = OPERATORS[node.op].reference(data.cpu().numpy(), **node.attributes)
+        return torch.as_tensor(found.copy(), device=self._device)
+
+    def _tensor(self, value: Value, given: object) -> Tensor:
+        if value.dtype == BFLOAT16 and not isinstance(given, torch.Tensor):
+            raise InputError(
+                f"input {value.name} is bfloat16, which NumPy has not; give a torch tensor on "
+                f"{self._device}"
+            )
+        try:
+            if isinstance(given, torch.Tensor):
+                x = as_tensor(given, value.name, self._device)
+            else:
+                x = torch.as_tensor(as_array(given, value.name).copy(), device=self._device)
+        except OperandError as error:
+            raise InputError(str(error)) from None
+        expected = TORCH_DTYPES[value.dtype.name]
+        if x.dtype != expected:
+            raise InputError(f"input {value.name} has dtype {x.dtype}; the model takes {expected}")
+        if x.dim() != value.rank:
+            raise InputError(
+                f"input {value.name} is {tuple(x.shape)}; the model takes {value.type}"
+            )
+        return x.contiguous()
+
+
+def _any_tensor(feeds: Mapping[str, object]) -> bool:
+    return any(isinstance(x, torch.Tensor) for x in feeds.values())

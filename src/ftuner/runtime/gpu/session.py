@@ -1,0 +1,122 @@
+"""What one GPU of this process keeps between calls: the hardware model, compiled kernels and
+products."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from ftuner.codegen.triton.targets import Target
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.gpu.tile import Multiply
+from ftuner.cost.gpu.tile import multiplied_on
+from ftuner.errors import HardwareError
+from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.recorded import from_document, to_document
+from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.cache import HARDWARE, Cache
+from ftuner.runtime.gpu.attention_launches import Attentions
+from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
+from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.launches import INTERPRETED, Kernels, target_of
+from ftuner.runtime.gpu.probe import (
+    PROBE_VERSION,
+    DeviceFacts,
+    hardware_of,
+    measure,
+    nearest_recorded,
+    read_device,
+)
+from ftuner.runtime.gpu.products import Products
+from ftuner.runtime.gpu.scratch import Counters
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
+
+
+class GpuSession:
+    """The state that the operators and the compiled graphs of one back end share."""
+
+    def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
+        """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
+        self.device = device
+        self._hardware = hardware
+        self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
+        counters = Counters(device)
+        self.products = Products(device, self.kernels, counters, self.block_library)
+        self.grouped = GroupedProducts(device, self.kernels, self.block_library)
+        self.attentions = Attentions(device, self.kernels, counters, hardware)
+
+    def recorder(self) -> Recorder:
+        """A recorder for programs that follow each other."""
+        return Repeating() if self.device.type != "cuda" else CudaRecorder(self.device)
+
+    @property
+    def hardware(self) -> GpuHardware:
+        return self._hardware
+
+    @property
+    def target(self) -> str:
+        return self._hardware.architecture
+
+    def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> GpuLibrary:
+        """The block tiles kept for this device, whatever the epilogue."""
+        return self.products.library(dtype)
+
+    def block_library(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
+        """The same, for one way to multiply, or the exact one where the chip does not have it."""
+        return build_gpu_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
+
+    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+        return self.products.tune(dtype, epilogue, progress)
+
+
+def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHardware:
+    """The hardware model of a device: from the cache, or probed (in a second or two) and kept.
+
+    `again` probes even if the cache knows the chip.
+
+    Raises:
+        HardwareError: a device that kernels cannot run on.
+    """
+    _expect_runnable(device)
+    facts = read_device(device)
+    key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
+    kept = None
+    if not again:
+        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
+    if kept is not None:
+        return kept
+    found = hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
+    cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
+    return found
+
+
+def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:
+    """The model in a document, if it is one of the device that the driver describes.
+
+    Raises:
+        HardwareError: no model, or one of another device.
+    """
+    found = from_document(document)
+    if not isinstance(found, GpuHardware):
+        raise HardwareError("a model of a CPU; expected one of a GPU")
+    for name, told in facts.of_model.items():
+        if getattr(found, name) != told:
+            raise HardwareError(f"{name} is {getattr(found, name)}; the driver says {told}")
+    return found
+
+
+def _expect_runnable(device: torch.device) -> None:
+    """Raises HardwareError, where kernels cannot run on a device, or nothing can be measured."""
+    if device.type != "cuda":
+        raise HardwareError(f"no kernels for tensors on {device}; expected a CUDA device")
+    if INTERPRETED:
+        raise HardwareError("TRITON_INTERPRET is set: Triton would interpret kernels on the CPU")
+    if torch.version.hip is not None:
+        raise HardwareError("AMD GPUs are planned for and compiled for, but not run on yet")
+    if torch.cuda.is_available() and is_capturing(device):
+        raise HardwareError(
+            f"{device} is used for the first time while a CUDA graph is captured; use it before"
+        )

@@ -1,0 +1,154 @@
+"""Models: a graph compiled for one device, run at any extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.splitting import split
+from ftuner.graph.steps import Step
+from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.runtime.memory_use import Memory, together
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A name, element type and shape of a model's input or output; extents are numbers, or the
+    names of symbols."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Model:
+    """A graph compiled for one device. Safe to use from several threads."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, threads: int | None = None,
+        progress: Progress | None = None, held: DType | None = None,
+    ) -> None:  # fmt: skip
+        """Compile a graph; `threads` and `held` are those of `Backend.compile`.
+
+        Raises:
+            UnsupportedOperatorError: steps that the device has no kernel for.
+            ConfigurationError: a number of threads out of range.
+            HardwareError: an element type that the device does not multiply.
+        """
+        parts = split(graph)
+        self._graph = replace(graph, nodes=())
+        self._pieces = [replace(part, graph=replace(part.graph, nodes=())) for part in parts]
+        self._boundary = backend.boundary(self._graph, len(parts) > 1)
+        self.parts = [backend.compile(part.graph, threads, held, progress) for part in parts]
+        """Executables that run one after the other: several where an extent depends on data."""
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return [_spec(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that a run uses, the caller's own included: on a GPU, that alone."""
+        return self.parts[0].threads
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps of a run, in order."""
+        return tuple(step for part in self.parts for step in part.lowered.steps)
+
+    def __call__(self, **inputs: object) -> dict[str, Any]:
+        """Run the model on arrays given by name; returns the outputs by name."""
+        results = self.run(inputs)
+        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
+
+    def run(self, feeds: Mapping[str, object]) -> list[Any]:
+        """Run the model, on a GPU on its current stream; returns the outputs in order.
+
+        Args:
+            feeds: for each input, by name, an array in the CPU's memory or, for a model on a GPU, a
+                tensor on that GPU.
+
+        Returns:
+            NumPy arrays. On a GPU, tensors if any input was one, or if there is no input and an
+            output is bfloat16.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes; only arrays
+                are given, and an output is bfloat16, which NumPy does not have.
+            ShapeError: extents that contradict the model.
+            AllocationError: the device does not have the memory for them.
+            IndexRangeError: an index in the data that is out of range.
+            UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
+                GPU: inputs are arrays, or an extent depends on data.
+        """
+        operands = self._boundary.admitted(feeds)
+        if len(self.parts) == 1:
+            results = self.parts[0].run(operands)
+        else:
+            results = self._through(operands, lambda part, given: part.run(given))
+        return self._boundary.delivered(results, feeds)
+
+    def record(self, wanted: bool) -> None:
+        """Whether shapes that come again are recorded as CUDA graphs, as they are by default on a
+        GPU. Recordings hold memory for inputs and outputs of their own. On a CPU there is nothing
+        to record."""
+        for part in self.parts:
+            part.record(wanted)
+
+    def step_seconds(self, feeds: Mapping[str, object]) -> list[float]:
+        """The measured time of each of `steps`; see `Executable.step_seconds`.
+
+        Raises:
+            UnsupportedKernelError: the model is on a GPU.
+        """
+        times: list[float] = []
+
+        def run(part: Executable, operands: list[Any]) -> list[Any]:
+            times.extend(part.step_seconds(operands))
+            return part.run(operands)
+
+        self._through(self._boundary.admitted(feeds), run)
+        return times
+
+    def memory(self, feeds: Mapping[str, object]) -> Memory:
+        """The bytes that a run on such arrays takes; see `run`. Where an extent depends on data,
+        all parts of the model but the last are run to know it.
+
+        Raises:
+            InputError: missing or unknown names, or another dtype or number of axes.
+            ShapeError: extents that contradict the model.
+            IndexRangeError: an index in the data that is out of range.
+            UnsupportedKernelError: the model is on a GPU.
+        """
+        found: list[Memory] = []
+
+        def run(part: Executable, operands: list[Any]) -> list[Any]:
+            found.append(part.memory(operands))
+            return part.run(operands) if part is not self.parts[-1] else []
+
+        self._through(self._boundary.admitted(feeds), run)
+        return together(found)
+
+    def _through(
+        self, operands: list[Any], run: Callable[[Executable, list[Any]], list[Any]]
+    ) -> list[Any]:
+        """The results of the last part, after the ones before it."""
+        known: dict[Value, Any] = dict(zip(self._graph.inputs, operands, strict=True))
+        results: list[Any] = []
+        for part, piece in zip(self.parts, self._pieces, strict=True):
+            results = run(part, [known[v] for v in piece.graph.inputs])
+            if piece.node is not None:
+                known.update(zip((v for _, v in piece.graph.outputs), results, strict=True))
+                known[piece.node.output] = self._boundary.evaluated(piece.node, results[0])
+        return results
+
+
+def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
+    return TensorSpec(name, dtype, tuple(d if isinstance(d, int) else str(d) for d in shape))

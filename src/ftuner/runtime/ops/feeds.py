@@ -1,0 +1,18 @@
+"""Inputs of a model by name: what every device asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ftuner.errors import InputError
+
+
+def check_names(feeds: Mapping[str, object], names: Sequence[str]) -> None:
+    """Raises InputError unless there is an input for each name, and no other."""
+    if len(feeds) != len(names) or any(n not in feeds for n in names):
+        missing = [n for n in names if n not in feeds]
+        unknown = [n for n in feeds if n not in names]
+        raise InputError(
+            f"inputs are {', '.join(names)}; missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {', '.join(map(str, unknown)) or 'none'}"
+        )

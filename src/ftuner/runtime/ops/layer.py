@@ -1,0 +1,129 @@
+"""A layer with a constant weight: what `Dense` asks of its operands on every device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ftuner.core import expr as expressions
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
+from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.runtime.ops import product_operands
+from ftuner.runtime.ops.flags import checked_flag
+
+BIAS = Operand("bias", "column")
+RESIDUAL = Operand("residual", "matrix")
+
+Activation = str | Callable[[Expr], Expr] | None
+
+
+def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -> Expr:
+    """`activation(acc + bias) + residual`.
+
+    `activation` is a name of `ACTIVATIONS` or a function from expression to expression.
+
+    Raises:
+        ExpressionError: an unknown activation, or one that reads operands of its own.
+        ConfigurationError: `has_bias` or `has_residual` is not a boolean.
+    """
+    value: Expr = ACCUMULATOR
+    if checked_flag(has_bias, "bias"):
+        value = value + BIAS
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise ExpressionError(
+                f"activation is {activation!r}; known are {', '.join(sorted(ACTIVATIONS))}, or "
+                "give a function of an expression"
+            )
+        value = ACTIVATIONS[activation](value)
+    elif activation is not None:
+        if not callable(activation):
+            raise ExpressionError(
+                f"activation is {activation!r}; expected a name or a function of an expression"
+            )
+        value = expressions.as_expr(activation(value))
+    if checked_flag(has_residual, "residual"):
+        value = value + RESIDUAL
+    return value
+
+
+class Layer(ABC):
+    """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x."""
+
+    out_features: int
+    in_features: int
+    dtype: Any
+    """The element type of weight, inputs and results: NumPy's, or torch's for a layer on a GPU."""
+    takes_residual: bool
+    """Whether calls bring a residual."""
+    epilogue: Expr
+    """What is stored, as a function of the accumulator and of bias and residual."""
+
+    def _describe(
+        self, weight: product_operands.Operand, bias_shape: Sequence[int] | None,
+        activation: Activation, residual: bool,
+    ) -> None:  # fmt: skip
+        """Set the attributes of the layer.
+
+        Raises:
+            ShapeError: a weight that is no matrix, or a bias that does not fit it.
+            ExpressionError: an activation that is unknown, or reads other operands.
+            ConfigurationError: a `residual` that is not a boolean.
+        """
+        if len(weight.shape) != 2:
+            raise ShapeError(
+                f"weight is {tuple(weight.shape)}; expected (out_features, in_features)"
+            )
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        if bias_shape is not None and tuple(bias_shape) != (self.out_features,):
+            raise ShapeError(f"bias is {tuple(bias_shape)}; expected ({self.out_features},)")
+        self.takes_residual = residual
+        self.epilogue = layer_epilogue(bias_shape is not None, activation, residual)
+        names = [operand.name for operand in operands(self.epilogue)]
+        if not {BIAS.name, RESIDUAL.name}.issuperset(names):
+            raise ExpressionError(
+                f"the epilogue reads {', '.join(names)}; a layer has only bias and residual"
+            )
+
+    @abstractmethod
+    def __call__(self, x: object, residual: object | None = None, out: object | None = None) -> Any:
+        """Apply the layer.
+
+        Args:
+            x: `(..., in_features)`, of the weight's dtype, any strides.
+            residual: `(..., out_features)`, if and only if the layer was made with `residual=True`.
+            out: `(..., out_features)` to write to; made if not given.
+
+        Returns:
+            `(..., out_features)`: a NumPy array, or a tensor on the GPU, written on its current
+            stream.
+
+        Raises:
+            ShapeError, DTypeError, OperandError: arguments that do not fit.
+        """
+
+    def _result_shape(self, x: product_operands.Operand, has_residual: bool) -> tuple[int, ...]:
+        """The shape of the result for an input.
+
+        Raises:
+            DTypeError, ShapeError: an input that does not fit the weight.
+            OperandError: a residual is missing, or was not expected.
+        """
+        if x.dtype != self.dtype:
+            raise DTypeError(f"x has dtype {x.dtype}, the weight {self.dtype}; convert one of them")
+        shape = tuple(x.shape)
+        if not shape or shape[-1] != self.in_features:
+            raise ShapeError(f"x is {shape}; expected (..., {self.in_features})")
+        if has_residual != self.takes_residual:
+            expected = "a residual" if self.takes_residual else "no residual"
+            raise OperandError(f"this layer was made to take {expected}")
+        return (*shape[:-1], self.out_features)
+
+    def _check_out(self, out: product_operands.Operand, shape: tuple[int, ...]) -> None:
+        """Raises ShapeError or DTypeError unless `out` can hold a result of this shape."""
+        if tuple(out.shape) != shape:
+            raise ShapeError(f"out is {tuple(out.shape)}; expected {shape}")
+        if out.dtype != self.dtype:
+            raise DTypeError(f"out has dtype {out.dtype}, the weight {self.dtype}")
