@@ -10,6 +10,7 @@ from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.making import (
     DTYPES,
     FLOATS,
+    INTEGERS,
     MICROSOFT,
     NUMBERS,
     TAME,
@@ -60,6 +61,16 @@ _unary("Sign", NUMBERS, ALL, _between(-1, 1), 0.5, since=9)
 _unary("Exp", FLOATS, (-40.0, 20.0), lambda x: (0, float(np.exp(x.high))), 1.5)
 _unary("Sin", FLOATS, (-1e4, 1e4), _between(-1, 1), 0.6)
 _unary("Cos", FLOATS, (-1e4, 1e4), _between(-1, 1), 0.6)
+_unary("Tan", FLOATS, (-1.5, 1.5), _between(-15, 15), 0.3)
+_unary("Atan", FLOATS, ALL, _between(-2, 2), 0.4)
+_unary("Asin", FLOATS, (-1.0, 1.0), _between(-2, 2), 0.3)
+_unary("Acos", FLOATS, (-1.0, 1.0), _between(0, 4), 0.3)
+_unary("Sinh", FLOATS, (-20.0, 20.0), _between(-3e8, 3e8), 0.4, since=9)
+_unary("Cosh", FLOATS, (-20.0, 20.0), _between(1, 3e8), 0.4, since=9)
+_unary("Asinh", FLOATS, ALL, _between(-90, 90), 0.4, since=9)
+_unary("Acosh", FLOATS, (1.0, 1e30), _between(0, 90), 0.3, since=9)
+_unary("Atanh", FLOATS, (-0.9, 0.9), _between(-2, 2), 0.3, since=9)
+_unary("Shrink", FLOATS, ALL, _as_it_is, 0.4, since=9, attributes=_alpha("lambd", 0.0, 1.5))
 _unary("Tanh", FLOATS, ALL, _between(-1, 1), 1.5)
 _unary("Erf", FLOATS, ALL, _between(-1, 1), 1.0, since=9)
 _unary("Sigmoid", FLOATS, ALL, _between(0, 1), 1.5)
@@ -167,6 +178,9 @@ def _binary(op: str, dtypes: Sequence[str], weight: float, to: str | None = None
 _binary("Add", NUMBERS, 5.0)
 _binary("Sub", NUMBERS, 2.5)
 _binary("Mul", NUMBERS, 4.0)
+_binary("BitwiseAnd", INTEGERS, 0.3, since=18)
+_binary("BitwiseOr", INTEGERS, 0.3, since=18)
+_binary("BitwiseXor", INTEGERS, 0.3, since=18)
 _binary("And", ("bool",), 0.6, "bool")
 _binary("Or", ("bool",), 0.6, "bool")
 _binary("Xor", ("bool",), 0.4, "bool")
@@ -175,6 +189,22 @@ _binary("Less", NUMBERS, 0.7, "bool")
 _binary("Greater", NUMBERS, 0.7, "bool")
 _binary("LessOrEqual", NUMBERS, 0.5, "bool", since=12)
 _binary("GreaterOrEqual", NUMBERS, 0.5, "bool", since=12)
+
+
+@row("BitwiseNot", 0.3, since=18)
+def _bitwise_not(maker: Maker) -> None:
+    x = maker.operand(dtypes_of(maker, "BitwiseNot", INTEGERS))
+    most = float(np.iinfo(x.dtype).max) if x.dtype in UNSIGNED else x.size
+    maker.add("BitwiseNot", [x], x.shape, x.dtype, 0 if x.dtype in UNSIGNED else -x.size - 1, most)
+
+
+@row("BitShift", 0.3, since=11)
+def _bit_shift(maker: Maker) -> None:
+    x = maker.operand(dtypes_of(maker, "BitShift", UNSIGNED))
+    places = maker.scalar(maker.draws.pick((0, 1, 3)), x.dtype)
+    direction = maker.draws.pick(("LEFT", "RIGHT"))
+    size = x.size * 8 if direction == "LEFT" else x.size
+    maker.add("BitShift", [x, places], x.shape, x.dtype, 0, size, direction=direction)
 
 
 def _divisor(maker: Maker, x: Tensor) -> Tensor:

@@ -96,6 +96,11 @@ def _fmod(x: Any, y: Any) -> Any:
     return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
 
 
+def _sign(x: Any) -> Any:
+    """Zeros keep their sign, which NumPy's lose."""
+    return np.where(np.equal(x, 0), x, np.sign(x))
+
+
 def _power(x: Any, y: Any) -> Any:
     """Of integers with a negative exponent: rounded towards zero; zero where x is."""
     x, y = np.asarray(x), np.asarray(y)
@@ -131,6 +136,40 @@ def _body(
     return {"cost": Instructions(multiply_adds, others, divisions, splits), "epilogue": True}
 
 
+def _polynomial(x: str, *coefficients: float) -> str:
+    """Horner's scheme as text, the lowest power first."""
+    *others, text = map(repr, coefficients)
+    for coefficient in reversed(others):
+        text = f"({coefficient} + {x} * {text})"
+    return text
+
+
+# q is |x|, (|x| - 1) / (|x| + 1) or -1 / |x|, so that |q| <= tan(pi / 8). The polynomial is
+# (atan(q) / q - 1) / z in z = q^2: interpolated at Chebyshev's nodes in 200 bits, atan to 2^-58.2.
+# Constants in `where` are exact in float32, as Triton takes them for float32.
+_ATAN = (
+    "a = absolute(x); near = a < 0.4142135623730951; far = 2.414213562373095 < a;"
+    "top = where(near, a, where(far, -1, a - 1)); bottom = where(near, 1, where(far, a, a + 1));"
+    "q = top / bottom; z = q * q; p = "
+    + _polynomial(
+        "z", -0.3333333333333333, 0.19999999999999804, -0.14285714285659828, 0.11111111105155447,
+        -0.09090908753500877, 0.07692296375032143, -0.06666424885738255, 0.05878928997834775,
+        -0.05230454270650244, 0.04551593220626549, -0.034570561981427744, 0.016285756855221028,
+    )
+    + f"; r = q + q * (z * p); turned = where(far, r + {math.pi / 2}, r + {math.pi / 4});"
+    "sign(x) * where(near, r, turned)"
+)  # fmt: skip
+# e^|x| / 2 as e^(|x| - c) K with K = e^c / 2. It overflows where the result does; c is chosen so
+# that rounding changes K by less than 2^-28 of it in float32 and 2^-57 in float64.
+_HALF_EXP = "a = absolute(x); half = exp(a - 989 / 1024) * 1.3134708429834483;"
+# y is log(1 + w). The correction is the rounding error of 1 + w over that sum; it is NaN at -1 and
+# infinity.
+_LOG1P = (
+    "u = 1 + w; lost = ((u - 1) - w) / u; log1p = log(u) - where(isnan(lost), 0, lost);"
+    "y = where(absolute(w) < 2**-60, w, log1p);"
+)
+
+
 SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "add": _arithmetic(np.add, epilogue=True, onnx="Add"),
     "subtract": _arithmetic(np.subtract, epilogue=True, onnx="Sub"),
@@ -143,13 +182,50 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "minimum": _arithmetic(np.minimum, cost=3, epilogue=True),
     "negative": ScalarFunction(1, NUMBERS, np.negative, epilogue=True, onnx="Neg"),
     "absolute": ScalarFunction(1, NUMBERS, np.absolute, epilogue=True, onnx="Abs"),
-    "sign": ScalarFunction(1, NUMBERS, np.sign, cost=4, onnx="Sign"),
+    "sign": ScalarFunction(1, NUMBERS, _sign, cost=4, onnx="Sign"),
     "exp": _unary(np.exp, onnx="Exp", **_body((9, 14), 16)),
     "expm1": _unary(np.expm1, **_body((10, 15), 14)),
     "log": _unary(np.log, onnx="Log", **_body((4, 8), 27, 1)),
     "sqrt": _unary(np.sqrt, cost="division", epilogue=True, onnx="Sqrt"),
     "sin": _unary(np.sin, cost="library", onnx="Sin"),
     "cos": _unary(np.cos, cost="library", onnx="Cos"),
+    "tan": _unary(references.tan, composition="sin(x) / cos(x)", onnx="Tan"),
+    "atan": _unary(references.atan, composition=_ATAN, onnx="Atan"),
+    "asin": _unary(
+        references.asin,
+        composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))",
+        onnx="Asin",
+    ),
+    "acos": _unary(references.acos, composition="2 * atan(sqrt((1 - x) / (1 + x)))", onnx="Acos"),
+    "sinh": _unary(
+        references.sinh,
+        composition=_HALF_EXP
+        + "t = expm1(a); sign(x) * where(a < 20, 0.5 * (t + t / (t + 1)), half)",
+        onnx="Sinh",
+    ),
+    "cosh": _unary(references.cosh, composition=_HALF_EXP + "half + 0.25 / half", onnx="Cosh"),
+    # Above 2^60 the roots are |x| and x, and the sum would overflow.
+    "asinh": _unary(
+        references.asinh,
+        composition="a = absolute(x); r = 1 / a; far = 2**60 < a;"
+        "w = where(far, a, a + a / (r + sqrt(r * r + 1)));"
+        + _LOG1P
+        + f"sign(x) * where(far, y + {math.log(2)}, y)",
+        onnx="Asinh",
+    ),
+    "acosh": _unary(
+        references.acosh,
+        composition="t = x - 1; far = 2**60 < x;"
+        "w = where(far, x, t + sqrt(t * maximum(t + 2, 1)));"
+        + _LOG1P
+        + f"where(far, y + {math.log(2)}, y)",
+        onnx="Acosh",
+    ),
+    "atanh": _unary(
+        references.atanh,
+        composition="a = absolute(x); w = 2 * a / (1 - a);" + _LOG1P + "sign(x) * (0.5 * y)",
+        onnx="Atanh",
+    ),
     "tanh": _unary(np.tanh, onnx="Tanh", **_body((10, 15), 12, 1)),
     "erf": _unary(references.erf, onnx="Erf", **_body((30, 53), 21, 1, 4)),
     "erfc": _unary(references.erfc, **_body((23, 41), 19, 1, 4)),
@@ -180,6 +256,13 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "logical_or": _of_bools(2, np.logical_or, "Or"),
     "logical_xor": _of_bools(2, np.logical_xor, "Xor"),
     "logical_not": _of_bools(1, np.logical_not, "Not"),
+    "bitwise_and": ScalarFunction(2, INTEGERS, np.bitwise_and, onnx="BitwiseAnd"),
+    "bitwise_or": ScalarFunction(2, INTEGERS, np.bitwise_or, onnx="BitwiseOr"),
+    "bitwise_xor": ScalarFunction(2, INTEGERS, np.bitwise_xor, onnx="BitwiseXor"),
+    "bitwise_not": ScalarFunction(1, INTEGERS, np.bitwise_not, onnx="BitwiseNot"),
+    # By the number of bits or more, or by less than none, all bits are shifted out.
+    "shift_left": ScalarFunction(2, INTEGERS, np.left_shift, cost=3),
+    "shift_right": ScalarFunction(2, INTEGERS, np.right_shift, cost=3),
 }
 """Functions of floats are within 4 ulp of the exact value, however small it is, where a code
 generator computes them; the modules of `codegen` give the largest errors seen. `swish` is

@@ -45,6 +45,11 @@ def hard_swish(x: Array) -> Array:
     return np.asarray(above * (np.minimum(above + 3.0, 6.0) * (1.0 / 6.0)))
 
 
+tan, atan, asin, acos = map(_in_float64, (np.tan, np.arctan, np.arcsin, np.arccos))
+sinh, cosh = map(_in_float64, (np.sinh, np.cosh))
+asinh, acosh, atanh = map(_in_float64, (np.arcsinh, np.arccosh, np.arctanh))
+"""NumPy's own, of float32 too rounded once."""
+
 _ERF, _ERFC = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 

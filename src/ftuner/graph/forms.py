@@ -8,21 +8,33 @@ from dataclasses import dataclass, replace
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
+from ftuner.core.expr import Apply, composed_steps
+from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.core.index_expr import Body, Index, Nest, Step, Store, Writer
 from ftuner.graph.buffers import View
 from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import TensorType, Value
 
-EXPENSIVE = frozenset({
-    "exp", "expm1", "log", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "gelu", "gelu_tanh",
-    "silu", "softplus", "mish", "swish", "power",
-})  # fmt: skip
-"""Scalar functions that are too expensive to compute twice."""
 MAX_INLINED_STEPS = 160
 """Longest expression that is inlined; longer ones are written to memory, because compile time grows
 with each step."""
 MAX_REPEATED_STEPS = 8
 """Longest expression that each of several consumers computes again."""
+
+
+def _is_expensive(function: str) -> bool:
+    if function in ("where", "remainder", "fmod"):
+        # Remainders are mostly of indices, which are integers.
+        return False
+    row = SCALAR_FUNCTIONS[function]
+    if row.composition is None:
+        return isinstance(row.cost, Instructions) or row.cost == "library"
+    used = [s.node.function for s in composed_steps(function) if isinstance(s.node, Apply)]
+    return len(used) > MAX_REPEATED_STEPS or any(map(_is_expensive, used))
+
+
+EXPENSIVE = frozenset(filter(_is_expensive, SCALAR_FUNCTIONS))
+"""Scalar functions that are too expensive to compute twice."""
 
 
 @dataclass(frozen=True)

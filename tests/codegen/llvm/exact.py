@@ -61,4 +61,13 @@ EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
     "softplus": _softplus,
     "mish": _mish,
     "hard_swish": _hard_swish,
+    "tan": mpmath.tan,
+    "atan": mpmath.atan,
+    "asin": mpmath.asin,
+    "acos": mpmath.acos,
+    "sinh": mpmath.sinh,
+    "cosh": mpmath.cosh,
+    "asinh": mpmath.asinh,
+    "acosh": mpmath.acosh,
+    "atanh": mpmath.atanh,
 }

@@ -47,6 +47,8 @@ DOMAINS: Mapping[str, tuple[Make, ...]] = {
     "cos": (values,),
     "swish": (extreme, positive),
     "divide": (extreme,),
+    "shift_left": (extreme, natural),
+    "shift_right": (extreme, natural),
 }
 """Elsewhere `extreme` goes for all operands. What a power of extremes is, C and NumPy do not agree
 on, and swish has a range of slopes."""

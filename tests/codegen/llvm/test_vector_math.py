@@ -26,6 +26,7 @@ from ftuner.codegen.llvm.objects.jit import (
 )
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate, relu
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ExpressionError
 
 MAX_ULP = 4.0
@@ -134,9 +135,12 @@ def run_expression(expr, case, **arrays):
     return run(body, case, *arrays.values())
 
 
-EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in FUNCTIONS} | {
-    "hard_swish": applied("hard_swish", ACCUMULATOR)
-}
+COMPOSED = tuple(name for name, row in SCALAR_FUNCTIONS.items() if row.composition is not None)
+EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in (*FUNCTIONS, *COMPOSED)}
+DOMAINS = {
+    "log": (0.0, math.inf), "acosh": (1.0, math.inf),
+    "asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "atanh": (-1.0, 1.0),
+}  # fmt: skip
 
 
 # Where each function does something else than saturate.
@@ -154,6 +158,15 @@ RANGES = {
     "softplus": {"float64": (-746.0, 40.0), "float32": (-105.0, 20.0)},
     "mish": {"float64": (-753.0, 20.0), "float32": (-110.0, 10.0)},
     "hard_swish": {"float64": (-4.0, 4.0), "float32": (-4.0, 4.0)},
+    "tan": {"float64": (-1e4, 1e4), "float32": (-1e4, 1e4)},
+    "atan": {"float64": (-4.0, 4.0), "float32": (-4.0, 4.0)},
+    "asin": {"float64": (-1.0, 1.0), "float32": (-1.0, 1.0)},
+    "acos": {"float64": (-1.0, 1.0), "float32": (-1.0, 1.0)},
+    "sinh": {"float64": (-710.4, 710.4), "float32": (-89.4, 89.4)},
+    "cosh": {"float64": (-710.4, 710.4), "float32": (-89.4, 89.4)},
+    "asinh": {"float64": (-9.0, 9.0), "float32": (-9.0, 9.0)},
+    "acosh": {"float64": (1.0, 9.0), "float32": (1.0, 9.0)},
+    "atanh": {"float64": (-1.0, 1.0), "float32": (-1.0, 1.0)},
 }
 # Where a formula takes over from another, or stops being evaluated.
 BOUNDARIES = [
@@ -162,6 +175,8 @@ BOUNDARIES = [
     -109.0, -752.0, 14.375, 38.59375, -10.875, -21.625, 18.5, 38.5, 2.0**-25, 2.0**-54, 3.0,
     # The least numbers whose results are normal.
     -91.85, -715.2, -13.05, -37.53, -9.98, -21.08,
+    # Of inverse and hyperbolic functions.
+    math.sqrt(2.0) - 1.0, math.sqrt(2.0) + 1.0, 20.0, 89.4, 710.4, 2.0**60, 2.0**-60,
 ]  # fmt: skip
 
 
@@ -188,7 +203,10 @@ def arguments(name, dtype):
             [info.smallest_subnormal, info.tiny, info.max, 3 * info.smallest_subnormal],
         ]
     )
-    return x.astype(dtype)
+    low, high = DOMAINS.get(name, (-math.inf, math.inf))
+    x = x.astype(dtype)
+    # Poles are among the special values.
+    return x[(low <= x) & (x <= high) & ~((name == "atanh") & np.isin(x, (low, high)))]
 
 
 @cache
@@ -243,7 +261,18 @@ SPECIALS = {
     "softplus": [(NAN, NAN), (INF, INF), (-INF, 0.0), (1e30, 1e30), (-1e30, 0.0)],
 }
 GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
+ODD = [(NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
 SPECIALS |= {
+    "tan": [*ODD, (INF, NAN), (-INF, NAN)],
+    "atan": [*ODD, (INF, math.pi / 2), (-INF, -math.pi / 2)],
+    "asin": [*ODD, (1.0, math.pi / 2), (-1.0, -math.pi / 2), (2.0, NAN), (-INF, NAN)],
+    "acos": [(NAN, NAN), (1.0, 0.0), (-1.0, math.pi), (2.0, NAN), (-2.0, NAN), (INF, NAN)],
+    "sinh": [*ODD, (INF, INF), (-INF, -INF), (1e30, INF), (-1e30, -INF)],
+    "cosh": [(NAN, NAN), (0.0, 1.0), (INF, INF), (-INF, INF), (1e30, INF)],
+    "asinh": [*ODD, (INF, INF), (-INF, -INF)],
+    "acosh": [(NAN, NAN), (INF, INF), (1.0, 0.0), (0.5, NAN), (-2.0, NAN), (-1e30, NAN),
+              (-INF, NAN)],
+    "atanh": [*ODD, (1.0, INF), (-1.0, -INF), (2.0, NAN), (-1e30, NAN), (INF, NAN)],
     "gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED, "hard_swish": GATED,
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.exact import EXACT, gated
 
+from ftuner.codegen.triton.functions import FLOATS, Functions
 from ftuner.codegen.triton.source import HEADER, Source, load
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 
@@ -19,12 +20,13 @@ pytest.importorskip("triton")
 BLOCK = 4096
 TWO_ARGUMENTS = ("divide", "maximum", "minimum", "power", "swish")
 DTYPES = ("float32", "float64")
+COMPOSED = ("tan", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh")
 INF, NAN = math.inf, math.nan
 # What the interpreter's exact exp2 and division leave; a GPU adds 2 ulp for each of the two.
 MOST_ULP = {
     "exp": 1.5, "expm1": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erfc": 4.0, "power": 2.5, "gelu": 4.0,
     "gelu_tanh": 4.0, "silu": 4.0, "softplus": 4.0, "mish": 4.0, "swish": 4.0,
-}  # fmt: skip
+} | dict.fromkeys(COMPOSED, 4.0)  # fmt: skip
 RANGES = {
     "exp": ((-87.3, 88.7), (-1.0, 1.0)),
     "sigmoid": ((-87.3, 20.0), (-1.0, 1.0)),
@@ -36,19 +38,30 @@ RANGES = {
     "silu": ((-87.0, 20.0), (-1.0, 1.0), (-1e-20, 1e-20)),
     "softplus": ((-87.0, 20.0), (-1.0, 1.0)),
     "mish": ((-87.0, 20.0), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "tan": ((-1e3, 1e3), (-1e-20, 1e-20)),
+    "atan": ((-1e3, 1e3), (-3.0, 3.0), (-1e-20, 1e-20)),
+    "asin": ((-1.0, 1.0), (0.999, 1.0), (-1e-20, 1e-20)),
+    "acos": ((-1.0, 1.0), (0.999, 1.0), (-1.0, -0.999)),
+    "sinh": ((-89.4, 89.4), (-1.0, 1.0), (-1e-20, 1e-20)),
+    "cosh": ((-89.4, 89.4), (-1.0, 1.0)),
+    "asinh": ((-1e30, 1e30), (-3.0, 3.0), (-1e-20, 1e-20)),
+    "acosh": ((1.0, 1e30), (1.0, 3.0), (1.0, 1.001)),
+    "atanh": ((-0.9999, 0.9999), (-1e-3, 1e-3), (-1e-20, 1e-20)),
 }
 
 
 def source_of(name: str, dtype: str) -> Source:
     arguments = ("x", "y") if name in TWO_ARGUMENTS else ("x",)
-    text = f"""{HEADER}{prelude([name], dtype)}
+    functions = Functions()
+    value = functions.apply(name, arguments, FLOATS[dtype])
+    text = f"""{HEADER}{functions.prelude()}
 
 @triton.jit
 def apply(first, second, result, count):
     place = tl.program_id(0) * {BLOCK} + tl.arange(0, {BLOCK})
     x = tl.load(first + place, mask=place < count, other=1.0)
     y = tl.load(second + place, mask=place < count, other=1.0)
-    tl.store(result + place, {call(name, *arguments, dtype=dtype)}, mask=place < count)
+    tl.store(result + place, {value}, mask=place < count)
 """
     return Source("apply", text, (), 4, 1)
 
@@ -108,6 +121,18 @@ SPECIALS = {
 }
 
 GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
+ODD = [(NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
+SPECIALS |= {
+    "tan": [*ODD, (INF, NAN)],
+    "atan": [*ODD, (INF, math.pi / 2), (-INF, -math.pi / 2)],
+    "asin": [*ODD, (1.0, math.pi / 2), (2.0, NAN), (-INF, NAN)],
+    "acos": [(NAN, NAN), (1.0, 0.0), (-1.0, math.pi), (2.0, NAN), (-2.0, NAN), (INF, NAN)],
+    "sinh": [*ODD, (INF, INF), (-INF, -INF), (1e30, INF)],
+    "cosh": [(NAN, NAN), (0.0, 1.0), (INF, INF), (-INF, INF)],
+    "asinh": [*ODD, (INF, INF), (-INF, -INF)],
+    "acosh": [(NAN, NAN), (INF, INF), (1.0, 0.0), (0.5, NAN), (-2.0, NAN), (-INF, NAN)],
+    "atanh": [*ODD, (1.0, INF), (-1.0, -INF), (2.0, NAN), (-1e30, NAN), (INF, NAN)],
+}
 SPECIALS |= {"gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED}
 
 

@@ -185,7 +185,9 @@ class Functions:
         if name == "sign":
             positive = f"({x} > 0).to({type_})"
             return f"{positive} - ({x} < 0).to({type_})" if signed else positive
-        if name == "power":
+        if name in _SHIFTS:
+            body = _SHIFTS[name].format(bits=dtype.bits, last=dtype.bits - 1)
+        elif name == "power":
             body = _SIGNED_POWER if signed else _UNSIGNED_POWER
             body = body.format(bits=dtype.bits - signed)
         else:
@@ -228,12 +230,24 @@ _SIMPLE: Mapping[str, str] = {
     "logical_or": "{0} | {1}",
     "logical_xor": "{0} ^ {1}",
     "logical_not": "{0} == 0",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "bitwise_not": "~{0}",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
     "where": "tl.where({0}, {1}, {2})",
 }
 """Where the text is that of every dtype."""
 
+_PLACES = """x, y = tl.broadcast(x, y)
+inside = (y >= 0) & (y < {bits})
+places = tl.where(inside, y, {last}).to(x.dtype)
+"""
+_SHIFTS: Mapping[str, str] = {
+    "shift_left": _PLACES + "return tl.where(inside, x << places, 0).to(x.dtype)",
+    "shift_right": _PLACES + "return tl.where(inside | (x < 0), x >> places, 0).to(x.dtype)",
+}
 _NEAREST = """inside = (x >= {first}) & (x < {behind})
 found = tl.where(inside, x, 0.0).to({register}).to({target})
 found = tl.where(x >= {behind}, {high}, found)

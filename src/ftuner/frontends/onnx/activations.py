@@ -77,6 +77,19 @@ def _thresholded_relu(context: Context, node: NodeView, x: Value) -> Value:
     return context.add("where", above, x, context.scalar(0, x.dtype))
 
 
+def _shrink(context: Context, node: NodeView, x: Value) -> Value:
+    """x drawn towards zero by the bias, and zero within lambd of it. Integers are shrunk in
+    float64."""
+    wide = x if x.dtype.kind == "float" else context.cast(x, FLOAT64)
+    limit, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
+    below = context.add("less", wide, context.scalar(-limit, wide.dtype))
+    above = context.add("less", context.scalar(limit, wide.dtype), wide)
+    zero = context.scalar(0, wide.dtype)
+    shrunk = context.add("where", above, context.add_to(wide, -bias), zero)
+    shrunk = context.add("where", below, context.add_to(wide, bias), shrunk)
+    return context.cast(shrunk, x.dtype)
+
+
 def _hard_sigmoid(context: Context, x: Value, alpha: float, beta: float) -> Value:
     return context.at_most(context.at_least(_line(context, x, alpha, beta), 0), 1)
 
@@ -151,6 +164,7 @@ ACTIVATIONS: Table = {
     ("", "Reciprocal"): _of_input(_reciprocal),
     ("", "Relu"): _of_input(_relu),
     ("", "Selu"): _of_input(_selu),
+    ("", "Shrink"): _of_input(_shrink),
     ("", "Softsign"): _of_input(_softsign),
     ("", "Swish"): _of_input(
         lambda context, node, x: _swish(context, x, node.number("alpha", 1.0))

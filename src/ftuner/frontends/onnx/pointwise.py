@@ -136,6 +136,13 @@ def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
     return [x, context.broadcast(context.scalar(True, BOOL), x.shape)]
 
 
+def _bit_shift(context: Context, node: NodeView) -> Sequence[Value]:
+    direction = node.text("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise context.malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
+    return [context.add(f"shift_{direction.lower()}", node.input(0), node.input(1))]
+
+
 def _where(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("where", node.input(0), node.input(1), node.input(2))]
 
@@ -148,6 +155,7 @@ _PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx i
 _FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
 _FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 _OTHERS: dict[str, Importer] = {
+    "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,

@@ -203,6 +203,7 @@ def _integer(
     simple = {
         "add": builder.add, "subtract": builder.sub, "multiply": builder.mul,
         "logical_and": builder.and_, "logical_or": builder.or_, "logical_xor": builder.xor,
+        "bitwise_and": builder.and_, "bitwise_or": builder.or_, "bitwise_xor": builder.xor,
     }  # fmt: skip
     if name in simple:
         return simple[name](x, y)
@@ -210,7 +211,14 @@ def _integer(
         return compare(_COMPARISONS[name], x, y)
     if name in ("maximum", "minimum"):
         return builder.select(compare(">" if name == "maximum" else "<", x, y), x, y)
-    if name == "logical_not":
+    if name in ("shift_left", "shift_right"):
+        inside = builder.icmp_unsigned("<", y, number(y.type, dtype.bits))
+        places = builder.select(inside, y, number(y.type, dtype.bits - 1))
+        if signed and name == "shift_right":
+            return builder.ashr(x, places)
+        shift = builder.shl if name == "shift_left" else builder.lshr
+        return builder.select(inside, shift(x, places), zero(x.type))
+    if name in ("logical_not", "bitwise_not"):
         return builder.not_(x)
     if name == "negative":
         return builder.neg(x)
