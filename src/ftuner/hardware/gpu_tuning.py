@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing
-from ftuner.hardware.tuning import constant
+from ftuner.hardware.tuning import constant, constants
 
 _UNMEASURED = "assumed; not measured on a device yet"
 _PTXAS = "compared with what ptxas reports for Triton kernels for sm_80, sm_90 and sm_100"
@@ -387,6 +388,14 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """Where the values that differ from the defaults came from, by field; as in the hardware
     model."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in constants(self)))
+
+    def __hash__(self) -> int:
+        """Computed once: planning looks tiles up by their chip."""
+        return self._hash
 
     @property
     def slicing(self) -> Slicing:
