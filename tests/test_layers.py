@@ -192,5 +192,6 @@ def test_public_names() -> None:
 def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     """Back ends find the file by the name of the step's kind."""
     kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
-    helpers = {"__init__", "contract", "kinds", "kernel" if device == "cpu" else "operand"}
+    own = {"kernel", "views"} if device == "cpu" else {"operand"}
+    helpers = {"__init__", "contract", "kinds", *own}
     assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

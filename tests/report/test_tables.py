@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.units import capacity, count, duration, rate
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
 from ftuner.hardware.tuning import CpuTuning, constants
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
-from ftuner.report.units import capacity, count, duration, rate
 from ftuner.ukernels.cpu.library import build_library
 
 

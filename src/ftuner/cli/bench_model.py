@@ -70,7 +70,7 @@ def model(
 
 def _table(path: Path, document: dict[str, Any], peers: Sequence[str]) -> Table:
     from ftuner.cli.peers import SUBJECT
-    from ftuner.report.units import duration
+    from ftuner.core.units import duration
 
     table = ratio_table(path.name, document, "peer's least time / ftuner's")
     table.add_column("shapes", overflow="fold")

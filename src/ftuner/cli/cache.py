@@ -16,7 +16,7 @@ def cache(
     """Show the cache folder and its entries by kind, or clear it."""
     from rich.table import Table
 
-    from ftuner.report.units import capacity, count
+    from ftuner.core.units import capacity, count
     from ftuner.runtime.cache import default_cache
 
     kept = default_cache()

@@ -83,7 +83,7 @@ def ratio_table(subject: str, document: Document, ratio: str) -> Table:
     is of; versions below."""
     from rich.table import Table
 
-    from ftuner.report.units import count
+    from ftuner.core.units import count
 
     versions = ", ".join(f"{name} {v}" for name, v in document["versions"].items())
     return Table(

@@ -128,7 +128,7 @@ def demo(
             }
         )
         return
-    from ftuner.report.units import count, duration
+    from ftuner.core.units import count, duration
 
     out = console()
     out.print(
@@ -242,7 +242,7 @@ def _show_matches(out: Console, found: dict[str, list[Match]]) -> None:
 def _latency_table(rows: Sequence[Latency]) -> Table:
     from rich.table import Table
 
-    from ftuner.report.units import duration
+    from ftuner.core.units import duration
 
     table = Table(
         title="latency by length",

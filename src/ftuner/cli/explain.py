@@ -115,7 +115,7 @@ def _plan_table(found: Explanation) -> Table:
 
 
 def _widths_line(found: Explanation) -> str:
-    from ftuner.report.units import duration
+    from ftuner.core.units import duration
 
     chosen, *others = found.widths
     line = f"panels of {chosen.columns} columns, estimated at {duration(chosen.seconds)}"
@@ -125,7 +125,7 @@ def _widths_line(found: Explanation) -> str:
 
 
 def _waste_line(found: Explanation) -> str:
-    from ftuner.report.units import count
+    from ftuner.core.units import count
 
     rows, columns = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
     return f"wasted: {rows}; {columns} inside the last vector ({found.wasted_fraction:.1%})"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def show_block(found: BlockExplanation) -> None:
     """Print the plan, its picture, its estimate and its place on the roofline."""
+    from ftuner.core.units import count
     from ftuner.report.gpu.picture import wave_picture
-    from ftuner.report.units import count
 
     out = console()
     out.print(_plan_table(found))

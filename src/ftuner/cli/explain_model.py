@@ -108,8 +108,8 @@ def _show(
     feeds: dict[str, Array] | None,
     measured: Measured | None,
 ) -> None:
+    from ftuner.core.units import count, duration
     from ftuner.report.model import model_table, work_table
-    from ftuner.report.units import count, duration
 
     groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
     title = f"{path.name}: {nodes} of ONNX in {groups}"
@@ -132,7 +132,7 @@ def _show(
 
 
 def _memory_line(found: ModelExplanation) -> str:
-    from ftuner.report.units import capacity
+    from ftuner.core.units import capacity
 
     line = f"weights: {capacity(found.weight_bytes)}"
     if found.live_bytes is not None:

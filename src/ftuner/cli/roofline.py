@@ -14,7 +14,7 @@ def roofline_table(line: Roofline, measured_flops_per_s: float | None = None) ->
     """A row a level, then the peak and what the estimate reaches, and what was measured."""
     from rich.table import Table
 
-    from ftuner.report.units import rate
+    from ftuner.core.units import rate
 
     table = Table(
         title=f"roofline at {line.flops_per_byte:.3g} flop/byte, bound by {line.bound}",

@@ -56,7 +56,7 @@ def run(
     if as_json:
         print_json(document)
         return
-    from ftuner.report.units import count, duration
+    from ftuner.core.units import count, duration
 
     out = console()
     out.print(_outputs_table(described))

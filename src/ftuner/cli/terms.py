@@ -15,7 +15,7 @@ def estimate_table(estimate: Estimate | ProductEstimate) -> Table:
     """A row a term, and their total, which is less than their sum where they overlap."""
     from rich.table import Table
 
-    from ftuner.report.units import duration
+    from ftuner.core.units import duration
 
     total = estimate.seconds
     table = Table(title=f"estimate, bound by {estimate.bound}", title_justify="left")

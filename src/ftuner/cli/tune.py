@@ -24,9 +24,9 @@ def tune(
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
+    from ftuner.core.units import count, duration
     from ftuner.errors import DTypeError
     from ftuner.report.funnel import funnel_document, funnel_table
-    from ftuner.report.units import count, duration
     from ftuner.runtime.cpu.backend import default_backend
     from ftuner.runtime.cpu.session import ISA_VARIABLE
     from ftuner.runtime.devices import CPU, backend_of

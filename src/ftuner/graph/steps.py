@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from ftuner.core.access import Kernel
 from ftuner.core.attention_weights import Weighting
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
+
+DimText = Callable[[Dim], str]
+
+
+def _described(shape: Shape, text: DimText) -> str:
+    return f"[{', '.join(map(text, shape))}]"
 
 
 class Step(Protocol):
@@ -31,6 +38,15 @@ class Step(Protocol):
     @property
     def writes(self) -> tuple[Buffer, ...]: ...
 
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """What the work of the step depends on, besides the sizes of its buffers."""
+        ...
+
+    def described(self, text: DimText) -> str:
+        """The shapes that the step computes on, for people. `text` names a dim."""
+        ...
+
 
 @dataclass(frozen=True)
 class NestStep:
@@ -41,6 +57,15 @@ class NestStep:
     kernel: Kernel
     reads: tuple[Buffer, ...]
     writes: tuple[Buffer, ...]
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(self.kernel.parameters())
+
+    def described(self, text: DimText) -> str:
+        kept = _described(self.kernel.kept, text)
+        reduced = self.kernel.reduced
+        return f"{kept} over {_described(reduced, text)}" if reduced else kept
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,14 @@ class ProductStep:
     def writes(self) -> tuple[Buffer, ...]:
         return (self.c.buffer,)
 
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(d for view in self.views for d in (*view.shape, *view.layout.strides))
+
+    def described(self, text: DimText) -> str:
+        a, b, c = (_described(view.shape, text) for view in (self.a, self.b, self.c))
+        return f"{a} @ {b} -> {c}"
+
 
 @dataclass(frozen=True)
 class AttentionStep:
@@ -105,6 +138,18 @@ class AttentionStep:
     def writes(self) -> tuple[Buffer, ...]:
         return (self.out.buffer,)
 
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(d for view in self.views for d in (*view.shape, *view.layout.strides))
+
+    def described(self, text: DimText) -> str:
+        named = [("q", self.q), ("k", self.k), ("v", self.v)]
+        named += [("mask", self.mask)] if self.mask is not None else []
+        operands = ", ".join(f"{name} {_described(view.shape, text)}" for name, view in named)
+        limit = self.weighting.causal
+        keys = "" if limit is None else f", keys j <= i + {text(limit)}"
+        return f"{operands} -> {_described(self.out.shape, text)}{keys}"
+
 
 @dataclass(frozen=True)
 class TopKStep:
@@ -134,6 +179,14 @@ class TopKStep:
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""
         return (self.count, self.wanted, self.distance, self.x.layout.offset)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.parameters()
+
+    def described(self, text: DimText) -> str:
+        best = _described((self.rows, self.wanted), text)
+        return f"{_described((self.rows, self.count), text)} -> {best}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.report.units import count
+from ftuner.core.units import count
 from ftuner.ukernels.cpu.filters import RegisterFunnel
 from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.funnel import Funnel

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
+from ftuner.core.units import capacity, duration, rate
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MatrixInstruction, MemoryLevel
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning, constants
-from ftuner.report.units import capacity, duration, rate
 
 _RATES = {
     "_bytes_per_s": "B/s",

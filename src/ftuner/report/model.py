@@ -12,18 +12,17 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.dim import Dim, Shape, symbols_of
+from ftuner.core.dim import Dim, symbols_of
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.evaluation import evaluate
+from ftuner.core.units import capacity, duration, rate
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.steps import AttentionStep, Lowered, NestStep, ProductStep, Step, TopKStep
+from ftuner.graph.steps import Lowered, ProductStep, Step
 from ftuner.report.roofline import Roofline, roofline_of
-from ftuner.report.steps import StepReport, report_of
-from ftuner.report.units import capacity, duration, rate
+from ftuner.runtime.cpu.steps.contract import StepReport
+from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.memory_use import Memory
-
-KINDS = {NestStep: "nest", ProductStep: "product", AttentionStep: "attention", TopKStep: "top-k"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class FusedGroup:
     number: int
     """Counted from 1, in the order in which steps run."""
     kind: str
-    """One of the values of `KINDS`."""
+    """The kind of the step: `nest`, `product`, `attention`, `top-k`."""
     title: str
     """The operators fused into it, in their order."""
     shapes: str
@@ -216,25 +215,21 @@ def _reports(
     if machine is None:
         return [None] * len(steps)
     known = [_symbols(step) <= extents.keys() for step in steps]
+    kinds = [kind_of(step) for step in steps]
     # What all steps move passes between two runs of one, and pushes its weights out of the caches.
-    first = [report_of(s, extents, machine, 0) for s, k in zip(steps, known, strict=True) if k]
+    first = [
+        kind_of(s).report(s, extents, machine, 0) for s, k in zip(steps, known, strict=True) if k
+    ]
     resident = sum(report.work.bytes_moved for report in first)
     return [
-        report_of(step, extents, machine, resident) if k else None
-        for step, k in zip(steps, known, strict=True)
+        kind.report(step, extents, machine, resident) if k else None
+        for kind, step, k in zip(kinds, steps, known, strict=True)
     ]
 
 
 def _symbols(step: Step) -> set[str]:
     """The symbols that the work of a step depends on."""
-    dims = [b.elements for b in (*step.reads, *step.writes)]
-    if isinstance(step, NestStep):
-        dims += step.kernel.parameters()
-    elif isinstance(step, TopKStep):
-        dims += step.parameters()
-    else:
-        assert isinstance(step, ProductStep | AttentionStep)
-        dims += [d for view in step.views for d in (*view.shape, *view.layout.strides)]
+    dims = [*(b.elements for b in (*step.reads, *step.writes)), *step.dims]
     return set(symbols_of(dims))
 
 
@@ -262,32 +257,16 @@ def _group(
     report: StepReport | None,
     measured_s: float | None,
 ) -> FusedGroup:
-    if isinstance(step, NestStep):
-        shapes = _shape(step.kernel.kept, extents)
-        if step.kernel.reduced:
-            shapes += f" over {_shape(step.kernel.reduced, extents)}"
-    elif isinstance(step, ProductStep):
-        a, b, c = (_shape(v.shape, extents) for v in (step.a, step.b, step.c))
-        shapes = f"{a} @ {b} -> {c}"
-    elif isinstance(step, AttentionStep):
-        named = [("q", step.q), ("k", step.k), ("v", step.v)]
-        named += [("mask", step.mask)] if step.mask is not None else []
-        operands = ", ".join(f"{name} {_shape(v.shape, extents)}" for name, v in named)
-        shapes = f"{operands} -> {_shape(step.out.shape, extents)}"
-        limit = step.weighting.causal
-        if limit is not None:
-            known = _known(limit, extents)
-            shapes += f", keys j <= i + {limit if known is None else known}"
-    else:
-        assert isinstance(step, TopKStep)
-        rows, best = _shape((step.rows, step.count), extents), (step.rows, step.wanted)
-        shapes = f"{rows} -> {_shape(best, extents)}"
+    def text(dim: Dim) -> str:
+        value = _known(dim, extents)
+        return str(dim if value is None else value)
+
     work = None if report is None else report.work
     return FusedGroup(
         number,
-        KINDS[type(step)],
+        step.kind.replace("_", "-"),
         step.title,
-        shapes,
+        step.described(text),
         None if report is None else report.plan,
         None if work is None else work.flops,
         None if work is None else work.reads_bytes,
@@ -329,11 +308,3 @@ def _bytes(buffers: tuple[Buffer, ...], extents: Mapping[str, int]) -> int | Non
 def _known(dim: Dim, extents: Mapping[str, int]) -> int | None:
     """A dim's value; None if it has symbols that are not bound."""
     return evaluate(dim, extents) if extents.keys() >= set(symbols_of((dim,))) else None
-
-
-def _shape(shape: Shape, extents: Mapping[str, int]) -> str:
-    dims = []
-    for dim in shape:
-        value = _known(dim, extents)
-        dims.append(str(dim if value is None else value))
-    return f"[{', '.join(dims)}]"

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ftuner.core.units import duration, rate
 from ftuner.errors import ConfigurationError
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
 from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.report.units import duration, rate
 
 SUFFIXES = (".svg", ".png")
 _SIZE_INCHES = (11.0, 5.0)

@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from ftuner.core.units import count
 from ftuner.report.cpu.explain import Explanation, Region
-from ftuner.report.units import count
 
 MAX_LINES = 28
 MIN_LINES = 3

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from ftuner.core.units import count
 from ftuner.report.cpu.picture import (
     COLOURS,
     LETTERS,
@@ -18,7 +19,6 @@ from ftuner.report.cpu.picture import (
     scale_axis,
 )
 from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.report.units import count
 
 BAR = 44
 """Characters of a wave of programs."""

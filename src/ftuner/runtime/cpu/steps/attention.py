@@ -15,19 +15,39 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import AttentionBundle
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
+from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.units import count
+from ftuner.cost.step import Machine, Work
 from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.attention import AttentionProblem, attention_blocks
+from ftuner.planner.cpu.attention import (
+    AttentionLayout,
+    AttentionProblem,
+    attention_blocks,
+    attention_estimate,
+)
+from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_work,
+)
+from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+SOFTMAX_OPERATIONS = 5
+"""On a score: its scale, the maximum, the difference, the power, the sum."""
 
 
 class AttentionRecord(NamedTuple):
@@ -264,6 +284,31 @@ class AttentionKind(StepKind[AttentionStep]):
         products.planner.prepare_covers()
         address = loaded.addresses[self.bundle(step, loaded.hardware, loaded.isa).symbol]
         return CompiledAttention(step, address, products)
+
+    def report(
+        self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        q, k, v, *mask, out = (strided(x, extents) for x in step.views)
+        reads = sum(touched(x, extents) for x in step.views[:-1])
+        writes = touched(step.out, extents)
+        if 0 in (*q.shape, *v.shape):
+            return StepReport("nothing", no_work(machine))
+        need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
+        planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
+        limit = step.weighting.causal
+        offset = None if limit is None else evaluate(limit, extents)
+        seen = mask[0] if mask else None
+        problem = arranged(q, k, v, seen, out, offset, machine.workers).problem
+        masked = step.mask is not None
+        layout = AttentionLayout(masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize)
+        estimate = attention_estimate(planner, problem, layout, reads + writes)
+        elements, rows, columns = problem.elements, problem.rows, problem.columns
+        scores = elements * sum(problem.seen(row + 1) for row in range(rows))
+        flops = 2 * scores * (problem.depth + columns) + (SOFTMAX_OPERATIONS + masked) * scores
+        flops += elements * rows * columns
+        block, splits, _ = attention_blocks(planner, problem)
+        plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
+        return StepReport(plan, Work(flops, reads, writes, estimate))
 
 
 KIND = AttentionKind()

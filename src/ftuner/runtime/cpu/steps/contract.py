@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.llvm.objects.bundle import GraphBundle
 from ftuner.core.dim import Shape
+from ftuner.cost.step import Machine, Work, estimate_of
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.packed_weights import Panels
@@ -18,6 +19,8 @@ from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.ukernels.cpu.library import LibraryName
 
 S = TypeVar("S", bound=Step)
+Extents = Mapping[str, int]
+"""The values of symbols."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,19 @@ class CompiledStep(ABC):
         to; say which tasks the step has."""
 
 
+class StepReport(NamedTuple):
+    """A step at known extents."""
+
+    plan: str
+    """Its plan in words."""
+    work: Work
+
+
+def no_work(machine: Machine) -> Work:
+    """The work of a step without elements."""
+    return Work(0, 0, 0, estimate_of(machine, 1, 0.0, 0.0, 0.0, ()))
+
+
 class StepKind(ABC, Generic[S]):
     """One kind of step. The module of a kind has one, `KIND`."""
 
@@ -70,3 +86,10 @@ class StepKind(ABC, Generic[S]):
     @abstractmethod
     def compiled(self, step: S, required: RequiredFamilies | None, loaded: Loaded) -> CompiledStep:
         """The step with its functions, its weight packed. `required`: its `required_families`."""
+
+    @abstractmethod
+    def report(
+        self, step: S, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        """The plan, work and estimate of the step. `resident_bytes`: what passes between two runs
+        of the step, which decides from where its constants are read."""

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import NestBundle
 from ftuner.core.cpu.schedule import checks, schedule_of, task_count
+from ftuner.core.evaluation import evaluate
+from ftuner.core.units import count
+from ftuner.cost.cpu.nest import NestCost, Operand
+from ftuner.cost.step import Machine
+from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+)
 from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
@@ -25,6 +36,21 @@ class NestKind(StepKind[NestStep]):
         schedule = schedule_of(kernel, bundle.vector_bytes, bundle.block_elements)
         address, tasks = loaded.addresses[bundle.symbol], task_count(kernel, schedule)
         return CompiledKernel(step, address, kernel.parameters(), tasks, tuple(checks(kernel)))
+
+    def report(
+        self, step: NestStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        def operand(buffer: Buffer) -> Operand:
+            size = evaluate(buffer.elements, extents) * buffer.dtype.itemsize
+            return Operand(size, 0 if buffer.array is None else resident_bytes)
+
+        cost = NestCost(step.kernel, extents, machine)
+        work = cost.work([operand(b) for b in step.reads], [operand(b) for b in step.writes])
+        schedule = cost.schedule
+        walk = "scalars"
+        if schedule.vector is not None:
+            walk = f"{schedule.lanes} lanes along axis {schedule.vector}"
+        return StepReport(f"{walk}, {count(cost.tasks, 'task')}", work)
 
 
 KIND = NestKind()

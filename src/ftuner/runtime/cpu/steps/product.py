@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,9 +13,13 @@ from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dtype import INT8
+from ftuner.core.units import count
+from ftuner.cost.functions import expression_cycles, expression_operations
+from ftuner.cost.step import Machine, Stream, Work, estimate_of
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width, panel_problem
+from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.operands import step_operands, step_problem
@@ -23,7 +28,15 @@ from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_work,
+)
+from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -177,6 +190,52 @@ class ProductKind(StepKind[ProductStep]):
         # The packed weight replaces the array.
         b = replace(step.b, buffer=replace(step.b.buffer, array=None))
         return CompiledProduct(replace(step, b=b), products, panels)
+
+    def report(
+        self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        hardware, isa, workers = machine.hardware, machine.isa, machine.workers
+        a, b, c, *operands = (strided(view, extents) for view in step.views)
+        reads = sum(touched(view, extents) for view in (step.a, step.b, *step.operands))
+        writes = touched(step.c, extents)
+        if 0 in (*a.shape, *c.shape):
+            return StepReport("nothing", no_work(machine))
+        dtype, k = step.c.layout.dtype, b.shape[-2]
+        need = self.required_families(step, hardware, isa.name, workers)
+        planner = planner_for(build_library(hardware, isa.name, *need.library))
+        problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware)
+        plan = planner.plan(problem)
+        estimate = planner.estimate(plan)
+        used = plan.workers
+        # The planner's estimate leaves out the epilogue, and weights that the rest of the program
+        # has pushed out of the caches.
+        elements = math.prod(c.shape)
+        vectors = elements / isa.lanes(dtype) / used
+        streams = []
+        if step.b.buffer.array is not None:
+            streams = [Stream(touched(step.b, extents) / used, resident_bytes)]
+        epilogue_cycles = vectors * expression_cycles(step.epilogue, dtype, isa, hardware.tuning)
+        rest = estimate_of(machine, used, 0.0, 0.0, epilogue_cycles, streams)
+        estimate = estimate._replace(
+            l3_s=max(estimate.l3_s, rest.l3_s),
+            dram_s=max(estimate.dram_s, rest.dram_s),
+            tile_s=estimate.tile_s + rest.tile_s,
+            synchronise_s=max(estimate.synchronise_s, rest.synchronise_s),
+        )
+        flops = elements * (2 * k + expression_operations(step.epilogue))
+        return StepReport(_in_words(plan), Work(flops, reads, writes, estimate))
+
+
+def _in_words(plan: Plan) -> str:
+    """The tiles of the first worker, and how workers share the axes."""
+    tiles = [
+        f"{segments} x {band.family.kernels[mr - 1]}"
+        for band in plan.shares[0].bands[:1]
+        for mr, segments in band.segments
+    ]
+    cuts = [f"{axis} in {parts}" for axis, parts in plan.choice.grid._asdict().items() if parts > 1]
+    chunks = [count(plan.chunks, "chunk")] if plan.chunks else []
+    return ", ".join((*tiles, *cuts, *chunks))
 
 
 KIND = ProductKind()

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import TopKBundle
+from ftuner.core.evaluation import evaluate
+from ftuner.core.units import count
+from ftuner.cost.cpu.top_k import TopKProblem, top_k_work
+from ftuner.cost.step import Machine
 from ftuner.graph.steps import TopKStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+)
 from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
@@ -21,6 +31,13 @@ class TopKKind(StepKind[TopKStep]):
     ) -> CompiledStep:
         address = loaded.addresses[self.bundle(step, loaded.hardware, loaded.isa).symbol]
         return CompiledKernel(step, address, step.parameters(), step.rows)
+
+    def report(
+        self, step: TopKStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        rows, extent, wanted = (evaluate(d, extents) for d in (step.rows, step.count, step.wanted))
+        problem = TopKProblem(rows, extent, wanted, step.x.layout.dtype.itemsize)
+        return StepReport(count(rows, "task"), top_k_work(problem, machine))
 
 
 KIND = TopKKind()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, graph_of, layer
@@ -14,7 +16,8 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.steps import StepReport, report_of
+from ftuner.runtime.cpu.steps.contract import StepReport
+from ftuner.runtime.cpu.steps.kinds import kind_of
 
 
 def milan(workers: int) -> Machine:
@@ -58,6 +61,12 @@ EXTENTS = {"B": 12, "S": 77}
 def steps_of(body: object) -> tuple[Step, ...]:
     assert callable(body)
     return lower(optimised(graph_of(body))).steps
+
+
+def report_of(
+    step: Step, extents: Mapping[str, int], machine: Machine, resident_bytes: int
+) -> StepReport:
+    return kind_of(step).report(step, extents, machine, resident_bytes)
 
 
 def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepReport:
