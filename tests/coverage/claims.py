@@ -29,8 +29,8 @@ from tests.coverage.templates import TEMPLATES, VARIANTS, Template
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.epilogue import _BINARY, _UNARY
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
 from ftuner.hardware.model import CpuHardware
@@ -114,15 +114,20 @@ def _of_products(hardware: CpuHardware, isa: str) -> Iterator[Cell]:
                 for a, b in itertools.product((*operands.a_layouts, *packed), sources):
                     yield "operands", str(dtype), a, b
         yield from (("way", str(dtype), way) for way in WAYS)
-        for op in _UNARY:
+        for op in epilogue_functions(1):
             yield "epilogue", str(dtype), op, "alone"
-        for op in _BINARY:
+        for op in epilogue_functions(2):
             for how, side in itertools.product(("a number", "column", "matrix"), SIDES):
                 yield "epilogue", str(dtype), op, f"{how} {side}"
 
 
 SIDES = ("behind", "in front")
 """Of the operator, where its other operand is."""
+
+
+def epilogue_functions(arity: int) -> list[str]:
+    """Returns the scalar functions of so many operands that an epilogue may hold."""
+    return [name for name, row in SCALAR_FUNCTIONS.items() if row.epilogue and row.arity == arity]
 
 
 def _of_steps() -> Iterator[Cell]:

@@ -19,7 +19,13 @@ from tests.coverage.cells import (
     REVERSED,
     STEPPED,
 )
-from tests.coverage.claims import SIDES, layouts, may_be_constant, signatures
+from tests.coverage.claims import (
+    SIDES,
+    epilogue_functions,
+    layouts,
+    may_be_constant,
+    signatures,
+)
 from tests.coverage.templates import TEMPLATES, Template
 from tests.graph.graphs import Maker, inputs_of, reference
 from tests.guarded import Array
@@ -27,7 +33,6 @@ from tests.guarded import Array
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.epilogue import _BINARY, _UNARY
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
 
@@ -240,16 +245,16 @@ def accesses() -> Graph:
 def epilogues(dtype: DType) -> Iterator[Graph]:
     """Products that end in every function, with every kind of operand on both sides."""
     chains: list[list[tuple[str, str, str]]] = [[(op, "alone", "") for op in _ALONE]]
-    for op in _BINARY:
+    for op in epilogue_functions(2):
         chains.append([(op, how, side) for how in ("column", "matrix") for side in SIDES])
-    chains.append([(op, "a number", side) for op in _BINARY for side in SIDES])
+    chains.append([(op, "a number", side) for op in epilogue_functions(2) for side in SIDES])
     return (_chain(dtype, chain) for chain in chains)
 
 
 _ALONE = ("tanh", "exp", "log", "absolute", "sqrt", "negative", "erf", "erfc", "expm1", "sigmoid",
           "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish")  # fmt: skip
 """In an order in which each has arguments that it is good for."""
-assert set(_ALONE) == set(_UNARY)
+assert set(_ALONE) == set(epilogue_functions(1))
 
 
 def _chain(dtype: DType, functions: Sequence[tuple[str, str, str]]) -> Graph:
