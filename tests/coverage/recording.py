@@ -142,8 +142,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_model(self: Model, feeds: Any) -> Any:
         results = run(self, feeds)
         # Between programs.
-        for node in self._nodes:
-            recorder.cells.update(_node_cells(node) if node is not None else ())
+        for piece in self._pieces:
+            recorder.cells.update(_node_cells(piece.node) if piece.node is not None else ())
         return results
 
     yield lowers, "fused", _noting(recorder, lowers.fused)
