@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ftuner.runtime.cpu.backend import default_backend, read_system
+from ftuner.hardware.system import read_system
+from ftuner.runtime.cpu.backend import default_backend
 
 BASE_ISA = {"x86_64": "sse2", "aarch64": "neon"}
 
