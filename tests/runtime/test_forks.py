@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.forks import (
     Lock,
     fork_safe_lock,
@@ -172,7 +172,7 @@ def test_attributes_are_computed_in_a_child_too() -> None:
         def __init__(self, side: int, began: threading.Event | None = None) -> None:
             self.side, self.began = side, began
 
-        @kept
+        @cached_attribute
         def area(self) -> int:
             """Its area."""
             if self.began is not None:

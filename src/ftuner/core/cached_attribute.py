@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 _T = TypeVar("_T")
 
 
-class kept(Generic[_T]):  # noqa: N801, a decorator
+class cached_attribute(Generic[_T]):  # noqa: N801, a decorator
     """As `functools.cached_property`, without its lock. Up to Python 3.11 that is one lock for all
     instances, which a forked child may find locked for ever. Two threads may compute a value twice:
     it has to be the same."""
@@ -21,12 +21,12 @@ class kept(Generic[_T]):  # noqa: N801, a decorator
         self._name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> kept[_T]: ...
+    def __get__(self, instance: None, owner: type) -> cached_attribute[_T]: ...
 
     @overload
     def __get__(self, instance: object, owner: type) -> _T: ...
 
-    def __get__(self, instance: object | None, owner: type) -> kept[_T] | _T:
+    def __get__(self, instance: object | None, owner: type) -> cached_attribute[_T] | _T:
         if instance is None:
             return self
         # From now on the attribute is found there, and this is not called.

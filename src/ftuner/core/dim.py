@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Union
 
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.errors import ShapeError
 
 Dim = Union[int, "Symbolic"]
@@ -182,7 +182,7 @@ class Symbolic:
     def __mod__(self, other: Dim) -> Dim:
         return remainder(self, other)
 
-    @kept
+    @cached_attribute
     def text(self) -> str:
         text = " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
         return _shortened(text, self.digest)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing
@@ -389,7 +389,7 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
     """Where the values that differ from the defaults came from, by field; as in the hardware
     model."""
 
-    @cached_property
+    @cached_attribute
     def _hash(self) -> int:
         return hash(tuple(getattr(self, name) for name in constants(self)))
 

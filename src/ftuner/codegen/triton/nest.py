@@ -19,7 +19,7 @@ from ftuner.codegen.triton.nest_positions import Positions
 from ftuner.codegen.triton.nest_values import Dimensions, Frame, Term, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
 from ftuner.core.access import POSITIONAL, Kernel
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
@@ -62,18 +62,18 @@ class NestKernel:
         number of a check that failed, counted from one."""
         return tuple(checks(self.kernel))
 
-    @kept
+    @cached_attribute
     def parameters(self) -> tuple[Dim, ...]:
         """What the last arguments are, int64 all of them."""
         return self.kernel.parameters()
 
-    @kept
+    @cached_attribute
     def even_parameters(self) -> tuple[Dim, ...]:
         """Parameters that must be multiples of 16 for threads to load vectors, and that nothing
         says are; see `nest_kernel`."""
         return _even_parameters(self.kernel, self.schedule)
 
-    @kept
+    @cached_attribute
     def tiles(self) -> Dim:
         """Programs that have something to do: that many are launched, or fewer, which do several
         tiles each; no launch if it is zero."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from textwrap import indent
 from typing import Any
 
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -66,7 +66,7 @@ class Source:
             "enable_fp_fusion": False,
         }
 
-    @kept
+    @cached_attribute
     def key(self) -> str:
         """A hash of all that decides the machine code, but for the target and Triton itself."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:32]

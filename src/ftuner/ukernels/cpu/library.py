@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -50,15 +50,15 @@ class Family:
     b_layout: str
     kernels: tuple[UKernel, ...]
 
-    @kept
+    @cached_attribute
     def nr(self) -> int:
         return self.kernels[0].nr
 
-    @kept
+    @cached_attribute
     def max_mr(self) -> int:
         return len(self.kernels)
 
-    @kept
+    @cached_attribute
     def name(self) -> str:
         kind = "tail" if self.tail else "full"
         return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}"
@@ -90,7 +90,7 @@ class Library:
         """Widths of full panels, in vectors."""
         return self.funnel.widths
 
-    @kept
+    @cached_attribute
     def dot_columns(self) -> tuple[int, ...]:
         """Widths of dot tiles, in columns."""
         return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa, self.hardware.tuning)}))

@@ -22,7 +22,7 @@ from ftuner.codegen.llvm.native.records import (
     reduce_symbol,
 )
 from ftuner.core.access import Kernel
-from ftuner.core.cached_attribute import kept
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
@@ -73,7 +73,7 @@ class NestBundle:
     block_elements: int
     """Of the vector axis in a task, where it is the only kept axis."""
 
-    @kept
+    @cached_attribute
     def symbol(self) -> str:
         text = repr((self.kernel, self.vector_bytes, self.fused, self.block_elements))
         return f"nest_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
