@@ -27,10 +27,12 @@ import ftuner.runtime.cpu.attention
 import ftuner.runtime.cpu.boundary
 import ftuner.runtime.cpu.executable
 import ftuner.runtime.cpu.grouped  # noqa: F401
+from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
 
 Array = npt.NDArray[Any]
@@ -154,13 +156,11 @@ class _Records(np.ndarray[Any, Any]):
 
 
 class _Image:
-    """Of the records of a program: what it is asked for."""
+    """The image of a graph's records: what it is asked for. Keeps the constants that it points to
+    alive."""
 
-    def __init__(self, image: Array, at: Side) -> None:
-        self._image, self._at = image, at
-
-    def __len__(self) -> int:
-        return len(self._image)
+    def __init__(self, image: Array, at: Side, constants: dict[Buffer, Buffer]) -> None:
+        self._image, self._at, self._constants = image, at, constants
 
     def copy(self) -> Array:
         return guarded(self._image, self._at)
@@ -241,16 +241,20 @@ def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
 
 def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     """What stands in for methods."""
-    init, add_address, bind = (
-        getattr(ProgramWriter, n) for n in ("__init__", "_add_address", "bind")
+    bind = ProgramWriter.bind
+    init, address, finished = (
+        getattr(RecordLayout, name) for name in ("__init__", "address", "finished")
     )
 
     def guarded_init(self: Any, *arguments: Any) -> None:
         self.guarded_constants = {}
         init(self, *arguments)
-        self._image = _Image(self._image, at)
 
-    def guarded_add_address(self: Any, slot: int, buffer: Buffer, offset: int) -> None:
+    def guarded_finished(self: Any) -> tuple[_Image, Array]:
+        image, fills = finished(self)
+        return _Image(image, at, self.guarded_constants), fills
+
+    def guarded_address(self: Any, slot: int, buffer: Buffer, offset: Dim = 0) -> None:
         if buffer.array is not None:
             kept = self.guarded_constants
             if buffer not in kept:
@@ -259,7 +263,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
                     buffer.kind, buffer.dtype, buffer.elements, buffer.number, copy
                 )
             buffer = kept[buffer]
-        add_address(self, slot, buffer, offset)
+        address(self, slot, buffer, offset)
 
     def guarded_places(self: Any, values: Sequence[int]) -> tuple[list[int], int]:
         self.guarded_buffers = [
@@ -292,8 +296,9 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     def give_back(self: Workspaces, address: int) -> None:
         del workspaces[address]
 
-    yield ProgramWriter, "__init__", guarded_init
-    yield ProgramWriter, "_add_address", guarded_add_address
+    yield RecordLayout, "__init__", guarded_init
+    yield RecordLayout, "address", guarded_address
+    yield RecordLayout, "finished", guarded_finished
     yield ProgramWriter, "_arena_places", guarded_places
     yield ProgramWriter, "bind", guarded_bind
     yield Workspaces, "take", take

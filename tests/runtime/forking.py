@@ -23,12 +23,14 @@ from onnx import TensorProto, helper, numpy_helper
 import ftuner
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core import forks
 from ftuner.runtime import compile_processes as processes
+from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu import attention as attending
-from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu import memory, session
 from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.cpu.matmul import Matmul
 
 SECONDS = 60
 """What a child may take."""
@@ -109,13 +111,13 @@ def probing(at: At) -> None:
 
 def compiling_somewhere(at: At) -> None:
     """Within the locks of the session and of its kernels."""
-    compiling.Cache.read = at.paused(compiling.Cache.read)  # type: ignore[method-assign,assignment]
+    Cache.read = at.paused(Cache.read)  # type: ignore[method-assign,assignment]
     everything()
 
 
 def loading(at: At) -> None:
-    compiling.LoadedObject.__init__ = at.paused(  # type: ignore[method-assign,assignment]
-        compiling.LoadedObject.__init__
+    LoadedObject.__init__ = at.paused(  # type: ignore[method-assign,assignment]
+        LoadedObject.__init__
     )
     everything()
 
@@ -125,7 +127,7 @@ def loading_a_model(at: At) -> None:
 
 
 def attending_first(at: At) -> None:
-    attending.Model = at.paused(attending.Model)  # type: ignore[assignment,misc]
+    attending.Model = at.paused(attending.Model)  # type: ignore[attr-defined,assignment,misc]
     everything()
 
 
@@ -166,6 +168,7 @@ def within_an_import(at: At) -> None:
 def with_every_lock(at: At) -> None:
     everything()
     found = default_backend()
+    assert isinstance(found.matmul, Matmul)
     runtime = found.kernels.runtime
     locks = [
         found._lock, found.kernels._lock, runtime.pool.lock, runtime.workspaces._lock, memory._lock,

@@ -15,11 +15,13 @@ PACKAGE = str(Path(ftuner.__file__).parent)
 STATEFUL = tuple(
     f"{PACKAGE}/runtime/{name}.py:"
     for name in (
-        "cache", "compiled", "compiling", "cpu", "known_calls", "memory", "products", "run_states",
-        "session", "threads", "workspaces",
+        "cache", "cpu/backend", "cpu/call_cache", "cpu/compilation", "cpu/executable",
+        "cpu/kernels", "cpu/memory", "cpu/products", "cpu/run_states", "cpu/scratch", "cpu/session",
+        "cpu/threads",
     )
 )  # fmt: skip
-"""Rooms with something that outlives a call."""
+"""Modules with something that outlives a call."""
+assert all(Path(module[:-1]).is_file() for module in STATEFUL), STATEFUL
 TESTS = str(Path(__file__).parents[1])
 
 

@@ -52,7 +52,7 @@ def check(session: CpuBackend) -> None:
     """Whether locks are free, and new and known calls are right, with the workers."""
     runtime = session.kernels.runtime
     locks = {
-        "session": session._lock, "backend": session.kernels._lock, "pool": runtime.pool.lock,
+        "session": session._lock, "kernels": session.kernels._lock, "pool": runtime.pool.lock,
         "workspaces": runtime.workspaces._lock, "memory": memory._lock, "imports": forks.undivided,
     }  # fmt: skip
     assert [name for name, lock in locks.items() if not is_free(lock)] == []

@@ -18,8 +18,9 @@ from ftuner.core.expr import Expr, evaluate
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.backend import CompiledLibrary, CpuBackend
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
@@ -59,9 +60,9 @@ class _Watched(Workspaces):
 class _WatchedProducts(Products):
     """Products whose workspace is watched."""
 
-    def __init__(self, backend: CpuBackend, compiled: CompiledLibrary) -> None:
-        super().__init__(backend, compiled)
-        self._workspaces: _Watched = _Watched(backend.runtime.addresses)
+    def __init__(self, kernels: Kernels, compiled: CompiledLibrary) -> None:
+        super().__init__(kernels, compiled)
+        self._workspaces: _Watched = _Watched(kernels.runtime.addresses)
 
     def kept_within(self) -> bool:
         return all(np.all(part == 0xA5) for part in self._workspaces.parts)
