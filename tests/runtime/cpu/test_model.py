@@ -34,11 +34,19 @@ from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeErr
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES
 from ftuner.runtime.model import Model, TensorSpec
 
 Array = npt.NDArray[Any]
 LAYER = optimised(layer())
+
+
+def compiled(model: Model) -> CompiledGraph:
+    """The graph of a model of one part."""
+    (part,) = model.parts
+    assert isinstance(part, CompiledGraph)
+    return part
 
 
 @pytest.fixture(scope="module")
@@ -150,17 +158,14 @@ def test_products_that_read_one_weight_differently(widest: CpuBackend, turned_fi
     extents = ({"S": s, "T": t} for s in (1, 5, 40) for t in (1, 7, 64))
     model = assert_runs(graph_of(body), widest, *extents)
     panels = {
-        id(step.panels)
-        for part in model.parts
-        for step in part._writer._kept[1]
-        if step.panels is not None
+        id(step.panels) for step in compiled(model)._writer._kept[1] if step.panels is not None
     }
     assert len(panels) == 2, "a weight is packed once, and so is its transpose"
 
 
 def bindings(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is bound from here on."""
-    (part,) = model.parts
+    part = compiled(model)
     bind, found = part._writer.bind, []
 
     def counted(*arguments: Any) -> Any:
@@ -184,7 +189,7 @@ def test_lengths_in_turn_are_bound_once(
                 model.run({name: x[:b, :s] for name, x in inputs.items()})
         assert len(bound) == 1024
     encoder.run(inputs_of(LAYER, {"B": 2, "S": 60}))
-    (state,) = encoder.parts[0].states.all
+    (state,) = compiled(encoder).states.all
     *_, program = state.programs.values()
     # Twelve such layers.
     assert 2 * 1024 * 12 * program.records_bytes < MAX_PROGRAM_BYTES
@@ -201,7 +206,7 @@ def test_programs_are_bounded_and_kept_by_use(
         for length in (1, s):
             model.run({"x": x[:, :length], "y": x[:, :length]})
     assert len(bound) == 399
-    ((state,),) = [part.states.all for part in model.parts]
+    (state,) = compiled(model).states.all
     kept = list(state.programs.values())
     assert 10 < len(kept) < 399
     assert sum(program.records_bytes for program in kept) <= 64 << 10

@@ -160,6 +160,7 @@ def test_runs_of_one_model_side_by_side(
 
     at_once(lambda: work(0), lambda: work(1))
     (part,) = model.parts
+    assert isinstance(part, CompiledGraph)
     first, second = part.states.all
     assert first.arena.address != second.arena.address
 
@@ -171,6 +172,7 @@ def test_a_program_is_bound_to_one_state(
     monkeypatch.setattr(widest, "cores", 3)
     model = Model(LAYER, widest, threads=1)
     (part,) = model.parts
+    assert isinstance(part, CompiledGraph)
     cases = [inputs_of(LAYER, {"B": 1, "S": s}, s) for s in range(1, 9)]
     expected = [[y.tobytes() for y in model.run(feeds)] for feeds in cases]
     launch = CompiledGraph._launch
