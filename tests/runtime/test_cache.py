@@ -29,8 +29,10 @@ from ftuner.errors import CacheWarning
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
-from ftuner.runtime.cpu.backend import CpuBackend, known_hardware
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.compilation import compile_missing
+from ftuner.runtime.cpu.kernels import Kernels
+from ftuner.runtime.cpu.session import known_hardware
 
 PAYLOAD = b"some machine code" * 50
 
@@ -198,13 +200,13 @@ def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None
 def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: CpuBackend) -> None:
     hardware, isa = widest.hardware, HOST_ISAS[0]
     cache = Cache(tmp_path)
-    CpuBackend(hardware, isa, cache).runtime.pool.shut_down()
+    Kernels(hardware, isa, cache).runtime.pool.shut_down()
     (entry,) = (e for e in cache.entries() if e.kind == OBJECTS)
     path = entry_path(cache, entry.kind, entry.key)
     path.write_bytes(flip(path.read_bytes()))
-    backend = CpuBackend(hardware, isa, cache)
+    kernels = Kernels(hardware, isa, cache)
     with pytest.warns(CacheWarning, match="damaged"):
-        packs = backend.runtime.packs
+        packs = kernels.runtime.packs
     source = np.arange(12, dtype=np.float32).reshape(3, 4)
     target = np.full(12 + 16, np.nan, np.float32)
     packs[FLOAT32](source.ctypes.data, 4, 16, target.ctypes.data, 4, 3, 3)

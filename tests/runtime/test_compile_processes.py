@@ -13,7 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.runtime.test_cache import HOST_ISAS, small_bundles
+from tests.conftest import HOST_ISAS
+from tests.runtime.test_cache import small_bundles
 
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target

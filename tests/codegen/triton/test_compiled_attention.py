@@ -104,7 +104,7 @@ def test_a_kernel_takes_what_its_model_says(case: Case) -> None:
     # Parts are added up when keys and values are done with; products without matrix units vary.
     factor = 0.5 if kernel.split or kernel.form.multiply == "float32" else 0.7
     assert factor * modelled <= found.registers <= modelled / factor
-    shared = shared_bytes(kernel.form, kernel.tile, instruction)
+    shared = shared_bytes(hardware, kernel.form, kernel.tile, instruction)
     assert found.shared_bytes <= shared <= 1.15 * found.shared_bytes + 1024
     # So it is resident as often as estimates have it, or more often.
     threads = kernel.tile.warps * hardware.warp_threads

@@ -226,7 +226,7 @@ def test_bad_inputs(h200: GpuBackend) -> None:
 
 def test_what_waits_is_not_captured(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     layers, found = Model(perceptron(), h200), Model(positive(), h200)
-    monkeypatch.setattr("ftuner.runtime.model.is_capturing", lambda device: True)
+    monkeypatch.setattr("ftuner.runtime.gpu.boundary.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="x lie in the CPU's memory"):
         layers.run({"x": np.zeros((1, 2, WIDTH), np.float32)})
     with pytest.raises(UnsupportedKernelError, match="extents are in data"):
