@@ -26,6 +26,7 @@ from benchmarks.machine import describe, versions
 from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
 from ftuner.runtime.cpu.arrays import DATA_WORD
+from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.plan_records import Strides
 
 PAUSE_S = 0.3
@@ -65,7 +66,7 @@ def warm_start(tries: int = 5) -> tuple[float, float]:
     return min(r[0] for r in runs), min(r[1] for r in runs)
 
 
-def planning(layer: ftuner.Dense, shapes: int = 400, tries: int = 8) -> dict[str, float]:
+def planning(layer: Dense, shapes: int = 400, tries: int = 8) -> dict[str, float]:
     """Median seconds to plan a number of rows never seen before, and to write the plan down: of the
     try, each with rows of its own, in which that took least."""
     rows = iter(random.Random(0).sample(range(1, 4096), shapes * tries))
