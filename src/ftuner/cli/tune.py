@@ -32,13 +32,13 @@ def tune(
     from ftuner.runtime.devices import CPU, backend_of
     from ftuner.runtime.ops.layer import layer_epilogue
 
+    if isa is not None and device != CPU:
+        raise typer.BadParameter("--isa is of a CPU")
     backend = backend_of(device)
     known = backend.product_dtypes
     if dtype not in known:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
     if isa is not None:
-        if device != CPU:
-            raise typer.BadParameter("--isa is of a CPU")
         # What a process runs on is chosen before its first product, and by the environment.
         os.environ[ISA_VARIABLE] = default_backend().hardware.isa(isa).name
     library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
