@@ -63,7 +63,7 @@ def assert_within(
     graph: Graph, session: GpuBackend, dtype: DType, inputs: Mapping[str, Array], roundings: float
 ) -> Model:
     """Outputs keep their types, and their relative error is that of so many roundings."""
-    model = Model(optimised(graph), session, None, dtype)
+    model = Model(optimised(graph), session, held=dtype)
     found = model.run(inputs)
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in inputs.values()]
     for x, wanted, (name, value) in zip(
