@@ -10,7 +10,7 @@ from ftuner.errors import ConfigurationError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.backend import Backend, Progress
+from ftuner.runtime.backend import Progress
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import Model
@@ -46,17 +46,22 @@ def load(
             a `dtype` that there is not, or not on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
+    held = _half(dtype)
     backend = backend_of(device)
-    held = _held(dtype, backend)
+    if held is not None and held.name not in backend.held_dtypes:
+        raise ConfigurationError(
+            f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
+            "says; leave dtype out, or give device='cuda'"
+        )
     imported = import_model(model, backend.tensor_dtypes)
     return Model(optimised(imported.graph), backend, threads, progress, held)
 
 
-def _held(dtype: str | None, backend: Backend) -> DType | None:
+def _half(dtype: str | None) -> DType | None:
     """The element type that float32 is held in, or None for float32 itself.
 
     Raises:
-        ConfigurationError: no element type of this name, or the device does not multiply it.
+        ConfigurationError: no element type of this name.
     """
     if dtype in (None, FLOAT32.name):
         return None
@@ -64,11 +69,6 @@ def _held(dtype: str | None, backend: Backend) -> DType | None:
     if found is None:
         raise ConfigurationError(
             f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"
-        )
-    if found.name not in backend.held_dtypes:
-        raise ConfigurationError(
-            f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
-            "says; leave dtype out, or give device='cuda'"
         )
     return found
 
