@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftuner.runtime.devices import BY_TYPE, backend_for
+from numpy import ndarray
+
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.devices import backend_for
 from ftuner.runtime.ops.flags import checked_flag
 
 
@@ -35,10 +38,9 @@ def matmul(a: object, b: object, out: object | None = None, *, accumulate: bool 
         ConfigurationError: an `accumulate` that is not a boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
-    # NumPy arrays go straight to the call cache of their back end: each frame more is measurable.
-    backend = BY_TYPE.get(type(a)) if type(a) is type(b) else None
-    if backend is None:
-        backend = backend_for(a, b)
+    # NumPy arrays go straight to the CPU: another Python frame would be measurable.
+    arrays = type(a) is ndarray and type(b) is ndarray
+    backend = default_backend() if arrays else backend_for(a, b)
     if accumulate is not False:
         accumulate = checked_flag(accumulate, "accumulate")
     return backend.matmul(a, b, out, accumulate)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 from ftuner.runtime.backend import Backend
@@ -15,9 +13,6 @@ from ftuner.runtime.ops.placement import on_gpu
 
 CPU = "cpu"
 """The device that is always there."""
-BY_TYPE: dict[type, Backend] = {}
-"""Back ends of operands whose type alone says where they are: NumPy arrays. Filled by the first
-call, because importing ftuner makes no back end."""
 
 
 def backend_of(device: str) -> Backend:
@@ -47,9 +42,7 @@ def backend_for(*operands: object) -> Backend:
             device: Any = operand
             found: Backend = _gpu().backend_on(device.device)
             return found
-    cpu = default_backend()
-    BY_TYPE[np.ndarray] = cpu
-    return cpu
+    return default_backend()
 
 
 def _gpu() -> Any:

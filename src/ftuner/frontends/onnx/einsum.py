@@ -137,7 +137,7 @@ def _extents(term: _Term, labels: str) -> list[Dim]:
 
 
 def _matrices(context: Context, term: _Term, batch: str, rows: str, columns: str) -> Value:
-    """The tensor as matrices: row labels merged into one axis, and column labels likewise."""
+    """The tensor as matrices: row labels merged into one axis, column labels into another."""
     value = _arranged(context, term, batch + rows + columns)
     m, n = product(_extents(term, rows)), product(_extents(term, columns))
     return context.reshape(value, (*value.shape[: len(batch)], m, n))

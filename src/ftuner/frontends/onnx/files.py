@@ -51,7 +51,7 @@ class ExternalData:
         """The bytes of a tensor, read-only. `what` names it in messages.
 
         Raises:
-            GraphError: there is no such file in the folder, or it has too few bytes.
+            GraphError: the file is missing, or has too few bytes.
             AllocationError: the system does not have the memory for them.
         """
         path = self._path(location, what)

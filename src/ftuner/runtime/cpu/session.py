@@ -3,7 +3,6 @@ and the number of threads."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +15,13 @@ from ftuner.core.forks import fork_safe_lock, import_undivided
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import from_document, to_document
+from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
-from ftuner.runtime.cache import HARDWARE, Cache, default_cache
+from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
+from ftuner.runtime.known_hardware import known_or_probed
 from ftuner.ukernels.cpu.library import Family
 
 ISA_VARIABLE = "FTUNER_ISA"
@@ -118,14 +118,9 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
     """
     facts = read_system()
     key = f"{facts.fingerprint}-{PROBE_VERSION}.json"
-    kept = None
-    if not again:
-        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
-    if kept is not None:
-        return kept
-    found = probe_machine(facts)
-    cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
-    return found
+    return known_or_probed(
+        cache, key, lambda document: _model_of(document, facts), lambda: probe_machine(facts), again
+    )
 
 
 def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:

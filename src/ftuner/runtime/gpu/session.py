@@ -3,7 +3,6 @@ products."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -15,9 +14,9 @@ from ftuner.core.gpu.tile import Multiply
 from ftuner.cost.gpu.tile import multiplied_on
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
-from ftuner.hardware.recorded import from_document, to_document
+from ftuner.hardware.recorded import from_document
 from ftuner.runtime.backend import Progress, Tuned
-from ftuner.runtime.cache import HARDWARE, Cache
+from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.grouped_products import GroupedProducts
@@ -32,6 +31,7 @@ from ftuner.runtime.gpu.probe import (
 )
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.known_hardware import known_or_probed
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 
@@ -83,14 +83,11 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
     _expect_runnable(device)
     facts = read_device(device)
     key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
-    kept = None
-    if not again:
-        kept = cache.read_document(HARDWARE, key, lambda document: _model_of(document, facts))
-    if kept is not None:
-        return kept
-    found = hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
-    cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
-    return found
+
+    def probe() -> GpuHardware:
+        return hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
+
+    return known_or_probed(cache, key, lambda document: _model_of(document, facts), probe, again)
 
 
 def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:

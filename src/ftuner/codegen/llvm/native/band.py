@@ -38,7 +38,8 @@ class Operands:
     a_block: ir.Value
     workspace: ir.Value
     next_a: ir.Value
-    """Bytes to the A of the next batch element; 0 if it is not prefetched. `next_b` likewise."""
+    """Bytes to the A of the next batch element; 0 if it is not prefetched. `next_b` has the same
+    meaning for B."""
     next_b: ir.Value
 
 

@@ -50,7 +50,7 @@ class Site:
     TABLE_SLOTS = 1024
     PROBES = 8
     SEEN = TABLE + TABLE_SLOTS
-    """Hashes of calls that were not in the table, placed likewise."""
+    """Hashes of calls that were not in the table, placed as those of the table."""
     SIZE = SEEN + TABLE_SLOTS
 
 
@@ -303,7 +303,7 @@ class Attention:
     COLUMNS = 3
     """Columns of v and of the result."""
     SCALE = 4
-    """A float64 as bits; the next two likewise."""
+    """A float64 as bits, as are the next two."""
     HIDDEN = 5
     """The score that replaces those that a boolean mask hides."""
     FLOOR = 6

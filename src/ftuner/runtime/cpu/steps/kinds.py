@@ -1,35 +1,10 @@
-"""The table of the kinds of steps on a CPU, by the name of the kind.
-
-`Step.kind` names a module of this folder, and its `KIND` implements the kind. So a new kind is one
-module: the table reads it when the first step of the kind is met.
-"""
+"""The kinds of steps on a CPU."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.steps import Step
 from ftuner.runtime.cpu.steps.contract import StepKind
+from ftuner.runtime.step_kinds import StepKinds
 
-KINDS: dict[str, StepKind[Any]] = {}
-"""The kinds met so far."""
-
-
-def kind_of(step: Step) -> StepKind[Any]:
-    """The kind of a step.
-
-    Raises:
-        UnsupportedOperatorError: there is no module for it.
-    """
-    found = KINDS.get(step.kind)
-    if found is None:
-        name = f"{__package__}.{step.kind}"
-        try:
-            found = KINDS[step.kind] = import_module(name).KIND
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise UnsupportedOperatorError(f"no kernels on a CPU for {step.title}") from None
-    return found
+kind_of = StepKinds[StepKind[Any]]("ftuner.runtime.cpu.steps", "a CPU").of
