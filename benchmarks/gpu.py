@@ -121,7 +121,7 @@ def machine_of_interpreter() -> dict[str, Any]:
 
 
 def device_bench() -> tuple[Any, dict[str, float]]:
-    """The bench of the current device, and how long its session took to make."""
+    """The bench of the current device, and how long its back end took to make."""
     import torch
 
     from benchmarks.gpu_bench import Bench
@@ -132,9 +132,9 @@ def device_bench() -> tuple[Any, dict[str, float]]:
     torch.zeros(1, device=device)
     torch.cuda.synchronize(device)
     began = time.perf_counter()
-    session = backend_on(device)
+    backend = backend_on(device)
     probe_s = time.perf_counter() - began
-    return Bench(session, DeviceMeter(device), dry=False), {"probe_s": probe_s}
+    return Bench(backend, DeviceMeter(device), dry=False), {"probe_s": probe_s}
 
 
 def dry_bench() -> tuple[Any, dict[str, float]]:
@@ -147,10 +147,10 @@ def dry_bench() -> tuple[Any, dict[str, float]]:
     from ftuner.runtime.gpu.backend import GpuBackend
 
     began = time.perf_counter()
-    session = GpuBackend(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)
+    backend = GpuBackend(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)
     settings = Settings(burst_s=0.0, burst_calls=1, rounds=1)
     seconds = time.perf_counter() - began
-    return Bench(session, HostMeter(), dry=True, settings=settings), {"probe_s": seconds}
+    return Bench(backend, HostMeter(), dry=True, settings=settings), {"probe_s": seconds}
 
 
 def run_section(name: str, bench: Any, head: dict[str, Any], path: Path, resume: bool) -> bool:

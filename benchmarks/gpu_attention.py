@@ -149,8 +149,8 @@ class Operands:
     def __init__(self, bench: Bench, case: Attention) -> None:
         self.case, self.count, self._dry = case, 2, bench.dry
         if not bench.dry:
-            self.count = case.copies(bench.session.hardware.l2_bytes)
-        self._attend = Operator(bench.session.attentions)
+            self.count = case.copies(bench.backend.hardware.l2_bytes)
+        self._attend = Operator(bench.backend.attentions)
         ends = [(0, *accumulate(each)) for each in (case.rows, case.keys)]
         self.offsets = ends
         q_heads, kv_heads, depth, multiply = case.heads, case.kv_heads, case.depth, case.multiply
@@ -344,7 +344,7 @@ def _checked(
         (given,) = bench.copies(1, shape, multiply)
         given = given > -1.0 if mask == "booleans" else given
     with multiplying(multiply), torch.inference_mode():
-        y = Operator(bench.session.attentions)(q, k, v, given, causal)
+        y = Operator(bench.backend.attentions)(q, k, v, given, causal)
         spread = None if given is None else given.expand(batch, heads, rows, keys)
         return max(
             error_of(

@@ -83,7 +83,7 @@ class Section:
 class Bench:
     """A device with what is needed to measure on it."""
 
-    session: GpuBackend
+    backend: GpuBackend
     meter: Meter
     dry: bool
     settings: Settings = field(default_factory=Settings)
@@ -93,7 +93,7 @@ class Bench:
 
     @property
     def device(self) -> torch.device:
-        return self.session.device
+        return self.backend.device
 
     @property
     def left_s(self) -> float:
@@ -102,7 +102,7 @@ class Bench:
     @property
     def kernels(self) -> int:
         """Kernels that were compiled so far."""
-        return len(self.session.kernels)
+        return len(self.backend.kernels)
 
     def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
         """Random tensors that begin at aligned addresses."""
@@ -206,7 +206,7 @@ def with_share(bench: Bench, case: Labelled, result: dict[str, Any]) -> dict[str
     """The result of a case with the share of the chip's peak that ours has, where that is known."""
     own = result["engines"][SUBJECT]
     if "min_s" in own:
-        peak = bench.session.hardware.matrix_flops_per_s.get(case.multiply)
+        peak = bench.backend.hardware.matrix_flops_per_s.get(case.multiply)
         own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
     return result
 

@@ -74,30 +74,30 @@ Check = Callable[[], float]
 class Thin:
     """A library of one tile and one pair."""
 
-    session: GpuBackend
+    backend: GpuBackend
 
     def __call__(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
-        whole = self.session.block_library(dtype, multiply)
+        whole = self.backend.block_library(dtype, multiply)
         pairs = whole.pairs[:1]
         tile = pairs[0][0] if pairs else whole.tiles[0]
         return replace(whole, tiles=(tile,), pairs=pairs)
 
 
-def thin(session: GpuBackend) -> GpuBackend:
-    """The session, with products of few uKernels."""
-    found = copy.copy(session)
-    counters = Counters(session.device)
-    found.products = Products(session.device, session.kernels, counters, Thin(session))
-    found.grouped = GroupedProducts(session.device, session.kernels, Thin(session))
+def thin(backend: GpuBackend) -> GpuBackend:
+    """The back end, with products of few uKernels."""
+    found = copy.copy(backend)
+    counters = Counters(backend.device)
+    found.products = Products(backend.device, backend.kernels, counters, Thin(backend))
+    found.grouped = GroupedProducts(backend.device, backend.kernels, Thin(backend))
     return found
 
 
-def _sources(session: GpuBackend) -> list[Source]:
+def _sources(backend: GpuBackend) -> list[Source]:
     """What the products below launch, to be compiled side by side."""
     found = []
     for multiply in MULTIPLIES:
         dtype = matrix_dtype(torch.empty(0, dtype=TORCH_TYPES[multiply]), "")
-        library = Thin(session)(dtype, multiply)
+        library = Thin(backend)(dtype, multiply)
         for a, b, aligned, c_aligned in product(ORDERS, ORDERS, (True, False), (True, False)):
             if multiply == "float16" and (a, b) != ("k", "k"):
                 continue
@@ -119,7 +119,7 @@ def _sources(session: GpuBackend) -> list[Source]:
 
 def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
     """All checks, by label."""
-    few = thin(bench.session)
+    few = thin(bench.backend)
     multiplies = DRY_MULTIPLIES if bench.dry else MULTIPLIES
     shapes = DRY_SHAPES if bench.dry else SHAPES
     for multiply in multiplies:
@@ -161,56 +161,56 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
 
 
 def _plain(
-    bench: Bench, session: GpuBackend, multiply: Multiply, m: int, n: int, k: int,
+    bench: Bench, backend: GpuBackend, multiply: Multiply, m: int, n: int, k: int,
     a_order: Order, b_order: Order,
 ) -> float:  # fmt: skip
     a_shape, b_shape = (m, k) if a_order == "k" else (k, m), (n, k) if b_order == "k" else (k, n)
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in (a_shape, b_shape))
     a, b = a if a_order == "k" else a.mT, b.mT if b_order == "k" else b
-    y = Matmul(session.products)(a, b)
+    y = Matmul(backend.products)(a, b)
     return error_of(y, a, b, multiply, rows=m)
 
 
 def _matmul(
-    bench: Bench, session: GpuBackend, multiply: Multiply, a_shape: tuple[int, ...],
+    bench: Bench, backend: GpuBackend, multiply: Multiply, a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
 ) -> float:  # fmt: skip
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in (a_shape, b_shape))
-    y = Matmul(session.products)(a, b)
+    y = Matmul(backend.products)(a, b)
     if a.dim() == 1:
         return error_of(y[None], a[None], b, multiply)
     return error_of(y, a, b, multiply)
 
 
-def _accumulated(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _accumulated(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
     (out,) = bench.copies(1, (37, 48), multiply)
     ones = torch.eye(48, dtype=a.dtype, device=a.device)
     # The same sum as one product, whose rounding is known.
     wide_a, wide_b = torch.cat([a, out], 1), torch.cat([b, ones], 0)
-    Matmul(session.products)(a, b, out=out, accumulate=True)
+    Matmul(backend.products)(a, b, out=out, accumulate=True)
     return error_of(out, wide_a, wide_b, multiply)
 
 
-def _strided_out(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _strided_out(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 64), (64, 48)))
     whole = torch.zeros((48, 100), dtype=a.dtype, device=a.device)
     y = whole[:, 3:40].mT
-    Matmul(session.products)(a, b, out=y)
+    Matmul(backend.products)(a, b, out=y)
     spoiled = int(whole[:, :3].count_nonzero()) + int(whole[:, 40:].count_nonzero())
     return error_of(y, a, b, multiply) + spoiled
 
 
-def _unaligned(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _unaligned(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((37, 65), (64, 48)))
-    y = Matmul(session.products)(a[:, 1:], b)
+    y = Matmul(backend.products)(a[:, 1:], b)
     return error_of(y, a[:, 1:], b, multiply)
 
 
-def _dense(bench: Bench, session: GpuBackend, multiply: Multiply, activation: str) -> float:
+def _dense(bench: Bench, backend: GpuBackend, multiply: Multiply, activation: str) -> float:
     (x,), (w,) = (bench.copies(1, shape, multiply) for shape in ((2, 19, 50), (40, 50)))
     (bias,), (residual,) = (bench.copies(1, shape, multiply) for shape in ((40,), (2, 19, 40)))
-    layer = Dense(w, bias, activation, True, session=session)  # type: ignore[arg-type]
+    layer = Dense(w, bias, activation, True, session=backend)  # type: ignore[arg-type]
     y = layer(x, residual)
     x64, w64 = x.double(), w.double().mT
     sums = x64 @ w64 + bias.double()
@@ -224,11 +224,11 @@ def _dense(bench: Bench, session: GpuBackend, multiply: Multiply, activation: st
 def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:
     """Pairs and cut products, which the planner may not choose at these extents."""
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((m, k), (n, k)))
-    planner = product_planner_for(bench.session.block_library(matrix_dtype(a, "a"), multiply))
+    planner = product_planner_for(bench.backend.block_library(matrix_dtype(a, "a"), multiply))
     worst = 0.0
     for plan in plans(planner, ProductProblem(m, n, k)):
         (y,) = bench.copies(1, (m, n), multiply)
-        Forced(bench.session, plan).run(a, b.mT, y)
+        Forced(bench.backend, plan).run(a, b.mT, y)
         error = error_of(y, a, b.mT, multiply, rows=m)
         if not error <= 1.0:
             raise ArithmeticError(f"{named(plan)} errs by {error:.3g} of what rounding explains")
@@ -236,7 +236,7 @@ def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> floa
     return worst
 
 
-def _on_stream(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _on_stream(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Work of two streams at once, with k cut, for which each has counters of its own."""
     streams = [torch.cuda.Stream(bench.device) for _ in range(2)]
     made = []
@@ -245,18 +245,18 @@ def _on_stream(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
         for stream in streams:
             with torch.cuda.stream(stream):
                 (a,), (b,) = (bench.copies(1, s, multiply) for s in ((5, 2048), (64, 2048)))
-                made.append((Matmul(session.products)(a, b.mT), a, b.mT))
+                made.append((Matmul(backend.products)(a, b.mT), a, b.mT))
     torch.cuda.synchronize(bench.device)
     return max(error_of(y, a, b, multiply) for y, a, b in made)
 
 
-def _far(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _far(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Rows so far apart that offsets have more than 31 bits."""
     whole = torch.empty((FAR_ROWS, FAR_COLUMNS), dtype=TORCH_TYPES[multiply], device=bench.device)
     a = whole[:, 512:576]
     a.normal_()
     (b,) = bench.copies(1, (64, 48), multiply)
-    return error_of(Matmul(session.products)(a, b), a, b, multiply)
+    return error_of(Matmul(backend.products)(a, b), a, b, multiply)
 
 
 def _on_device(bench: Bench, index: int, multiply: Multiply) -> float:
@@ -273,7 +273,7 @@ def correct(bench: Bench, section: Section) -> None:
     """Run all checks; one that raises is a result like one that errs."""
     left = 0
     if not bench.dry:
-        bench.session.kernels.prepare(_sources(bench.session))
+        bench.backend.kernels.prepare(_sources(bench.backend))
     for label, check in shuffled(checks(bench)):
         if section.known(label):
             continue

@@ -83,10 +83,10 @@ def made(name: str) -> Graph:
     return builder.graph([tokens, x], [("y", y)])
 
 
-def run_graph(bench: Bench, session: GpuBackend, name: str) -> float:
+def run_graph(bench: Bench, backend: GpuBackend, name: str) -> float:
     """The largest error of a graph, at several extents, over what rounding explains."""
     graph = made(name)
-    model = Model(optimised(graph), session)
+    model = Model(optimised(graph), backend)
     random = np.random.default_rng(1)
     worst = 0.0
     for rows in DRY_EXTENTS if bench.dry else EXTENTS:

@@ -50,14 +50,14 @@ def worst_of(
     )
 
 
-def plain(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def plain(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Aligned groups of unequal extents, some of them empty: one launch."""
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
-    found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
+    found = GroupedMatmul(backend.grouped)(Groups([*a], [*b], None))
     return worst_of(found, a, b, multiply)
 
 
-def _mixed(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _mixed(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """All ways to lie in one call."""
     made = [
         _operands(bench, multiply, sizes, lie)
@@ -65,11 +65,11 @@ def _mixed(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
         for lie in (torch.clone, _turned, _apart)
     ]
     a, b = [x for xs, _ in made for x in xs], [y for _, ys in made for y in ys]
-    found = GroupedMatmul(session.grouped)(Groups([*a], [*b], None))
+    found = GroupedMatmul(backend.grouped)(Groups([*a], [*b], None))
     return worst_of(found, a, b, multiply)
 
 
-def _many(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _many(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Far more groups than are looked at at once; twice, so that a table is made while another one
     may still be read."""
     count, worst = DRY_MANY if bench.dry else MANY, 0.0
@@ -79,22 +79,22 @@ def _many(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
         if bench.dry:
             sizes = [(m % 5, 16, k) for m, _, k in sizes]
         a, b = _operands(bench, multiply, sizes, torch.clone)
-        calls.append((GroupedMatmul(session.grouped)(Groups([*a], [*b], None)), a, b))
+        calls.append((GroupedMatmul(backend.grouped)(Groups([*a], [*b], None)), a, b))
     for found, a, b in calls:
         worst = max(worst, worst_of(found, a, b, multiply))
     return worst
 
 
-def _results_over_operands(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _results_over_operands(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     a, b = _operands(bench, multiply, [(64, 64, 64)] * 3, torch.clone)
     x = [t.clone() for t in a]
-    found = GroupedMatmul(session.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
+    found = GroupedMatmul(backend.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
     return worst_of(found, a, b, multiply)
 
 
-def _every_tile(bench: Bench, session: GpuBackend, multiply: Multiply) -> float:
+def _every_tile(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Each block tile of the library on its own, of which the planner would choose one."""
-    whole = bench.session
+    whole = bench.backend
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
     worst = worst_of(GroupedMatmul(whole.grouped)(Groups([*a], [*b], None)), a, b, multiply)
     for tile in whole.library(matrix_dtype(a[0], "a"), multiply).tiles:

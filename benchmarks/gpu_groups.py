@@ -108,7 +108,7 @@ class Operands:
 
     def __init__(self, bench: Bench, case: Grouped) -> None:
         self.case, self._bench = case, bench
-        self.count = 2 if bench.dry else case.copies(bench.session.hardware.l2_bytes)
+        self.count = 2 if bench.dry else case.copies(bench.backend.hardware.l2_bytes)
         m, n, k = (list(extents) for extents in zip(*case.sizes, strict=True))
         self._stacked: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Rows and weights of experts, each in one tensor."""
@@ -134,7 +134,7 @@ class Operands:
         return list(zip(*made, strict=True))
 
     def ours(self) -> list[Call]:
-        matmul = GroupedMatmul(self._bench.session.grouped)
+        matmul = GroupedMatmul(self._bench.backend.grouped)
         every = zip(self.a, self.b, self.out, strict=True)
         groups = [Groups([*a], [*b], [*out]) for a, b, out in every]
         return [lambda g=g: matmul(g) for g in groups]

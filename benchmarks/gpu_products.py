@@ -43,7 +43,7 @@ class Operands:
     def __init__(self, bench: Bench, case: Product) -> None:
         batch = (case.batch,) if case.batch else ()
         stored = (case.n, case.k) if case.layout == "nt" else (case.k, case.n)
-        count = 2 if bench.dry else case.copies(bench.session.hardware.l2_bytes)
+        count = 2 if bench.dry else case.copies(bench.backend.hardware.l2_bytes)
         self._bench, self.case, self.count = bench, case, count
         self.x = bench.copies(count, (*batch, case.m, case.k), case.multiply)
         self.stored = bench.copies(count, (*batch, *stored), case.multiply)
@@ -51,7 +51,7 @@ class Operands:
         self.y = bench.copies(count, (*batch, case.m, case.n), case.multiply)
 
     def ours(self) -> list[Call]:
-        products = self._bench.session.products
+        products = self._bench.backend.products
 
         def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
             def call() -> torch.Tensor:

@@ -33,9 +33,9 @@ SETTINGS = Settings(burst_s=1e-3, rounds=5)
 class Forced(Products):
     """Products by one given plan, whatever the planner would choose."""
 
-    def __init__(self, session: GpuBackend, plan: ProductPlan) -> None:
-        counters = Counters(session.device)
-        super().__init__(session.device, session.kernels, counters, session.block_library)
+    def __init__(self, backend: GpuBackend, plan: ProductPlan) -> None:
+        counters = Counters(backend.device)
+        super().__init__(backend.device, backend.kernels, counters, backend.block_library)
         self._plan = plan
 
     def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
@@ -84,7 +84,7 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     """Regret of one shape; the result as JSON."""
     operands = Operands(bench, case)
     dtype = matrix_dtype(operands.x[0], "x")
-    planner = product_planner_for(bench.session.block_library(dtype, case.multiply))  # type: ignore[arg-type]
+    planner = product_planner_for(bench.backend.block_library(dtype, case.multiply))  # type: ignore[arg-type]
     problem = ProductProblem(case.m, case.n, case.k)
     chosen = planner.plan(problem)
     began = time.perf_counter()
@@ -94,7 +94,7 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     runs: dict[str, list[Call]] = {}
     wrong = []
     for name, plan in [("chosen", chosen), *((f"{i} {named(p)}", p) for i, p in enumerate(others))]:
-        runs[name] = _calls(Forced(bench.session, plan), operands)
+        runs[name] = _calls(Forced(bench.backend, plan), operands)
         error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
         if not error <= 1.0:
             wrong.append(f"{name}: {error:.3g}")

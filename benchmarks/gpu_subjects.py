@@ -107,7 +107,7 @@ def loaded(bench: Bench, path: Path, dtype: str) -> Loaded:
 
 def _model(bench: Bench, path: Path, dtype: str) -> Model:
     if bench.dry:
-        return Model(optimised(import_model(path).graph), bench.session)
+        return Model(optimised(import_model(path).graph), bench.backend)
     options: dict[str, Any] = {} if dtype == TF32 else {"dtype": dtype}
     found: Any = inference.load(path, device=str(bench.device), **options)
     assert isinstance(found, Model)

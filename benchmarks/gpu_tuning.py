@@ -37,23 +37,23 @@ def _seconds(work: Callable[[], object]) -> float:
 def tuning(bench: Bench, section: Section) -> None:
     """Every figure once; nothing is compared."""
     section.restart()
-    session = bench.session
+    backend = bench.backend
     multiply: Multiply = "float16" if bench.dry else "bfloat16"
     n, k = (32, 48) if bench.dry else LAYER
-    weight = torch.randn((n, k), device=session.device).to(TORCH_TYPES[multiply])
+    weight = torch.randn((n, k), device=backend.device).to(TORCH_TYPES[multiply])
     dtype = matrix_dtype(weight, "weight")
     began = time.perf_counter()
-    library = build_gpu_library.__wrapped__(session.hardware, dtype, multiply)
-    section.document["hardware"] = to_document(session.hardware)
+    library = build_gpu_library.__wrapped__(backend.hardware, dtype, multiply)
+    section.document["hardware"] = to_document(backend.hardware)
     section.add(
         "library", seconds=time.perf_counter() - began, tiles=len(library.tiles),
         pairs=len(library.pairs),
     )  # fmt: skip
     kernels = len(library.kernels("k", "k"))
-    compile_s = _seconds(lambda: session.products.ready(weight.mT))
+    compile_s = _seconds(lambda: backend.products.ready(weight.mT))
     section.add("compile, empty cache", seconds=compile_s, kernels=kernels)
     again = GpuBackend(
-        session.device, session.hardware, None if bench.dry else target_of(session.device)
+        backend.device, backend.hardware, None if bench.dry else target_of(backend.device)
     )
     warm_s = _seconds(lambda: again.products.ready(weight.mT))
     section.add("compile, warm cache", seconds=warm_s, kernels=kernels)
@@ -79,8 +79,8 @@ def _calls(bench: Bench, multiply: Multiply) -> dict[str, Any]:
     """What launching a small product takes, through each entry."""
     size = 16 if bench.dry else SMALL
     (x,), (w,), (y,) = (bench.copies(1, (size, size), multiply) for _ in range(3))
-    products, matmul = bench.session.products, Matmul(bench.session.products)
-    layer = Dense(w, session=bench.session)
+    products, matmul = bench.backend.products, Matmul(bench.backend.products)
+    layer = Dense(w, session=bench.backend)
     calls: dict[str, Callable[[], object]] = {
         "products": lambda: products.run(x, w.mT, y),
         "matmul": lambda: matmul(x, w.mT, out=y),

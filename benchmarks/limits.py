@@ -93,18 +93,18 @@ class Limits:
     worker that the system holds up does not hold up the others."""
 
     def __init__(self, threads: int) -> None:
-        session = default_backend()
-        hardware, isa = session.hardware, session.hardware.widest
+        backend = default_backend()
+        hardware, isa = backend.hardware, backend.hardware.widest
         self._threads = threads
         self._most_chunks = CpuTuning().chunks_per_worker * threads if threads > 1 else 1
-        self._pool = session.kernels.runtime.pool
+        self._pool = backend.kernels.runtime.pool
         with self._pool.lock:
             if not self._pool.grow(threads):
                 raise RuntimeError(f"no {threads} workers to be had")
         self._micro = Microbenchmarks(isa.name, VECTOR_ISAS[hardware.architecture][isa.name])
         self._flops_of_repeat = 2 * ISSUE_STEPS * self._micro.chains * isa.lanes(FLOAT32)
         self._code = LoadedObject([compile_object(_job(), host_target(isa.name))], [_JOB])
-        self._run = RUN_TYPE(session.kernels.runtime.addresses[POOL_RUN_SYMBOL])
+        self._run = RUN_TYPE(backend.kernels.runtime.addresses[POOL_RUN_SYMBOL])
 
     def multiply_adds(self, flops: int) -> list[Limit]:
         """At least so many operations of float32: one call."""

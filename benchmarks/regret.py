@@ -67,13 +67,13 @@ def layout(case: Gemm) -> Strides:
     return Strides(case.k * 4, 4, 0, 0, case.n * 4, (), (0,), False)
 
 
-def candidates(layers: dict[int, Dense], case: Gemm, session: CpuBackend) -> list[Candidate]:
+def candidates(layers: dict[int, Dense], case: Gemm, backend: CpuBackend) -> list[Candidate]:
     """The chosen plan of each width first, then all others."""
     found = []
     for width, layer in layers.items():
         products = layer.products
         problem = Problem(case.m, case.n, case.k, 1, ROW, False, "panels", width, 0,
-                             session.threads)  # fmt: skip
+                             backend.threads)  # fmt: skip
         strides = layout(case)
         planner = products.planner
         for candidate in planner.candidates(problem):
@@ -105,24 +105,24 @@ def with_segments(plan: Plan, segments: tuple[tuple[int, int], ...]) -> Plan | N
     return plan._replace(shares=tuple(shares))
 
 
-def measure(case: Gemm, session: CpuBackend) -> dict[str, Any]:
+def measure(case: Gemm, backend: CpuBackend) -> dict[str, Any]:
     """Regret of one shape."""
     generator = np.random.default_rng(0)
-    l2 = session.hardware.levels[1].capacity_bytes
+    l2 = backend.hardware.levels[1].capacity_bytes
     copies = max(2, math.ceil(L2_MULTIPLE * l2 / (case.n * case.k * 4)))
     weights = [generator.standard_normal((case.n, case.k), dtype=np.float32) for _ in range(copies)]
     bias = generator.standard_normal(case.n, dtype=np.float32)
     x = generator.standard_normal((case.m, case.k), dtype=np.float32)
     y = np.empty((case.m, case.n), dtype=np.float32)
     # One set of packed weights for each width: whoever reads it finds it in the same cache.
-    chosen_width = Dense(weights[0], bias, session=session).panels.width
-    widths = session.products(FLOAT32).compiled.library.widths
-    packed = {v: [Dense(w, bias, session=session, width=v) for w in weights] for v in widths}
+    chosen_width = Dense(weights[0], bias, session=backend).panels.width
+    widths = backend.products(FLOAT32).compiled.library.widths
+    packed = {v: [Dense(w, bias, session=backend, width=v) for w in weights] for v in widths}
     products = packed[chosen_width][0].products
     problem = packed[chosen_width][0].problem(case.m)
     own = products.encode(products.planner.plan(problem), layout(case))
     runs = [Candidate("chosen", chosen_width, own)]
-    runs += candidates({v: layers[0] for v, layers in packed.items()}, case, session)
+    runs += candidates({v: layers[0] for v, layers in packed.items()}, case, backend)
 
     def burst(candidate: Candidate, calls: int) -> float:
         layers = packed[candidate.width]
@@ -173,12 +173,12 @@ def main(
     most: Annotated[float, typer.Option(help="skip shapes of more GFLOP than this")] = 0.3,
 ) -> None:
     """Measure regret and save it."""
-    session = default_backend()
-    session.threads = threads
+    backend = default_backend()
+    backend.threads = threads
     cases = [c for c in select("gemm", set_) if 2e-9 * c.m * c.n * c.k <= most][::every]
     results = []
     for case in cases:
-        results.append(measure(case, session))
+        results.append(measure(case, backend))
         last = results[-1]
         print(f"{last['case']:>16}  {100 * last['regret']:5.1f}%  {last['best']}", flush=True)
     regrets = [r["regret"] for r in results]

@@ -1,4 +1,4 @@
-"""What all tests share: sessions of the ISAs this machine has, recorded CPUs, golden files."""
+"""What all tests share: back ends of the ISAs this machine has, recorded CPUs, golden files."""
 
 from __future__ import annotations
 
@@ -88,26 +88,26 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_of(cache_folder: Path) -> Callable[[str], CpuBackend]:
-    """The session of an ISA, one for all tests."""
+def backend_of(cache_folder: Path) -> Callable[[str], CpuBackend]:
+    """The back end of an ISA, one for all tests."""
     return cache(lambda isa: CpuBackend(cache=Cache(cache_folder), isa=isa))
 
 
 @pytest.fixture(scope="module", params=HOST_ISAS)
-def session(
-    request: pytest.FixtureRequest, session_of: Callable[[str], CpuBackend]
+def backend(
+    request: pytest.FixtureRequest, backend_of: Callable[[str], CpuBackend]
 ) -> Iterator[CpuBackend]:
-    """A session for each ISA that this machine has. Its thread count is put back afterwards."""
-    found = session_of(request.param)
+    """A back end for each ISA that this machine has. Its thread count is put back afterwards."""
+    found = backend_of(request.param)
     threads = found.threads
     yield found
     found.threads = threads
 
 
 @pytest.fixture(scope="module")
-def widest(session_of: Callable[[str], CpuBackend]) -> Iterator[CpuBackend]:
-    """The session of the widest ISA."""
-    found = session_of(HOST_ISAS[-1])
+def widest(backend_of: Callable[[str], CpuBackend]) -> Iterator[CpuBackend]:
+    """The back end of the widest ISA."""
+    found = backend_of(HOST_ISAS[-1])
     threads = found.threads
     yield found
     found.threads = threads

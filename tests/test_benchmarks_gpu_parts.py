@@ -159,8 +159,8 @@ def test_requests_of_unequal_length_are_given_to_any_varlen_attn():
         assert enable_gqa == (q.shape[1] != k.shape[1])
         return by_window(q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, window_size=window_size)
 
-    session = SimpleNamespace(device=torch.device("cpu"), attentions=None)
-    bench = Bench(session, HostMeter(), dry=True)
+    backend = SimpleNamespace(device=torch.device("cpu"), attentions=None)
+    bench = Bench(backend, HostMeter(), dry=True)
     for causal, shared in product((True, False), (2, 4)):
         case = Attention("", "float32", 4, shared, 8, (5, 9, 1), (5, 9, 1), causal)
         operands = Operands(bench, case)

@@ -88,12 +88,12 @@ def test_readme_names_operators() -> None:
 
 def test_readme_describes_the_session() -> None:
     (_, there), (_, missing) = rows_of_readme("| | |\n| --- | --- |\n| there |")
-    session, options = ftuner.InferenceSession, ftuner.SessionOptions()
+    backend, options = ftuner.InferenceSession, ftuner.SessionOptions()
     parameters = {"sess_options", "providers", "SessionOptions", "intra_op_num_threads"}
     methods = [name for name in names_in(there) if name not in parameters]
-    assert methods == [name for name in vars(session) if not name.startswith("_")]
+    assert methods == [name for name in vars(backend) if not name.startswith("_")]
     for name in names_in(missing):
-        assert not any(hasattr(x, name) for x in (session, options, ftuner)), name
+        assert not any(hasattr(x, name) for x in (backend, options, ftuner)), name
 
 
 def write_encoder(path: Path) -> None:

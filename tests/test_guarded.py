@@ -108,16 +108,16 @@ def test_children_that_fail_or_hang() -> None:
 
 
 @pytest.mark.parametrize("at", SIDES)
-def test_what_the_runtime_allocates_is_guarded(session: CpuBackend, at: Side) -> None:
+def test_what_the_runtime_allocates_is_guarded(backend: CpuBackend, at: Side) -> None:
     """The whole path of models, layers and products, with nothing beside what is theirs."""
 
     def models(note: Note) -> None:
         with guarding(at):
             for graph in (layer(), graph_of(lambda m: m.linear(m.given("x", B, S, 19), 35))):
-                model = Model(graph, session)
+                model = Model(graph, backend)
                 for sizes in ({"B": 2, "S": 5}, {"B": 1, "S": 1}, {"B": 3, "S": 17}):
                     for threads in (1, 2):
-                        session.threads = threads
+                        backend.threads = threads
                         note(f"{sizes}, {threads} threads")
                         inputs = inputs_of(graph, sizes)
                         given = {n: guarded(x, at, read_only=True) for n, x in inputs.items()}
@@ -130,8 +130,8 @@ def test_what_the_runtime_allocates_is_guarded(session: CpuBackend, at: Side) ->
         with guarding(at):
             for n, k in ((1, 1), (17, 3), (64, 33), (130, 67)):
                 weight = random.standard_normal((n, k)).astype(np.float32)
-                dense = Dense(guarded(weight, at), weight[:, 0], "relu", session=session)
-                matmul = Matmul(session)
+                dense = Dense(guarded(weight, at), weight[:, 0], "relu", session=backend)
+                matmul = Matmul(backend)
                 for m in (1, 2, 7, 33):
                     x = guarded(random.standard_normal((m, k)).astype(np.float32), at, True)
                     for i in range(4):

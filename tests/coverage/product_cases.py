@@ -27,20 +27,20 @@ ROWS, STEPS = 13, 70
 """Odd rows, so that covers have several heights."""
 
 
-def products_of(session: CpuBackend, dtype: DType, with_epilogue: bool) -> Products:
+def products_of(backend: CpuBackend, dtype: DType, with_epilogue: bool) -> Products:
     """Products for which all claimed families are compiled."""
     epilogue = EPILOGUE if with_epilogue else ACCUMULATOR
-    library = session.kernels.library(dtype, epilogue)
+    library = backend.kernels.library(dtype, epilogue)
     served = (LAYERS,) if with_epilogue else (ANY_MATRICES, LAYERS, INT8)
     families = dict.fromkeys(f for operands in served for f in library.families(operands))
-    return session.products(dtype, epilogue, tuple(families))
+    return backend.products(dtype, epilogue, tuple(families))
 
 
-def run_all(session: CpuBackend) -> None:
+def run_all(backend: CpuBackend) -> None:
     """Every candidate once, and compare it with float64."""
-    session.threads = 2
+    backend.threads = 2
     for dtype in DTYPES.values():
-        plain, layer = products_of(session, dtype, False), products_of(session, dtype, True)
+        plain, layer = products_of(backend, dtype, False), products_of(backend, dtype, True)
         for n in _columns(plain.compiled.library):
             for a_layout in (ROW, COLUMN, "packed"):
                 for source in ANY_MATRICES.b_sources:

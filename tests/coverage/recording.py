@@ -78,7 +78,7 @@ class Recorder:
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Note what runs. Graphs and sessions are to be made inside: what has been planned before is
+    """Note what runs. Graphs and back ends are to be made inside: what has been planned before is
     not known."""
     recorder = Recorder()
     with ExitStack() as stack:

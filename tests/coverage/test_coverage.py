@@ -35,12 +35,12 @@ from ftuner.runtime.model import Model
 def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     def fill(note: Note) -> None:
         with guarding(), recording() as recorder:
-            session = CpuBackend(cache=Cache(cache_folder), isa=isa)
+            backend = CpuBackend(cache=Cache(cache_folder), isa=isa)
             note("products")
-            run_all(session)
-            _run_directed(session, note)
-            _run_others(session, note)
-        claims = claimed(session.hardware, isa)
+            run_all(backend)
+            _run_directed(backend, note)
+            _run_others(backend, note)
+        claims = claimed(backend.hardware, isa)
         empty, unclaimed = claims - recorder.cells, recorder.cells - claims
         assert not empty, _listed("claimed, but not executed", empty)
         assert not unclaimed, _listed("executed, but not claimed", unclaimed)
@@ -48,21 +48,21 @@ def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     apart(fill, seconds=600)
 
 
-def _run_directed(session: CpuBackend, note: Note) -> None:
-    session.threads = 2
+def _run_directed(backend: CpuBackend, note: Note) -> None:
+    backend.threads = 2
     note("directed cases, lowered")
     for cases, extents in ((directed(), BINDINGS), (with_constants(), BINDINGS[:1])):
         bench = DirectedGraph(cases)
-        model = Model(bench.graph_made, session)
+        model = Model(bench.graph_made, backend)
         for bindings in extents:
             note(f"{len(cases)} directed cases at {bindings}")
             bench.check(model.run(bench.feeds(bindings)), bindings)
             check()
 
 
-def _run_others(session: CpuBackend, note: Note) -> None:
+def _run_others(backend: CpuBackend, note: Note) -> None:
     for graph in (accesses(), non_zeros()):
-        model = Model(graph, session)
+        model = Model(graph, backend)
         for bindings in BINDINGS:
             note(f"{graph.outputs[0][1]} and others at {bindings}")
             inputs = inputs_of(graph, bindings)
@@ -70,7 +70,7 @@ def _run_others(session: CpuBackend, note: Note) -> None:
     for dtype in DTYPES.values():
         for graph in epilogues(dtype):
             note(str(graph))
-            assert_epilogue(graph, Model(graph, session).run)
+            assert_epilogue(graph, Model(graph, backend).run)
 
 
 def _listed(what: str, cells: set[Cell]) -> str:
@@ -79,9 +79,9 @@ def _listed(what: str, cells: set[Cell]) -> str:
 
 def test_only_what_runs_is_noted(widest: CpuBackend) -> None:
     with recording() as recorder:
-        session = CpuBackend(cache=widest.cache, isa=HOST_ISAS[-1])
+        backend = CpuBackend(cache=widest.cache, isa=HOST_ISAS[-1])
         graph = graph_of(lambda m: m.add("tanh", m.linear(m.given("x", B, S, 5), 7)))
-        model = Model(graph, session)
+        model = Model(graph, backend)
         assert not recorder.cells
         model.run(inputs_of(graph, {"B": 2, "S": 3}))
     names = {cell[0] for cell in recorder.cells}

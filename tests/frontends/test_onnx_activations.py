@@ -75,10 +75,10 @@ CASES: Mapping[str, tuple[str, dict[str, Any], Function, tuple[float, float]]] =
 }  # fmt: skip
 
 
-def run(session: CpuBackend, op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def run(backend: CpuBackend, op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     model = model_of([node], {"x": (x.dtype.name, [None])}, ["y"], opset=24)
-    (found,) = Model(import_model(model).graph, session).run({"x": x})
+    (found,) = Model(import_model(model).graph, backend).run({"x": x})
     return found
 
 

@@ -68,7 +68,7 @@ def ops(graph: Graph) -> list[str]:
     return [node.op for node in graph.nodes]
 
 
-def assert_both_ways(session: CpuBackend, inputs: dict[str, Any], **attributes: Any) -> None:
+def assert_both_ways(backend: CpuBackend, inputs: dict[str, Any], **attributes: Any) -> None:
     """References of both graphs agree, and so does compiled code, whatever is a symbol."""
     for symbolic in (False, True):
         fused = graph_of(inputs, symbolic, **attributes)
@@ -80,9 +80,9 @@ def assert_both_ways(session: CpuBackend, inputs: dict[str, Any], **attributes: 
             run_reference(g, [inputs[v.name] for v in g.inputs]) for g in (apart, fused)
         )
         np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
-        model = Model(optimised(fused), session)
+        model = Model(optimised(fused), backend)
         for threads in (1, 2):
-            session.threads = threads
+            backend.threads = threads
             np.testing.assert_allclose(model.run(inputs)[0], expected, 1e-4, 1e-5)
 
 

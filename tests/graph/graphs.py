@@ -241,13 +241,13 @@ def titles(graph: Graph) -> list[str]:
 
 
 def assert_runs(
-    graph: Graph, session: CpuBackend, *bindings: Mapping[str, int], threads: Sequence[int] = (1, 2)
+    graph: Graph, backend: CpuBackend, *bindings: Mapping[str, int], threads: Sequence[int] = (1, 2)
 ) -> Model:
     """A model of the graph gives what the references give, at all extents."""
     assert_steps_are_sound(lower(graph))
-    model = Model(graph, session)
+    model = Model(graph, backend)
     for count in threads:
-        session.threads = count
+        backend.threads = count
         for seed, bound in enumerate(bindings):
             inputs = inputs_of(graph, bound, seed)
             message = f"{dict(bound)}, {count} threads"

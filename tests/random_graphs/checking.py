@@ -80,9 +80,9 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     """Compile a graph, and run all inputs, each twice with each number of threads, in some
     order. `given`: makes the arrays that the model is given."""
     random = Random(agreement.case.seed)
-    session = default_backend()
-    session.threads = random.choice(THREADS)
-    model = _compiled(agreement.graph, report, lambda graph: Model(graph, session))
+    backend = default_backend()
+    backend.threads = random.choice(THREADS)
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend))
     if model is None:
         return
     runs = [(threads, n) for threads in THREADS for n in range(len(agreement.case.runs))]
@@ -93,7 +93,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     hides = any(isinstance(step, AttentionStep) for step in model.steps)
 
     def run(threads: int, feeds: Feeds) -> list[Array]:
-        session.threads = threads
+        backend.threads = threads
         arrays = {name: given(x) for name, x in feeds.items()}
         results = model.run(arrays)
         for name, x in feeds.items():
@@ -107,10 +107,10 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
 def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     """Run all inputs, the first ones twice, in the interpreter, which is slow."""
     # Imported by name: it needs torch and triton.
-    sessions = import_module("tests.runtime.gpu.sessions")
+    backends = import_module("tests.runtime.gpu.backends")
     chip = Random(agreement.case.seed).choice(("h200", "rtx3090"))
-    session = sessions.interpreted(chip)
-    model = _compiled(agreement.graph, report, lambda graph: Model(graph, session))
+    backend = backends.interpreted(chip)
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend))
     if model is None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]

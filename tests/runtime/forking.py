@@ -110,7 +110,7 @@ def probing(at: At) -> None:
 
 
 def compiling_somewhere(at: At) -> None:
-    """Within the locks of the session and of its kernels."""
+    """Within the locks of the back end and of its kernels."""
     Cache.read = at.paused(Cache.read)  # type: ignore[method-assign,assignment]
     everything()
 

@@ -40,29 +40,29 @@ PRODUCT = A @ B
 
 @pytest.fixture
 def two(cache_folder: Path) -> Iterator[CpuBackend]:
-    """A session of its own with two threads, of which everything is in the cache."""
-    session = CpuBackend(Cache(cache_folder), HOST_ISAS[-1])
-    session.threads = 2
-    session.products(FLOAT32)
-    yield session
-    session.kernels.runtime.pool.shut_down()
+    """A back end of its own with two threads, of which everything is in the cache."""
+    backend = CpuBackend(Cache(cache_folder), HOST_ISAS[-1])
+    backend.threads = 2
+    backend.products(FLOAT32)
+    yield backend
+    backend.kernels.runtime.pool.shut_down()
 
 
-def check(session: CpuBackend) -> None:
+def check(backend: CpuBackend) -> None:
     """Whether locks are free, and new and known calls are right, with the workers."""
-    runtime = session.kernels.runtime
+    runtime = backend.kernels.runtime
     locks = {
-        "session": session._lock, "kernels": session.kernels._lock, "pool": runtime.pool.lock,
+        "backend": backend._lock, "kernels": backend.kernels._lock, "pool": runtime.pool.lock,
         "workspaces": runtime.workspaces._lock, "memory": memory._lock, "imports": forks.undivided,
     }  # fmt: skip
     assert [name for name, lock in locks.items() if not is_free(lock)] == []
-    matmul = Matmul(session)
+    matmul = Matmul(backend)
     for _ in range(3):
         assert np.allclose(matmul(A, B), PRODUCT, rtol=1e-4)
-    assert runtime.pool.threads == session.threads
+    assert runtime.pool.threads == backend.threads
 
 
-def interrupt_everywhere(session: CpuBackend, work: Callable[[], object], most: int = 100) -> None:
+def interrupt_everywhere(backend: CpuBackend, work: Callable[[], object], most: int = 100) -> None:
     """Interrupt work at each place, or at `most` of them, and see what is left each time."""
     interrupter = Interrupter()
     work()
@@ -72,7 +72,7 @@ def interrupt_everywhere(session: CpuBackend, work: Callable[[], object], most: 
         came += interrupter.interrupted(work, number)
         try:
             work()
-            check(session)
+            check(backend)
         except BaseException as error:
             raise AssertionError(f"interrupted at {interrupter.place}") from error
     assert came > 0
@@ -101,11 +101,11 @@ def test_layers(two: CpuBackend) -> None:
     interrupt_everywhere(two, work)
 
 
-def small_model(session: CpuBackend) -> Model:
+def small_model(backend: CpuBackend) -> Model:
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("rows"), 96))
     y = builder.add("tanh", builder.add("matmul", x, builder.constant(B)))
-    return Model(builder.graph([x], [("y", y)]), session)
+    return Model(builder.graph([x], [("y", y)]), backend)
 
 
 def test_models(two: CpuBackend) -> None:
@@ -131,18 +131,18 @@ def test_runs(two: CpuBackend) -> None:
 
 
 def test_tuning(two: CpuBackend, cache_folder: Path) -> None:
-    """A session that begins with nothing but the cache, each time the same one until it is done."""
-    sessions: list[CpuBackend] = []
+    """A back end that begins with nothing but the cache, the same one until it is done."""
+    backends: list[CpuBackend] = []
 
     def work() -> None:
-        if not sessions:
-            sessions.append(CpuBackend(Cache(cache_folder), HOST_ISAS[-1]))
-        session = sessions[0]
-        session.threads = 2
-        session.kernels.tune(FLOAT32, ACCUMULATOR)
-        assert np.allclose(Matmul(session)(A, B), PRODUCT, rtol=1e-4)
-        check(session)
-        sessions.pop().kernels.runtime.pool.shut_down()
+        if not backends:
+            backends.append(CpuBackend(Cache(cache_folder), HOST_ISAS[-1]))
+        backend = backends[0]
+        backend.threads = 2
+        backend.kernels.tune(FLOAT32, ACCUMULATOR)
+        assert np.allclose(Matmul(backend)(A, B), PRODUCT, rtol=1e-4)
+        check(backend)
+        backends.pop().kernels.runtime.pool.shut_down()
 
     interrupt_everywhere(two, work, 40)
 

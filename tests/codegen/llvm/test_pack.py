@@ -14,16 +14,16 @@ from ftuner.runtime.cpu.backend import CpuBackend
 GUARD = 99.0
 
 
-def pack(session: CpuBackend, dtype: DType, source: Array, padded: int) -> None:
+def pack(backend: CpuBackend, dtype: DType, source: Array, padded: int) -> None:
     """Pack `source[k, width]` and compare it, guards included."""
     k, width = source.shape
-    lanes = session.kernels.isa.lanes(dtype)
+    lanes = backend.kernels.isa.lanes(dtype)
     expected = np.zeros((k, padded), dtype.name)
     expected[:, :width] = source
     # In front, and behind what one more vector may overwrite, nothing may change.
     memory = np.full(lanes + k * padded + 3 * lanes, GUARD, dtype.name)
     panel = memory[lanes : lanes + k * padded]
-    session.kernels.runtime.packs[dtype](
+    backend.kernels.runtime.packs[dtype](
         source.ctypes.data, *source.strides, panel.ctypes.data, k, width, padded
     )
     assert np.array_equal(panel.reshape(k, padded), expected)
@@ -34,13 +34,13 @@ def pack(session: CpuBackend, dtype: DType, source: Array, padded: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_width(session: CpuBackend, dtype: DType, layout: str) -> None:
-    lanes = session.kernels.isa.lanes(dtype)
+def test_every_width(backend: CpuBackend, dtype: DType, layout: str) -> None:
+    lanes = backend.kernels.isa.lanes(dtype)
     for width in range(1, 34):
         for k in (0, 1, lanes - 1, lanes, 2 * lanes + 1, 70):
             source, _ = lie(layout, uniform(width, (k, width), dtype.name))
             for padded in {width, -(-width // lanes) * lanes, width + 3}:
-                pack(session, dtype, source, padded)
+                pack(backend, dtype, source, padded)
 
 
 @settings(max_examples=100, deadline=None)
@@ -49,16 +49,16 @@ def test_every_width(session: CpuBackend, dtype: DType, layout: str) -> None:
     layout=st.sampled_from(LAYOUTS), name=st.sampled_from(sorted(DTYPES)),
 )  # fmt: skip
 def test_any_panel(
-    session: CpuBackend, k: int, width: int, more: int, layout: str, name: str
+    backend: CpuBackend, k: int, width: int, more: int, layout: str, name: str
 ) -> None:
     source, _ = lie(layout, uniform(k, (k, width), name))
-    pack(session, DTYPES[name], source, width + more)
+    pack(backend, DTYPES[name], source, width + more)
 
 
-def test_broadcast_sources(session: CpuBackend) -> None:
+def test_broadcast_sources(backend: CpuBackend) -> None:
     """Strides of zero."""
     for name, dtype in DTYPES.items():
         row, column = uniform(1, (1, 9), name), uniform(2, (11, 1), name)
-        pack(session, dtype, np.broadcast_to(row, (11, 9)), 9)
-        pack(session, dtype, np.broadcast_to(column, (11, 9)), 12)
-        pack(session, dtype, np.broadcast_to(row[:, :1], (11, 9)), 16)
+        pack(backend, dtype, np.broadcast_to(row, (11, 9)), 9)
+        pack(backend, dtype, np.broadcast_to(column, (11, 9)), 12)
+        pack(backend, dtype, np.broadcast_to(row[:, :1], (11, 9)), 16)

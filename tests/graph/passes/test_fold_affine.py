@@ -154,14 +154,14 @@ def test_one_chain_after_another() -> None:
     assert ops(applied(fold_affine, graph_of(body))) == ["matmul", "add", "multiply", "add"]
 
 
-def test_a_batch_norm_of_a_product_is_a_product(session: CpuBackend) -> None:
+def test_a_batch_norm_of_a_product_is_a_product(backend: CpuBackend) -> None:
     def body(g: Maker) -> Value:
         y = batch_norm(g, g.linear(g.given("x", B, S, 8), 20), 20)
         return g.add("maximum", y, g.number(0))
 
     graph = applied(optimised, graph_of(body))
     assert titles(graph) == ["matmul + add + maximum"]
-    assert_runs(graph, session, {"B": 2, "S": 7}, threads=(1,))
+    assert_runs(graph, backend, {"B": 2, "S": 7}, threads=(1,))
 
 
 def test_scaled_queries_are_merged_with_keys() -> None:

@@ -64,7 +64,7 @@ KINDS = ("scale of columns", "one scale", "no scale", "two scales", "unsigned wi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kept(kind: str, session: CpuBackend) -> None:
+def test_kept(kind: str, backend: CpuBackend) -> None:
     builder = Builder()
     graph = graph_of(weights(builder, kind), builder)
     kept = optimised(graph)
@@ -72,7 +72,7 @@ def test_kept(kind: str, session: CpuBackend) -> None:
     assert product.op == "int8_matmul"
     assert product.inputs[1].dtype == INT8
     assert {n.op for n in kept.nodes} <= {"int8_matmul", "multiply"}
-    compiled = CompiledGraph(kept, session)
+    compiled = CompiledGraph(kept, backend)
     for rows in (0, 1, 2, 7, 50):
         x = RNG.standard_normal((rows, K)).astype(np.float32)
         (expected,) = run_reference(graph, [x])
@@ -122,7 +122,7 @@ def test_a_table_of_integers_is_folded() -> None:
     assert np.allclose(gather.inputs[0].constant, WEIGHT * ROW)
 
 
-def test_query_key_and_value_are_one_product(session: CpuBackend) -> None:
+def test_query_key_and_value_are_one_product(backend: CpuBackend) -> None:
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("m"), K))
     outputs = []
@@ -136,7 +136,7 @@ def test_query_key_and_value_are_one_product(session: CpuBackend) -> None:
     assert [n.op for n in merged.nodes].count("int8_matmul") == 1
     array = RNG.standard_normal((5, K)).astype(np.float32)
     for result, expected in zip(
-        CompiledGraph(merged, session).run([array]), run_reference(graph, [array]), strict=True
+        CompiledGraph(merged, backend).run([array]), run_reference(graph, [array]), strict=True
     ):
         assert np.allclose(result, expected, rtol=1e-4, atol=5e-2)
 

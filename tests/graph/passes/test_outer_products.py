@@ -33,13 +33,13 @@ from ftuner.runtime.model import Model
     ("x", "y"),
     [((S, 1), (1, T)), ((B, S, 1), (1, T)), ((S, 1), (B, 1, T)), ((B, 3, S, 1), (B, 1, 1, T))],
 )
-def test_multiplied(x: Shape, y: Shape, dtype: DType, session: CpuBackend) -> None:
+def test_multiplied(x: Shape, y: Shape, dtype: DType, backend: CpuBackend) -> None:
     graph = graph_of(
         lambda g: g.add("matmul", g.given("x", *x, dtype=dtype), g.given("y", *y, dtype=dtype))
     )
     found = applied(write_outer_products, graph)
     assert ops(found) == ["multiply"]
-    model = Model(found, session)
+    model = Model(found, backend)
     for bindings in ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 17}, {"B": 3, "S": 0, "T": 4}):
         inputs = inputs_of(graph, bindings)
         assert_close(model.run(inputs), reference(graph, inputs))
@@ -50,11 +50,11 @@ def angles(g: Maker) -> Value:
     return g.add("matmul", g.add("reshape", at, shape=(B, S, 1)), g.weight(1, 4))
 
 
-def test_angles_end_in_their_cosines(session: CpuBackend) -> None:
+def test_angles_end_in_their_cosines(backend: CpuBackend) -> None:
     graph = optimised(graph_of(lambda g: g.add("cos", angles(g))))
     (title,) = titles(graph)
     assert title.endswith("multiply + cos")
-    assert_runs(graph, session, {"B": 2, "S": 5}, {"B": 1, "S": 1}, {"B": 0, "S": 3})
+    assert_runs(graph, backend, {"B": 2, "S": 5}, {"B": 1, "S": 1}, {"B": 0, "S": 3})
 
 
 def test_longer_axes_are_left_alone() -> None:

@@ -304,12 +304,12 @@ EPILOGUES: tuple[tuple[Pass, Function, str], ...] = (
 
 
 @pytest.mark.parametrize("number", range(len(EPILOGUES)))
-def test_activations_end_in_the_epilogue_of_a_product(number: int, session: CpuBackend) -> None:
+def test_activations_end_in_the_epilogue_of_a_product(number: int, backend: CpuBackend) -> None:
     _, function, title = EPILOGUES[number]
     graph = graph_of(lambda g: function(g, g.linear(g.given("x", B, S, 6), 20)))
     found = applied(optimised, graph)
     assert titles(found) == [f"matmul + add + {title}"]
-    assert_runs(found, session, {"B": 2, "S": 5}, threads=(1,))
+    assert_runs(found, backend, {"B": 2, "S": 5}, threads=(1,))
 
 
 @pytest.mark.parametrize("number", range(len(EPILOGUES)))

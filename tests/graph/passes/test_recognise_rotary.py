@@ -213,7 +213,7 @@ def test_x_that_broadcasts_along_its_angles() -> None:
 
 @pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
 @pytest.mark.parametrize("write", [by_elements, by_pairs])
-def test_rotary_runs(write: Callable[..., Value], interleaved: bool, session: CpuBackend) -> None:
+def test_rotary_runs(write: Callable[..., Value], interleaved: bool, backend: CpuBackend) -> None:
     """Of heads that lie in rows, by angles of positions, before a product."""
 
     def body(g: Maker) -> Value:
@@ -229,7 +229,7 @@ def test_rotary_runs(write: Callable[..., Value], interleaved: bool, session: Cp
 
     graph = applied(optimised, graph_of(body))
     assert ops(graph).count("rotary") == 1
-    assert_runs(graph, session, {"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 9, "T": 9})
+    assert_runs(graph, backend, {"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 9, "T": 9})
 
 
 def rotary(g: Maker, x: Value, *angles: Value, axis: int) -> Value:

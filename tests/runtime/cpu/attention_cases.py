@@ -79,11 +79,11 @@ def assert_attention(
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def threads_of(session: CpuBackend, model: Model, inputs: dict[str, Array]) -> list[Array]:
+def threads_of(backend: CpuBackend, model: Model, inputs: dict[str, Array]) -> list[Array]:
     """What one, two and three threads give: the same but for the order of sums."""
     results = []
     for threads in (1, 2, 3):
-        session.threads = threads
+        backend.threads = threads
         (found,) = model.run(inputs)
         results.append(found)
     return results

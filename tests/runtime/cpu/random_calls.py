@@ -36,12 +36,12 @@ MOST_OPERATIONS = 1e6
 class Random:
     """A seed's choices."""
 
-    def __init__(self, seed: int, session: CpuBackend) -> None:
+    def __init__(self, seed: int, backend: CpuBackend) -> None:
         self.source = np.random.default_rng(seed)
         self.dtype = "float64" if self.maybe(0.3) else "float32"
         self.at: Side = "begin" if self.maybe(0.5) else "end"
-        self.lanes = session.kernels.isa.vector_bytes // np.dtype(self.dtype).itemsize
-        session.threads = self.one_of(1, 1, 2, 2, 3)
+        self.lanes = backend.kernels.isa.vector_bytes // np.dtype(self.dtype).itemsize
+        backend.threads = self.one_of(1, 1, 2, 2, 3)
 
     def maybe(self, chance: float) -> bool:
         return bool(self.source.random() < chance)
@@ -111,8 +111,8 @@ class Random:
         return guarded(view, self.at, read_only=not written)
 
 
-def product(seed: int, session: CpuBackend, note: Note) -> None:
-    random = Random(seed, session)
+def product(seed: int, backend: CpuBackend, note: Note) -> None:
+    random = Random(seed, backend)
     m, n, k = random.extents(3)
     batch = random.shape(3)
 
@@ -125,13 +125,13 @@ def product(seed: int, session: CpuBackend, note: Note) -> None:
         a = a[0]
     if b.ndim == 2 and n and random.maybe(0.1):
         b = b[:, 0]
-    what = f"product {seed}: {described(a, b)}, {session.threads} threads"
+    what = f"product {seed}: {described(a, b)}, {backend.threads} threads"
     note(what)
     first, second = a if a.ndim > 1 else a[np.newaxis], b if b.ndim > 1 else b[:, np.newaxis]
     shape = np.matmul(a, b).shape
     full = (*np.broadcast_shapes(first.shape[:-2], second.shape[:-2]), *(
         (first.shape[-2], second.shape[-1])))  # fmt: skip
-    matmul = Matmul(session)
+    matmul = Matmul(backend)
     for _ in range(random.one_of(1, 3)):
         found = np.asarray(matmul(a, b))
         assert found.shape == shape
@@ -148,14 +148,14 @@ def product(seed: int, session: CpuBackend, note: Note) -> None:
     assert_product(out.reshape(full), first, second, before.reshape(full), what)
 
 
-def layer(seed: int, session: CpuBackend, note: Note) -> None:
-    random = Random(seed, session)
+def layer(seed: int, backend: CpuBackend, note: Note) -> None:
+    random = Random(seed, backend)
     m, n, k = random.extents(3)
     n, k = max(n, 1), max(k, 1)
     weight = random.laid((n, k))
     has_bias, activation, residual = LAYERS[random.below(len(LAYERS))]
     bias = random.laid((n,)) if has_bias else None
-    dense = Dense(weight, bias, activation, residual, session=session)
+    dense = Dense(weight, bias, activation, residual, session=backend)
     for rows in ([m], [1], random.shape(2), [*random.shape(1), random.extent(40)]):
         x = random.laid((*rows, k))
         added = random.laid((*rows, n)) if residual else None
@@ -168,21 +168,21 @@ def layer(seed: int, session: CpuBackend, note: Note) -> None:
             assert_layer(found, x, weight, bias, activation, added)
 
 
-def grouped(seed: int, session: CpuBackend, note: Note) -> None:
-    random = Random(seed, session)
+def grouped(seed: int, backend: CpuBackend, note: Note) -> None:
+    random = Random(seed, backend)
     sizes = [[random.extent(80) for _ in range(3)] for _ in range(random.below(6))]
     a = [random.laid((m, k)) for m, _, k in sizes]
     b = [random.laid((k, n)) for _, n, k in sizes]
     out = [random.laid((m, n), written=True) for m, n, _ in sizes]
     note(f"grouped {seed}: {described(*a, *b, *out)}")
     for given in (None, out):
-        found = session.grouped_matmul(matched(a, b, given))
+        found = backend.grouped_matmul(matched(a, b, given))
         for x, y, z in zip(a, b, found, strict=True):
             assert_product(z, x, y)
 
 
-def attention(seed: int, session: CpuBackend, note: Note) -> None:
-    random = Random(seed, session)
+def attention(seed: int, backend: CpuBackend, note: Note) -> None:
+    random = Random(seed, backend)
     batch = random.shape(2)
     kv_heads, sharing = random.one_of(1, 1, 2, 3), random.one_of(1, 1, 2, 4)
     heads = kv_heads * sharing
@@ -194,8 +194,8 @@ def attention(seed: int, session: CpuBackend, note: Note) -> None:
     out = random.laid((*q.shape[:-1], columns), written=True) if random.maybe(0.5) else None
     mask = _mask(random, (*q.shape[:-1], keys)) if random.maybe(0.5) else None
     arrays = [x for x in (q, k, v, mask, out) if x is not None]
-    note(f"attention {seed}: causal {causal}, {described(*arrays)}, {session.threads} threads")
-    attend = _attending(session)
+    note(f"attention {seed}: causal {causal}, {described(*arrays)}, {backend.threads} threads")
+    attend = _attending(backend)
     found = attend(q, k, v, mask, causal, scale, out=out)
     assert out is None or found is out
     _assert_attention(found, q, k, v, mask, causal, scale)
@@ -224,9 +224,9 @@ def _mask(random: Random, scores: Sequence[int]) -> Array:
 _ATTENDING: dict[int, Attention] = {}
 
 
-def _attending(session: CpuBackend) -> Attention:
+def _attending(backend: CpuBackend) -> Attention:
     """One for all calls of a process: it keeps its models."""
-    return _ATTENDING.setdefault(id(session), Attention(session))
+    return _ATTENDING.setdefault(id(backend), Attention(backend))
 
 
 def _assert_attention(
@@ -250,12 +250,12 @@ KINDS: Mapping[str, Callable[[int, CpuBackend, Note], None]] = {
 }  # fmt: skip
 
 
-def run(kind: str, seeds: Sequence[int], session: CpuBackend, note: Note) -> None:
+def run(kind: str, seeds: Sequence[int], backend: CpuBackend, note: Note) -> None:
     """The calls of some seeds, one after the other."""
     at: Side = "begin" if seeds[0] % 2 else "end"
     with guarding(at):
         for seed in seeds:
-            KINDS[kind](seed, session, note)
+            KINDS[kind](seed, backend, note)
             check()
 
 
@@ -264,11 +264,11 @@ def main() -> None:
     parser.add_argument("--isa")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 1000))
     arguments = parser.parse_args()
-    session = CpuBackend(isa=arguments.isa)
+    backend = CpuBackend(isa=arguments.isa)
     for kind in KINDS:
         for first in range(*arguments.seeds, 50):
             seeds = range(first, min(first + 50, arguments.seeds[1]))
-            apart(lambda note, kind=kind, seeds=seeds: run(kind, seeds, session, note))
+            apart(lambda note, kind=kind, seeds=seeds: run(kind, seeds, backend, note))
         print(kind, "done", flush=True)
 
 

@@ -24,13 +24,13 @@ pytestmark = [
 
 
 class Pool:
-    """The pool of a session, with the threads of its workers."""
+    """The pool of a back end, with the threads of its workers."""
 
-    def __init__(self, session: CpuBackend, threads: int) -> None:
-        session.threads = threads
-        self._pool = session.kernels.runtime.pool
+    def __init__(self, backend: CpuBackend, threads: int) -> None:
+        backend.threads = threads
+        self._pool = backend.kernels.runtime.pool
         self._pool.shut_down()
-        self._matmul = Matmul(session)
+        self._matmul = Matmul(backend)
         self._operands = uniform(1, (300, 200), "float32"), uniform(2, (200, 300), "float32")
         before = set(threading.enumerate())
         self._matmul(*self._operands)

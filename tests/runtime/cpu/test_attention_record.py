@@ -98,11 +98,11 @@ def masked_operands(inputs: dict[str, Array]) -> tuple[Array, Array, Array, Arra
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_extents(session: CpuBackend, dtype: DType) -> None:
-    model = Model(graph_of(dtype, masked=False), session)
+def test_extents(backend: CpuBackend, dtype: DType) -> None:
+    model = Model(graph_of(dtype, masked=False), backend)
     for extents in EXTENTS:
         inputs = operands_of(extents, dtype=dtype.name)
-        for found in threads_of(session, model, inputs):
+        for found in threads_of(backend, model, inputs):
             assert_attention(found, inputs["q"], inputs["k"], inputs["v"])
 
 

@@ -72,13 +72,13 @@ def offset_of(causal: Dim | None, inputs: dict[str, Array]) -> int | None:
 
 
 def assert_model(
-    session: CpuBackend, model: Model, inputs: dict[str, Array], weighting: Weighting
+    backend: CpuBackend, model: Model, inputs: dict[str, Array], weighting: Weighting
 ) -> None:
     """Native code gives what float64 does, and so does the operator's reference."""
     bound = Weighting(weighting.scale, offset_of(weighting.causal, inputs), weighting.hidden,
                       weighting.safe)  # fmt: skip
     operands = (inputs["q"], inputs["k"], inputs["v"], inputs.get("mask"))
-    for found in threads_of(session, model, inputs):
+    for found in threads_of(backend, model, inputs):
         assert_attention(found, *operands, weighting=bound)
 
 
@@ -92,14 +92,14 @@ def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
 
 @pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_causal(session: CpuBackend, dtype: DType, name: str) -> None:
+def test_causal(backend: CpuBackend, dtype: DType, name: str) -> None:
     weighting = Weighting(SCALE, OFFSETS[name])
     graph = graph_of(weighting, dtype=dtype)
-    model = Model(graph, session)
+    model = Model(graph, backend)
     for extents in EXTENTS:
         inputs = inputs_of(extents, dtype=dtype.name)
-        assert_model(session, model, inputs, weighting)
-        session.threads = 1
+        assert_model(backend, model, inputs, weighting)
+        backend.threads = 1
         assert_close(model.run(inputs), reference(graph, inputs))
 
 
@@ -158,14 +158,14 @@ def test_boolean_masks(widest: CpuBackend, axes: tuple[int, ...], causal: Dim | 
         assert_model(widest, model, inputs, weighting)
 
 
-def test_boolean_masks_on_each_machine(session: CpuBackend) -> None:
+def test_boolean_masks_on_each_machine(backend: CpuBackend) -> None:
     weighting = Weighting(SCALE, safe=True)
     for dtype in DTYPES.values():
-        model = Model(graph_of(weighting, (H, 1, S, T), dtype, BOOL), session)
+        model = Model(graph_of(weighting, (H, 1, S, T), dtype, BOOL), backend)
         for extents in EXTENTS:
             inputs = inputs_of(extents, dtype=dtype.name)
             inputs["mask"] = bits_of(extents, 0, 2, 3)
-            assert_model(session, model, inputs, weighting)
+            assert_model(backend, model, inputs, weighting)
 
 
 @pytest.mark.parametrize(("hidden", "safe"), [(-math.inf, False), (LOWEST, False), (-1e4, False),
@@ -249,14 +249,14 @@ def test_any_extents(
 
 
 def record_of(
-    session: CpuBackend, workers: int, *shape: int, causal: int | None = None
+    backend: CpuBackend, workers: int, *shape: int, causal: int | None = None
 ) -> list[int]:
     """The extents that the kernel reads, and the tasks and runs of them, for heads that share k."""
     h, g, s, t = shape
     q = StridedArray((h, g, s, 16), (64 * s * g, 64 * s, 64, 4), 4)
     k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
-    products = session.products(FLOAT32)
+    products = backend.products(FLOAT32)
     weighting = Weighting(SCALE, causal)
     record = attention_record(products, q, k, v, None, q, weighting, causal, workers)
     slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)

@@ -31,8 +31,8 @@ from ftuner.runtime.cpu.matmul import Matmul
 class _Counted(Matmul):
     """Counts the calls that Python has to look at."""
 
-    def __init__(self, session: CpuBackend) -> None:
-        super().__init__(session)
+    def __init__(self, backend: CpuBackend) -> None:
+        super().__init__(backend)
         self.looked = 0
 
     def _general(self, *arguments: Any) -> Any:
@@ -47,11 +47,11 @@ class _Counted(Matmul):
 
 
 @pytest.fixture
-def matmul(session: CpuBackend) -> Iterator[_Counted]:
-    before = session.threads
-    session.threads = 1
-    yield _Counted(session)
-    session.threads = before
+def matmul(backend: CpuBackend) -> Iterator[_Counted]:
+    before = backend.threads
+    backend.threads = 1
+    yield _Counted(backend)
+    backend.threads = before
 
 
 def operands(m: int = 5, k: int = 7, n: int = 9, dtype: str = "float32") -> tuple[Array, Array]:
@@ -62,9 +62,9 @@ def operands(m: int = 5, k: int = 7, n: int = 9, dtype: str = "float32") -> tupl
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("extents", [(5, 7, 9), (1, 300, 200), (130, 70, 260), (64, 512, 48)])
 def test_third_call_is_known(
-    matmul: _Counted, session: CpuBackend, dtype: str, threads: int, extents: tuple[int, int, int]
+    matmul: _Counted, backend: CpuBackend, dtype: str, threads: int, extents: tuple[int, int, int]
 ) -> None:
-    session.threads = threads
+    backend.threads = threads
     m, k, n = extents
     for a, b in (
         operands(m, k, n, dtype),
@@ -175,10 +175,10 @@ def test_output_between_rows_of_an_operand(matmul: _Counted) -> None:
     assert_product(out, a, b)
 
 
-def test_threads_are_those_of_now(matmul: _Counted, session: CpuBackend) -> None:
+def test_threads_are_those_of_now(matmul: _Counted, backend: CpuBackend) -> None:
     a, b = operands(200, 100, 300)
     matmul.learn(a, b)
-    session.threads = 2
+    backend.threads = 2
     assert_product(matmul(a, b), a, b)
     assert matmul.looked == 1
     matmul.learn(a, b)
@@ -187,17 +187,17 @@ def test_threads_are_those_of_now(matmul: _Counted, session: CpuBackend) -> None
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_workers_that_are_taken(matmul: _Counted, session: CpuBackend, is_short: bool) -> None:
+def test_workers_that_are_taken(matmul: _Counted, backend: CpuBackend, is_short: bool) -> None:
     """While another thread has the pool, native code works alone."""
-    session.threads = 2
+    backend.threads = 2
     a, b = _short(matmul) if is_short else operands(20_000, 200, 150)
     matmul.learn(a, b)
-    with held_elsewhere(session.kernels.runtime.pool.lock):
+    with held_elsewhere(backend.kernels.runtime.pool.lock):
         for _ in range(3):
             assert_product(matmul(a, b), a, b)
     assert_product(matmul(a, b), a, b)
     assert matmul.looked == 0
-    assert is_free(session.kernels.runtime.pool.lock)
+    assert is_free(backend.kernels.runtime.pool.lock)
 
 
 def _short(matmul: _Counted) -> tuple[Array, Array]:
@@ -211,15 +211,15 @@ def _short(matmul: _Counted) -> tuple[Array, Array]:
     raise AssertionError("no plan is short")
 
 
-def _pool_slot(session: CpuBackend, slot: int) -> ctypes.c_int64:
-    return ctypes.c_int64.from_address(session.kernels.runtime.pool.address + 8 * slot)
+def _pool_slot(backend: CpuBackend, slot: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(backend.kernels.runtime.pool.address + 8 * slot)
 
 
-def test_short_calls_go_alone_for_a_while(matmul: _Counted, session: CpuBackend) -> None:
-    session.threads = 2
+def test_short_calls_go_alone_for_a_while(matmul: _Counted, backend: CpuBackend) -> None:
+    backend.threads = 2
     short, long = _short(matmul), operands(20_000, 200, 150)
     matmul.learn(*long)
-    left = _pool_slot(session, PoolSlot.ALONE_FOR)
+    left = _pool_slot(backend, PoolSlot.ALONE_FOR)
     left.value = 2
     assert_product(matmul(*long), *long)
     assert left.value == 2
@@ -230,12 +230,12 @@ def test_short_calls_go_alone_for_a_while(matmul: _Counted, session: CpuBackend)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no clock")
-def test_a_worker_that_is_held_up(matmul: _Counted, session: CpuBackend) -> None:
+def test_a_worker_that_is_held_up(matmul: _Counted, backend: CpuBackend) -> None:
     """A call that takes longer than it may sends those behind it on alone."""
-    session.threads = 2
+    backend.threads = 2
     a, b = _short(matmul)
     *_, owner = matmul._known._owners.values()
-    left = _pool_slot(session, PoolSlot.ALONE_FOR)
+    left = _pool_slot(backend, PoolSlot.ALONE_FOR)
     calls_alone = CpuTuning().calls_alone
     for patience, then in ((2**62, 0), (1, calls_alone)):
         left.value = 0
@@ -248,11 +248,11 @@ def test_a_worker_that_is_held_up(matmul: _Counted, session: CpuBackend) -> None
     assert matmul.looked == 0
 
 
-def test_workers_that_have_gone(matmul: _Counted, session: CpuBackend) -> None:
-    session.threads = 2
+def test_workers_that_have_gone(matmul: _Counted, backend: CpuBackend) -> None:
+    backend.threads = 2
     a, b = operands(300, 200, 200)
     matmul.learn(a, b)
-    session.kernels.runtime.pool.shut_down()
+    backend.kernels.runtime.pool.shut_down()
     assert_product(matmul(a, b), a, b)
     assert matmul.looked == 1
     assert_product(matmul(a, b), a, b)
@@ -319,9 +319,9 @@ def test_a_layout_that_is_used_stays(matmul: _Counted) -> None:
         assert matmul.looked == 0
 
 
-def test_several_threads(matmul: _Counted, session: CpuBackend) -> None:
+def test_several_threads(matmul: _Counted, backend: CpuBackend) -> None:
     """Calls that need a workspace, while others come and go in the table."""
-    session.threads = 2
+    backend.threads = 2
     cases = [(uniform(i, (20 + i, 64), "float32"), uniform(i, (48, 64), "float32").T)
              for i in range(12)]  # fmt: skip
     wanted = [a.astype(np.float64) @ b for a, b in cases]
@@ -343,8 +343,8 @@ def test_several_threads(matmul: _Counted, session: CpuBackend) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_after_a_fork(matmul: _Counted, session: CpuBackend) -> None:
-    session.threads = 2
+def test_after_a_fork(matmul: _Counted, backend: CpuBackend) -> None:
+    backend.threads = 2
     a, b = operands(300, 200, 200)
     matmul.learn(a, b)
     child = os.fork()
@@ -360,10 +360,10 @@ def test_after_a_fork(matmul: _Counted, session: CpuBackend) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no such limit")
-def test_results_that_no_memory_holds(matmul: _Counted, session: CpuBackend) -> None:
+def test_results_that_no_memory_holds(matmul: _Counted, backend: CpuBackend) -> None:
     """Of calls that are known, of those that are not, and of layers."""
     a, b = operands(4000, 1, 4000)
-    layer = Dense(b.T, session=session)
+    layer = Dense(b.T, session=backend)
     matmul.learn(a, b)
     for _ in range(2):
         layer(a)
@@ -391,10 +391,10 @@ def test_results_that_no_memory_holds(matmul: _Counted, session: CpuBackend) -> 
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_layers(session: CpuBackend, monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
+def test_layers(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
     weight, x = uniform(1, (33, 21), "float32"), uniform(2, (4, 3, 21), "float32")
     added = uniform(3, (33,), "float32")
-    layer = Dense(weight, added if bias else None, session=session)
+    layer = Dense(weight, added if bias else None, session=backend)
     expected = x.astype(np.float64) @ weight.T + (added if bias else 0)
     out = np.empty((4, 3, 33), np.float32)
     for _ in range(3):

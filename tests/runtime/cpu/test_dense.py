@@ -60,12 +60,12 @@ def assert_layer(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", COLUMNS)
-def test_rows_and_tails(session: CpuBackend, dtype: str, n: int) -> None:
+def test_rows_and_tails(backend: CpuBackend, dtype: str, n: int) -> None:
     k = 37
     weight, bias = uniform(1, (n, k), dtype), uniform(2, (n,), dtype)
-    layer = Dense(weight, bias, "gelu", session=session)
+    layer = Dense(weight, bias, "gelu", session=backend)
     for threads in (1, 2):
-        session.threads = threads
+        backend.threads = threads
         for rows in (*range(1, 41), 63, 100, 257):
             x = uniform(rows, (rows, k), dtype)
             out, memory = lie("padded", np.full((rows, n), np.nan, dtype), guard=99.0)
@@ -83,21 +83,21 @@ def test_rows_and_tails(session: CpuBackend, dtype: str, n: int) -> None:
     residual_layout=st.sampled_from(LAYOUTS), threads=st.integers(1, 3),
 )  # fmt: skip
 def test_any_layout(
-    session: CpuBackend, rows: int, n: int, k: int, dtype: str, layout: str, out_layout: str,
+    backend: CpuBackend, rows: int, n: int, k: int, dtype: str, layout: str, out_layout: str,
     weight_layout: str, residual_layout: str, threads: int,
 ) -> None:  # fmt: skip
-    session.threads = threads
+    backend.threads = threads
     weight, _ = lie(weight_layout, uniform(1, (n, k), dtype))
     bias = uniform(2, (2 * n,), dtype)[::-2]
     x, _ = lie(layout, uniform(3, (rows, k), dtype))
     residual, _ = lie(residual_layout, uniform(4, (rows, n), dtype))
     out, memory = lie(out_layout, np.full((rows, n), np.nan, dtype), guard=99.0)
-    layer = Dense(weight, bias, residual=True, session=session)
+    layer = Dense(weight, bias, residual=True, session=backend)
     assert layer(x, residual, out) is out
     assert_layer(out, x, weight, bias, residual=residual)
     assert np.count_nonzero(memory == 99.0) == memory.size - out.size
     assert_layer(layer(x, residual), x, weight, bias, residual=residual)
-    plain = Dense(weight, session=session)
+    plain = Dense(weight, session=backend)
     assert_product(plain(x), x, weight.T)
     out[...] = np.nan
     plain(x, out=out)
@@ -126,10 +126,10 @@ def test_activation_of_ones_own(widest: CpuBackend) -> None:
 
 
 @pytest.mark.parametrize("shape", [(50,), (1, 50), (3, 4, 50), (2, 1, 3, 50)])
-def test_axes_of_x(session: CpuBackend, shape: tuple[int, ...]) -> None:
+def test_axes_of_x(backend: CpuBackend, shape: tuple[int, ...]) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(3, shape, "float32")
-    layer = Dense(weight, session=session)
+    layer = Dense(weight, session=backend)
     result = layer(x)
     assert result.shape == (*shape[:-1], 29)
     assert_product(result.reshape(-1, 29), x.reshape(-1, 50), weight.T)
@@ -139,11 +139,11 @@ def test_axes_of_x(session: CpuBackend, shape: tuple[int, ...]) -> None:
     assert np.array_equal(layer(x, out=out), result)
 
 
-def test_axes_that_do_not_merge(session: CpuBackend) -> None:
+def test_axes_that_do_not_merge(backend: CpuBackend) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(3, (4, 3, 50), "float32").swapaxes(0, 1)
     out = np.full((4, 3, 29), np.nan, "float32").swapaxes(0, 1)
-    layer = Dense(weight, session=session)
+    layer = Dense(weight, session=backend)
     for _ in range(2):
         assert layer(x, out=out) is out
         assert_product(out, x, weight.T)
@@ -153,8 +153,8 @@ def test_axes_that_do_not_merge(session: CpuBackend) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 50), (3, 0, 50)])
-def test_no_rows(session: CpuBackend, shape: tuple[int, ...]) -> None:
-    layer = Dense(uniform(1, (29, 50), "float32"), session=session)
+def test_no_rows(backend: CpuBackend, shape: tuple[int, ...]) -> None:
+    layer = Dense(uniform(1, (29, 50), "float32"), session=backend)
     x = np.empty(shape, "float32")
     assert layer(x).shape == (*shape[:-1], 29)
     out = np.empty((*shape[:-1], 29), "float32")
@@ -162,46 +162,46 @@ def test_no_rows(session: CpuBackend, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("activation", ["identity", "gelu", "sigmoid"])
-def test_no_inputs(session: CpuBackend, activation: str) -> None:
+def test_no_inputs(backend: CpuBackend, activation: str) -> None:
     """Sums of nothing are zeros, to which the epilogue is applied."""
     bias, residual = uniform(1, (29,), "float32"), uniform(2, (3, 29), "float32")
-    layer = Dense(np.empty((29, 0), "float32"), bias, activation, True, session=session)
+    layer = Dense(np.empty((29, 0), "float32"), bias, activation, True, session=backend)
     applied = ACTIVATIONS[activation](Operand("bias", "column"))
     expected = evaluate(applied, {"bias": bias}) + residual
     for _ in range(3):
         assert np.allclose(layer(np.empty((3, 0), "float32"), residual), expected, atol=1e-6)
-    plain = Dense(np.empty((29, 0), "float32"), session=session)
+    plain = Dense(np.empty((29, 0), "float32"), session=backend)
     for shape in ((1,), (5,), (2, 3), (0,), (2, 0)):
         for _ in range(3):
             assert np.array_equal(plain(np.empty((*shape, 0), "float32")), np.zeros((*shape, 29)))
 
 
-def test_no_outputs(session: CpuBackend) -> None:
+def test_no_outputs(backend: CpuBackend) -> None:
     for k in (0, 50):
-        layer = Dense(np.empty((0, k), "float32"), np.empty(0, "float32"), session=session)
+        layer = Dense(np.empty((0, k), "float32"), np.empty(0, "float32"), session=backend)
         for shape in ((3,), (2, 0), (4, 3)):
             assert layer(np.ones((*shape, k), "float32")).shape == (*shape, 0)
 
 
-def test_special_values(session: CpuBackend) -> None:
+def test_special_values(backend: CpuBackend) -> None:
     weight = uniform(1, (29, 50), "float32")
     x = uniform(2, (9, 50), "float32")
     x[3, 7], x[5, 1], x[6, 0] = np.nan, np.inf, -np.inf
-    result = Dense(weight, session=session)(x)
+    result = Dense(weight, session=backend)(x)
     expected = x.astype("float64") @ weight.T.astype("float64")
     assert np.array_equal(np.isnan(result), np.isnan(expected))
     infinite = np.isinf(expected)
     assert np.array_equal(result[infinite], expected[infinite])
-    rectified = Dense(weight, activation="relu", session=session)(x)
+    rectified = Dense(weight, activation="relu", session=backend)(x)
     assert np.array_equal(np.isnan(rectified), np.isnan(expected))
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_overlapping_out(session: CpuBackend, remembered: bool) -> None:
+def test_overlapping_out(backend: CpuBackend, remembered: bool) -> None:
     weight = uniform(1, (50, 50), "float32")
     residual = uniform(3, (9, 50), "float32")
-    layer = Dense(weight, session=session)
-    adds = Dense(weight, residual=True, session=session)
+    layer = Dense(weight, session=backend)
+    adds = Dense(weight, residual=True, session=backend)
     for place in (lambda v: v, lambda v: v[::-1], lambda v: v[:, ::-1]):
         x = uniform(2, (9, 50), "float32")
         given = x.copy()
@@ -218,7 +218,7 @@ def test_overlapping_out(session: CpuBackend, remembered: bool) -> None:
     assert_product(square.T, given, weight.T)
 
 
-def test_misaligned(session: CpuBackend) -> None:
+def test_misaligned(backend: CpuBackend) -> None:
     def shifted(values: np.ndarray) -> np.ndarray:
         view = np.frombuffer(np.empty(values.nbytes + 1, np.uint8), values.dtype, offset=1)
         view = view.reshape(values.shape)
@@ -227,11 +227,11 @@ def test_misaligned(session: CpuBackend) -> None:
 
     weight, x = uniform(1, (29, 50), "float32"), uniform(2, (9, 50), "float32")
     residual, bias = uniform(3, (9, 29), "float32"), uniform(4, (29,), "float32")
-    layer = Dense(shifted(weight), shifted(bias), residual=True, session=session)
+    layer = Dense(shifted(weight), shifted(bias), residual=True, session=backend)
     out = shifted(np.empty_like(residual))
     layer(shifted(x), shifted(residual), out)
     assert_layer(out, x, weight, bias, residual=residual)
-    plain = Dense(weight, session=session)
+    plain = Dense(weight, session=backend)
     assert_product(plain(x), x, weight.T)
     assert_product(plain(shifted(x)), x, weight.T)
     plain(x, out=np.empty_like(out, order="C"))
@@ -239,25 +239,25 @@ def test_misaligned(session: CpuBackend) -> None:
     assert_product(out, x, weight.T)
 
 
-def test_weight_and_bias_are_copied(session: CpuBackend) -> None:
+def test_weight_and_bias_are_copied(backend: CpuBackend) -> None:
     weight, bias = uniform(1, (29, 50), "float32"), uniform(2, (29,), "float32")
     x = uniform(3, (4, 50), "float32")
-    layer = Dense(weight, bias, "gelu", session=session)
+    layer = Dense(weight, bias, "gelu", session=backend)
     before = layer(x)
     weight[...], bias[...] = np.nan, np.nan
     assert np.array_equal(layer(x), before)
 
 
-def test_every_width(session: CpuBackend) -> None:
+def test_every_width(backend: CpuBackend) -> None:
     weight, x = uniform(1, (100, 50), "float32"), uniform(2, (33, 50), "float32")
-    widths = Dense(weight, session=session).products.compiled.library.widths
+    widths = Dense(weight, session=backend).products.compiled.library.widths
     for width in widths:
-        layer = Dense(weight, width=width, session=session)
+        layer = Dense(weight, width=width, session=backend)
         assert layer.panels.width == width
         assert_product(layer(x), x, weight.T)
     for bad in (max(widths) + 1, -1, 99):
         with pytest.raises(ConfigurationError, match="width is"):
-            Dense(weight, width=bad, session=session)
+            Dense(weight, width=bad, session=backend)
 
 
 def test_wrong_arguments_of_a_layer(widest: CpuBackend) -> None:

@@ -24,8 +24,8 @@ SIZES = [(1, 1, 1), (5, 7, 3), (0, 4, 5), (67, 33, 129), (3, 4, 0), (2, 0, 3), (
 
 
 @pytest.fixture
-def grouped(session: CpuBackend) -> Grouped:
-    multiply = GroupedMatmul(Matmul(session))
+def grouped(backend: CpuBackend) -> Grouped:
+    multiply = GroupedMatmul(Matmul(backend))
     return lambda a, b, out=None: multiply(matched(a, b, out))
 
 

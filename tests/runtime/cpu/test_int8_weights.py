@@ -29,12 +29,12 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
     return found
 
 
-def narrow_products(session: CpuBackend, dtype: str) -> Products:
+def narrow_products(backend: CpuBackend, dtype: str) -> Products:
     """Products with all families that weights of 8-bit integers may use."""
-    products = session.products(DTYPES[dtype])
+    products = backend.products(DTYPES[dtype])
     operands = Operands((ROW,), ("panels",), int8=True)
     families = products.compiled.library.families(operands)
-    return session.products(DTYPES[dtype], families=families)
+    return backend.products(DTYPES[dtype], families=families)
 
 
 def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
@@ -55,8 +55,8 @@ def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
-def test_every_candidate_is_right(session: CpuBackend, dtype: str, n: int) -> None:
-    products = narrow_products(session, dtype)
+def test_every_candidate_is_right(backend: CpuBackend, dtype: str, n: int) -> None:
+    products = narrow_products(backend, dtype)
     for k in (1, 37, 1000):
         weight = integers(n, n, k)
         panels = packed(products, weight, 2)
@@ -95,9 +95,9 @@ def test_short_inputs_read_integers_and_long_ones_widen_first(machine: CpuHardwa
         assert widens == [False, False, False, True], isa.name
 
 
-def test_the_estimate_of_one_row_falls_with_its_bytes(session: CpuBackend) -> None:
+def test_the_estimate_of_one_row_falls_with_its_bytes(backend: CpuBackend) -> None:
     """A weight that does not stay in L2 is read in a quarter of the time."""
-    products = narrow_products(session, "float32")
+    products = narrow_products(backend, "float32")
     narrow = packed(products, integers(0, 4096, 4096), 1)
     wide = Panels(np.empty(0, np.float32), narrow.width, 4096, 4096)
     planner = products.planner
@@ -105,8 +105,8 @@ def test_the_estimate_of_one_row_falls_with_its_bytes(session: CpuBackend) -> No
     assert l3[0] == pytest.approx(l3[1] / 4, rel=0.05)
 
 
-def test_packing_takes_any_strides(session: CpuBackend) -> None:
-    products = narrow_products(session, "float32")
+def test_packing_takes_any_strides(backend: CpuBackend) -> None:
+    products = narrow_products(backend, "float32")
     weight = integers(3, 90, 41)
     for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):
         again = np.ascontiguousarray(view)

@@ -32,9 +32,9 @@ batches = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def matmul(session: CpuBackend) -> Iterator[Callable[..., Any]]:
-    session.threads = 2
-    return Matmul(session)
+def matmul(backend: CpuBackend) -> Iterator[Callable[..., Any]]:
+    backend.threads = 2
+    return Matmul(backend)
 
 
 @settings(max_examples=250, deadline=None)
@@ -43,13 +43,13 @@ def matmul(session: CpuBackend) -> Iterator[Callable[..., Any]]:
     layout_b=layouts, threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_shape_and_layout(
-    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
+    matmul: Matmul, backend: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
     layout_b: str, threads: int,
 ) -> None:  # fmt: skip
     # Outside the views lies NaN: an element read by mistake shows.
     a, _ = lie(layout_a, uniform(m, (m, k), dtype))
     b, _ = lie(layout_b, uniform(n, (k, n), dtype))
-    session.threads = threads
+    backend.threads = threads
     assert_product(matmul(a, b), a, b)
     # Again, by the short way.
     assert_product(matmul(a, b), a, b)
@@ -62,7 +62,7 @@ def test_any_shape_and_layout(
     reverse=st.booleans(),
 )  # fmt: skip
 def test_any_batch(
-    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int,
+    matmul: Matmul, backend: CpuBackend, m: int, n: int, k: int,
     shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str, layout_a: str, layout_b: str,
     threads: int, reverse: bool,
 ) -> None:  # fmt: skip
@@ -72,7 +72,7 @@ def test_any_batch(
         a = a[::-1]
     if reverse and len(shapes[1]) > 1:
         b = b.swapaxes(0, 1).copy().swapaxes(0, 1)
-    session.threads = threads
+    backend.threads = threads
     assert_product(matmul(a, b), a, b)
 
 
@@ -83,7 +83,7 @@ def test_any_batch(
     batch=st.sampled_from([(), (2,)]),
 )  # fmt: skip
 def test_out_is_written_whole_and_nothing_else(
-    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
+    matmul: Matmul, backend: CpuBackend, m: int, n: int, k: int, dtype: str, layout_a: str,
     layout_out: str, accumulate: bool, threads: int, batch: tuple[int, ...],
 ) -> None:  # fmt: skip
     a, _ = lie(layout_a, uniform(m, (*batch, m, k), dtype))
@@ -93,7 +93,7 @@ def test_out_is_written_whole_and_nothing_else(
     out, memory = lie(layout_out, before, guard=GUARD)
     shown, _ = lie(layout_out, np.zeros(shape, dtype), guard=GUARD)
     outside = np.count_nonzero(memory == GUARD)
-    session.threads = threads
+    backend.threads = threads
     result = matmul(a, b, out, accumulate)
     assert result is out
     assert_product(out, a, b, added_to=before if accumulate else None)
@@ -114,9 +114,9 @@ HUGE = [
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("m", "n", "k"), HUGE)
 def test_long_extents(
-    matmul: Matmul, session: CpuBackend, m: int, n: int, k: int, threads: int
+    matmul: Matmul, backend: CpuBackend, m: int, n: int, k: int, threads: int
 ) -> None:
-    session.threads = threads
+    backend.threads = threads
     a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
     assert_product(matmul(a, b), a, b)
     transposed = np.asfortranarray(b)
@@ -386,16 +386,16 @@ def between_pages(values, at_end):
     kept.append(memory)
     return place
 
-session = CpuBackend(isa=ISA)
+backend = CpuBackend(isa=ISA)
 rng = np.random.default_rng(0)
-matmul = Matmul(session)
+matmul = Matmul(backend)
 for dtype in ("float32", "float64"):
     layers = {}
     for m, n, k in SHAPES:
         for at_end in (False, True):
             for order_a in "CF":
                 for order_b in "CF":
-                    session.threads = 1 + (m + n) % 2
+                    backend.threads = 1 + (m + n) % 2
                     a = between_pages(np.asarray(rng.random((m, k)), dtype, order=order_a), at_end)
                     b = between_pages(np.asarray(rng.random((k, n)), dtype, order=order_b), at_end)
                     c = between_pages(np.zeros((m, n), dtype, order=order_b), at_end)
@@ -405,7 +405,7 @@ for dtype in ("float32", "float64"):
                     bias = between_pages(np.ones(n, dtype), at_end)
                     residual = between_pages(np.ones((m, n), dtype), at_end)
                     y = between_pages(np.zeros((m, n), dtype), at_end)
-                    layer = Dense(b.T, bias, residual=True, session=session)
+                    layer = Dense(b.T, bias, residual=True, session=backend)
                     layer(a, residual, y)
                     assert np.allclose(y, a @ b + 2, rtol=1e-4)
 print("done")
@@ -413,10 +413,10 @@ print("done")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by mprotect")
-def test_nothing_beside_the_operands_is_touched(session: CpuBackend, cache_folder: Path) -> None:
+def test_nothing_beside_the_operands_is_touched(backend: CpuBackend, cache_folder: Path) -> None:
     """Operands end, or begin, where the next page may not be read: a step too far is a crash."""
     shapes = [(1, 1, 1), (2, 3, 5), (7, 9, 8), (5, 17, 16), (13, 31, 7), (4, 24, 33), (33, 25, 70)]
-    prelude = f"SHAPES = {shapes!r}\nISA = {session.kernels.isa.name!r}\n"
+    prelude = f"SHAPES = {shapes!r}\nISA = {backend.kernels.isa.name!r}\n"
     environment = {**os.environ, "FTUNER_CACHE_DIR": str(cache_folder)}
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", prelude + GUARDED], env=environment,

@@ -475,7 +475,7 @@ def test_bools_of_any_byte(widest: CpuBackend) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_thread_counts(widest: CpuBackend, encoder: Model, threads: int) -> None:
-    """Those of the session, and a model's own."""
+    """Those of the back end, and a model's own."""
     widest.threads = threads
     assert encoder.threads == threads
     own = Model(LAYER, widest, threads)

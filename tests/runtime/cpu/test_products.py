@@ -72,9 +72,9 @@ class _WatchedProducts(Products):
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520), (37, 53, 0)]
 )
-def test_every_candidate(session: CpuBackend, m: int, n: int, k: int, transposed: bool) -> None:
+def test_every_candidate(backend: CpuBackend, m: int, n: int, k: int, transposed: bool) -> None:
     """Right, and in no more workspace than the plan says."""
-    real = session.products(FLOAT32)
+    real = backend.products(FLOAT32)
     products = _WatchedProducts(real.kernels, real.compiled)
     a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
     b = np.asfortranarray(b) if transposed else b
@@ -97,9 +97,9 @@ def test_every_candidate(session: CpuBackend, m: int, n: int, k: int, transposed
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5, 8, 50])
 @pytest.mark.parametrize("batch", [1, 7])
-def test_chunks(session: CpuBackend, batch: int, chunks: int, transposed: bool) -> None:
+def test_chunks(backend: CpuBackend, batch: int, chunks: int, transposed: bool) -> None:
     """Whoever takes which chunk of panels or batch elements, all of C is computed once."""
-    real = session.products(FLOAT32)
+    real = backend.products(FLOAT32)
     products = _WatchedProducts(real.kernels, real.compiled)
     m, n, k = 13, 203, 70
     a, b = uniform(1, (batch, m, k), "float32"), uniform(2, (batch, k, n), "float32")
@@ -128,9 +128,9 @@ def test_chunks(session: CpuBackend, batch: int, chunks: int, transposed: bool) 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 5), (7, 33, 100), (40, 17, 64), (3, 64, 1001)])
 def test_reduction_cut(
-    session: CpuBackend, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
+    backend: CpuBackend, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
 ) -> None:
-    products = session.products(dtype)
+    products = backend.products(dtype)
     a, b = uniform(1, (m, k), dtype.name), uniform(2, (k, n), dtype.name)
     problem = problem_of(a, b, parts)
     choice = Choice(
@@ -148,13 +148,13 @@ def test_reduction_cut(
 
 
 @pytest.mark.parametrize("parts_m", [1, 2])
-def test_reduction_cut_with_an_epilogue(session: CpuBackend, parts_m: int) -> None:
+def test_reduction_cut_with_an_epilogue(backend: CpuBackend, parts_m: int) -> None:
     """The epilogue is applied once, to the whole sum."""
     m, n, k, parts = 21, 43, 200, 2
     epilogue: Expr = layer_epilogue(True, "relu", True)
     x, weight = uniform(1, (m, k), "float32"), uniform(2, (n, k), "float32")
     bias, residual = uniform(3, (n,), "float32"), uniform(4, (m, n), "float32")
-    layer = Dense(weight, bias, "relu", residual=True, session=session)
+    layer = Dense(weight, bias, "relu", residual=True, session=backend)
     products = layer.products
     problem = layer.problem(m)._replace(workers=parts * parts_m)
     choice = Choice(Grid(1, parts_m, 1, parts), layer.panels.width, 64, False, False, False)
@@ -170,11 +170,11 @@ def test_reduction_cut_with_an_epilogue(session: CpuBackend, parts_m: int) -> No
 
 
 class _CrampedSession(CpuBackend):
-    """A session that believes that its machine has next to no cache."""
+    """A back end that believes that its machine has next to no cache."""
 
-    def __init__(self, session: CpuBackend) -> None:
-        super().__init__(session.cache, session.kernels.isa.name)
-        self._session = session
+    def __init__(self, backend: CpuBackend) -> None:
+        super().__init__(backend.cache, backend.kernels.isa.name)
+        self._session = backend
         self._cramped: dict[DType, Products] = {}
 
     def products(self, dtype: DType, *named: Any, **others: Any) -> Products:
@@ -195,8 +195,8 @@ class _CrampedSession(CpuBackend):
 
 
 @pytest.fixture(scope="module")
-def cramped(session: CpuBackend) -> Iterator[_CrampedSession]:
-    return _CrampedSession(session)
+def cramped(backend: CpuBackend) -> Iterator[_CrampedSession]:
+    return _CrampedSession(backend)
 
 
 @settings(max_examples=60, deadline=None)
@@ -224,17 +224,17 @@ def test_blocks_are_used(cramped: _CrampedSession) -> None:
     assert plan.choice.kc < 400
 
 
-def test_plans_are_forgotten(session: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_forgotten(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of plans stay bounded, and a forgotten plan is made again."""
     monkeypatch.setattr("ftuner.runtime.cpu.products.MAX_PLANS", 8)
-    real = session.products(FLOAT32)
+    real = backend.products(FLOAT32)
     products = Products(real.kernels, real.compiled)
 
     class Own(CpuBackend):
         def products(self, *named: object, **others: object) -> Products:
             return products
 
-    matmul = Matmul(Own(session.cache, session.kernels.isa.name))
+    matmul = Matmul(Own(backend.cache, backend.kernels.isa.name))
     for _ in range(2):
         for m in range(1, 30):
             a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")

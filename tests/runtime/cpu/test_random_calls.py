@@ -13,7 +13,7 @@ COUNTS = {"product": 150, "layer": 30, "grouped": 30, "attention": 60}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_calls(kind: str, session: CpuBackend) -> None:
+def test_random_calls(kind: str, backend: CpuBackend) -> None:
     for part in (0, 1):
         seeds = range(part, COUNTS[kind], 2)
-        apart(lambda note, seeds=seeds: run(kind, seeds, session, note))
+        apart(lambda note, seeds=seeds: run(kind, seeds, backend, note))

@@ -99,15 +99,15 @@ def test_int8_weights_are_read_both_ways(recorded: CpuHardware) -> None:
 @pytest.mark.parametrize("first", [7, 333])
 def test_another_graph_adds_what_it_needs(widest: CpuBackend, first: int) -> None:
     """Both have one library; the second may want families that the first has not loaded."""
-    session = CpuBackend(cache=widest.cache, isa=widest.kernels.isa.name)
+    backend = CpuBackend(cache=widest.cache, isa=widest.kernels.isa.name)
     for columns in (first, 40, 5):
         graph = layers(columns)
-        model = Model(graph, session)
+        model = Model(graph, backend)
         for rows in (1, 9, 70):
             feeds = inputs_of(graph, {"B": rows})
             assert_close(model.run(feeds), reference(graph, feeds))
     # Whoever asks for those of calls gets them.
-    products = session.products(FLOAT32)
+    products = backend.products(FLOAT32)
     found = families_of_calls(products.compiled.library)
     assert {family.name for family in found} <= set(products.compiled.kernels)
 

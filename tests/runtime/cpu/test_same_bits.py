@@ -50,20 +50,20 @@ Call = Callable[[], list[Array]]
 
 
 @pytest.fixture
-def several(session: CpuBackend) -> Iterator[CpuBackend]:
-    before = session.threads
-    session.threads = 2
-    yield session
-    session.threads = before
+def several(backend: CpuBackend) -> Iterator[CpuBackend]:
+    before = backend.threads
+    backend.threads = 2
+    yield backend
+    backend.threads = before
 
 
 def bits(arrays: list[Array]) -> list[bytes]:
     return [x.tobytes() for x in arrays]
 
 
-def assert_same(call: Call, session: CpuBackend, message: str = "") -> None:
+def assert_same(call: Call, backend: CpuBackend, message: str = "") -> None:
     """With the workers and without, new and known, and while short calls avoid them."""
-    pool = session.kernels.runtime.pool
+    pool = backend.kernels.runtime.pool
     first = bits(call())
     for _ in range(3):
         assert bits(call()) == first, f"{message}: another call"
@@ -76,9 +76,9 @@ def assert_same(call: Call, session: CpuBackend, message: str = "") -> None:
 
 
 @contextmanager
-def disturbed(session: CpuBackend) -> Iterator[None]:
+def disturbed(backend: CpuBackend) -> Iterator[None]:
     """Other threads take the workers again and again meanwhile."""
-    matmul = Matmul(session)
+    matmul = Matmul(backend)
     a, b = uniform(8, (70, 300), "float32"), uniform(9, (300, 90), "float32")
     going = True
 
@@ -100,7 +100,7 @@ def disturbed(session: CpuBackend) -> Iterator[None]:
 # Plans.
 
 
-def candidates(session: CpuBackend, workers: int) -> Iterator[tuple[Problem, Strides, list[Array]]]:
+def candidates(backend: CpuBackend, workers: int) -> Iterator[tuple[Problem, Strides, list[Array]]]:
     for m, n, k in ((37, 53, 300), (130, 9, 70), (5, 3, 520), (9, 200, 64)):
         for transposed in (False, True):
             a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
@@ -115,12 +115,12 @@ def candidates(session: CpuBackend, workers: int) -> Iterator[tuple[Problem, Str
     yield problem, Strides(*a.strides[1:], *b.strides[1:], c.strides[1], axes, (), False), [a, b, c]
 
 
-def test_every_candidate_alone(session: CpuBackend) -> None:
+def test_every_candidate_alone(backend: CpuBackend) -> None:
     """Any plan for several workers gives the same bits where one thread does it."""
-    products = session.products(FLOAT32)
+    products = backend.products(FLOAT32)
     kinds: set[tuple[bool, ...]] = set()
     for workers in (2, 3, 4):
-        for problem, strides, (a, b, c) in candidates(session, workers):
+        for problem, strides, (a, b, c) in candidates(backend, workers):
             for candidate in products.planner.candidates(problem):
                 if not candidate.fits(problem.m):
                     continue

@@ -25,13 +25,13 @@ def workspaces(widest: CpuBackend) -> Workspaces:
 
 
 @pytest.fixture
-def shared(session: CpuBackend) -> Iterator[Workspaces]:
-    """Those of a session, none at first."""
-    before = session.threads
-    found = session.kernels.runtime.workspaces
+def shared(backend: CpuBackend) -> Iterator[Workspaces]:
+    """Those of a back end, none at first."""
+    before = backend.threads
+    found = backend.kernels.runtime.workspaces
     found.renew_in_child()
     yield found
-    session.threads = before
+    backend.threads = before
 
 
 def test_a_workspace_is_used_again(workspaces: Workspaces) -> None:
@@ -119,13 +119,13 @@ def test_many_threads(workspaces: Workspaces) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_layers_and_products_share_them(
-    session: CpuBackend, shared: Workspaces, threads: int
+    backend: CpuBackend, shared: Workspaces, threads: int
 ) -> None:
     """However many layers and threads there are, and whether calls are known or new."""
-    session.threads = threads
+    backend.threads = threads
     shapes = [(n, k) for n in (40, 130, 256) for k in (300, 700)]
-    layers = [Dense(uniform(1, (n, k), "float32"), session=session) for n, k in shapes]
-    matmul = Matmul(session)
+    layers = [Dense(uniform(1, (n, k), "float32"), session=backend) for n, k in shapes]
+    matmul = Matmul(backend)
     barrier = threading.Barrier(3)
 
     def work(number: int) -> None:
@@ -148,11 +148,11 @@ def test_layers_and_products_share_them(
 
 
 def test_known_calls_take_them_natively(
-    session: CpuBackend, shared: Workspaces, monkeypatch: pytest.MonkeyPatch
+    backend: CpuBackend, shared: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And go by Python where none is free, once for each call at once."""
-    session.threads = 1
-    matmul = Matmul(session)
+    backend.threads = 1
+    matmul = Matmul(backend)
     a, b = uniform(1, (40, 90), "float32"), uniform(2, (70, 90), "float32").T
     for _ in range(3):
         assert_product(matmul(a, b), a, b)

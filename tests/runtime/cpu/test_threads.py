@@ -116,15 +116,15 @@ def test_threads_that_cannot_be_started(
 
 
 def test_workers_end_with_their_session() -> None:
-    """A forgotten session takes its workers along, and their code only after them."""
+    """A forgotten back end takes its workers along, and their code only after them."""
     before = set(threading.enumerate())
-    session = CpuBackend()
-    session.threads = 3
+    backend = CpuBackend()
+    backend.threads = 3
     a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
-    assert_product(Matmul(session)(a, b), a, b)
+    assert_product(Matmul(backend)(a, b), a, b)
     workers = set(threading.enumerate()) - before
     assert len(workers) == 2
-    del session
+    del backend
     gc.collect()
     assert not any(worker.is_alive() for worker in workers)
 

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 os.environ["TRITON_INTERPRET"] = "1"
 collect_ignore_glob = [] if find_spec("torch") and find_spec("triton") else ["test_*.py"]
-SESSIONS = "tests.runtime.gpu.sessions"
+BACKENDS = "tests.runtime.gpu.backends"
 """Imported by name: it needs torch and triton."""
 
 
 @pytest.fixture(scope="session", params=["h200", "rtx3090"])
-def session(request: pytest.FixtureRequest) -> GpuBackend:
+def backend(request: pytest.FixtureRequest) -> GpuBackend:
     """With a copy engine, and without."""
-    found: GpuBackend = import_module(SESSIONS).interpreted(request.param)
+    found: GpuBackend = import_module(BACKENDS).interpreted(request.param)
     return found
 
 
 @pytest.fixture(scope="session")
 def h200() -> GpuBackend:
-    found: GpuBackend = import_module(SESSIONS).interpreted("h200")
+    found: GpuBackend = import_module(BACKENDS).interpreted("h200")
     return found

@@ -43,8 +43,8 @@ EXTENTS = (
 
 
 @pytest.fixture
-def attend(session: GpuBackend) -> Attention:
-    return Attention(session.attentions)
+def attend(backend: GpuBackend) -> Attention:
+    return Attention(backend.attentions)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -381,7 +381,7 @@ def test_bad_input(h200: GpuBackend) -> None:
 
 
 def test_chips_that_cannot_multiply_so() -> None:
-    from tests.runtime.gpu.sessions import interpreted
+    from tests.runtime.gpu.backends import interpreted
 
     attend = Attention(interpreted("v100").attentions)
     q, k, v = operands_of((), 1, 1, 2, 3, 8, 8, dtype=torch.bfloat16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.runtime.gpu.sessions import interpreted
+from tests.runtime.gpu.backends import interpreted
 
 import ftuner
 from ftuner import api
@@ -15,7 +15,7 @@ from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.gpu import session as sessions
+from ftuner.runtime.gpu import session
 from ftuner.runtime.gpu.arrays import told_tf32
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.matmul import Matmul
@@ -24,19 +24,19 @@ from ftuner.runtime.gpu.session import known_gpu
 
 
 def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = interpreted("h200")
-    monkeypatch.setattr(api, "backend_of", lambda device: session)
+    backend = interpreted("h200")
+    monkeypatch.setattr(api, "backend_of", lambda device: backend)
     told: list[tuple[str, int, int]] = []
     report = api.tune("bfloat16", progress=lambda *x: told.append(x), device="cuda")
     assert (report.isa, report.dtype) == ("sm_90", "bfloat16")
-    assert report.compiled + report.cached == len(session.kernels) > 0
-    assert report.funnel == session.library(BFLOAT16).funnel
-    multiply = Matmul(session.products)
+    assert report.compiled + report.cached == len(backend.kernels) > 0
+    assert report.funnel == backend.library(BFLOAT16).funnel
+    multiply = Matmul(backend.products)
     for m, n, k in ((1, 1, 1), (3, 5, 7), (16, 32, 64), (17, 24, 16)):
         a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16()
         for right in (b.mT, b.mT.contiguous()):
             assert multiply(a, right).shape == (m, n)
-    assert len(session.kernels) == report.compiled + report.cached
+    assert len(backend.kernels) == report.compiled + report.cached
 
 
 def test_the_funnel_of_a_gpu(h200: GpuBackend) -> None:
@@ -66,10 +66,10 @@ def test_hardware_is_probed_once(
             "shared_bytes_per_block", "l2_bytes", "dram_bytes",
         )),
     )  # fmt: skip
-    monkeypatch.setattr(sessions, "read_device", lambda device: facts)
-    monkeypatch.setattr(sessions, "measure", measure)
-    monkeypatch.setattr(sessions, "INTERPRETED", False)
-    monkeypatch.setattr(sessions, "target_of", lambda device: TARGETS["sm_90"])
+    monkeypatch.setattr(session, "read_device", lambda device: facts)
+    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(session, "INTERPRETED", False)
+    monkeypatch.setattr(session, "target_of", lambda device: TARGETS["sm_90"])
     device, cache = torch.device("cuda", 0), Cache(tmp_path_factory.mktemp("cache"))
     first = known_gpu(device, cache)
     assert known_gpu(device, cache) == first
@@ -92,11 +92,11 @@ def test_devices_without_kernels() -> None:
 
 
 def test_a_chip_without_tf32_multiplies_exactly() -> None:
-    session = interpreted("v100")
+    backend = interpreted("v100")
     with told_tf32(True):
-        assert session.library(FLOAT32).multiply == "float32"
+        assert backend.library(FLOAT32).multiply == "float32"
         x = torch.randn(3, 16)
-        torch.testing.assert_close(Matmul(session.products)(x, x.mT), x @ x.mT)
+        torch.testing.assert_close(Matmul(backend.products)(x, x.mT), x @ x.mT)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

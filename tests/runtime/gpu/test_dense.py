@@ -20,16 +20,16 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("out_features", "in_features"), [(48, 32), (50, 33), (1, 1)])
 def test_bias_activation_residual(
-    session: GpuBackend, dtype: torch.dtype, out_features: int, in_features: int
+    backend: GpuBackend, dtype: torch.dtype, out_features: int, in_features: int
 ) -> None:
     w = random(out_features, in_features, dtype=dtype)
     bias, x = random(out_features, dtype=dtype, seed=1), random(3, 7, in_features, dtype=dtype)
     r = random(3, 7, out_features, dtype=dtype, seed=2)
-    layer = Dense(w, bias, "gelu", True, session=session)
+    layer = Dense(w, bias, "gelu", True, session=backend)
     product = x.double() @ w.double().mT + bias.double()
     close(layer(x, r), torch.nn.functional.gelu(product) + r.double())
     assert layer(x[:0], r[:0]).shape == (0, 7, out_features)
-    plain = Dense(w, session=session)
+    plain = Dense(w, session=backend)
     close(plain(x), x.double() @ w.double().mT)
     out = torch.empty(3, 7, out_features, dtype=dtype)
     assert plain(x, out=out) is out

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import ftuner
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
-from ftuner.runtime.gpu import backend
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul
@@ -25,9 +24,9 @@ SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0)
 
 
 def multiply(
-    session: GpuBackend, a: object, b: object, out: object | None = None
+    backend: GpuBackend, a: object, b: object, out: object | None = None
 ) -> list[torch.Tensor]:
-    return GroupedMatmul(session.grouped)(matched(a, b, out))
+    return GroupedMatmul(backend.grouped)(matched(a, b, out))
 
 
 def matrix(
@@ -71,10 +70,10 @@ def assert_products(found: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Te
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_and_order(
-    session: GpuBackend, dtype: torch.dtype, transposed: tuple[bool, bool]
+    backend: GpuBackend, dtype: torch.dtype, transposed: tuple[bool, bool]
 ) -> None:
     a, b = operands(SIZES, dtype, transposed)
-    assert_products(multiply(session, a, b), a, b)
+    assert_products(multiply(backend, a, b), a, b)
 
 
 @settings(max_examples=25, deadline=None)
@@ -99,22 +98,22 @@ def test_any_groups(
 
 
 def test_groups_that_lie_alike_are_one_launch(
-    session: GpuBackend, monkeypatch: pytest.MonkeyPatch
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = []
-    launch = session.grouped._launch
+    launch = backend.grouped._launch
     monkeypatch.setattr(
-        session.grouped, "_launch",
+        backend.grouped, "_launch",
         lambda like, groups: (launches.append((like.alike, len(groups))), launch(like, groups)),
     )  # fmt: skip
     a, b = operands([(5, 8, 16), (9, 24, 8), (40, 8, 40)])
     turned = [x.mT.contiguous().mT for x in a]
     unaligned = [matrix(7, 8, 5, padding=1)]
-    assert_products(multiply(session, a, b), a, b)
+    assert_products(multiply(backend, a, b), a, b)
     assert launches == [(("k", "spatial", True), 3)]
     launches.clear()
     x, y = [*a, *unaligned, *turned], [*b, matrix(8, 4, 6), *b]
-    assert_products(multiply(session, x, y), x, y)
+    assert_products(multiply(backend, x, y), x, y)
     # Of what is contiguous along m, only 40 rows keep columns aligned.
     assert launches == [
         (("k", "spatial", True), 3),
@@ -124,10 +123,10 @@ def test_groups_that_lie_alike_are_one_launch(
     ]
 
 
-def test_many_groups(session: GpuBackend) -> None:
+def test_many_groups(backend: GpuBackend) -> None:
     """More than are looked at at once, and most of them empty."""
     a, b = operands([(i % 7, 8, 1 + i % 5) for i in range(90)])
-    assert_products(multiply(session, a, b), a, b)
+    assert_products(multiply(backend, a, b), a, b)
 
 
 class OnGpu(torch.Tensor):
@@ -139,77 +138,79 @@ class OnGpu(torch.Tensor):
 def test_one_tensor_on_a_gpu_is_enough(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     a, b = operands([(5, 6, 7), (8, 3, 2)])
     asked = []
-    monkeypatch.setattr(backend, "backend_on", lambda device: asked.append(device) or h200)
+    monkeypatch.setattr(
+        "ftuner.runtime.gpu.backend.backend_on", lambda device: asked.append(device) or h200
+    )
     assert_products(ftuner.grouped_matmul(a, [b[0], b[1].as_subclass(OnGpu)]), a, b)
     assert asked == [torch.device("cpu")]
 
 
-def test_no_groups(session: GpuBackend) -> None:
-    assert multiply(session, [], []) == []
-    assert multiply(session, [], [], []) == []
+def test_no_groups(backend: GpuBackend) -> None:
+    assert multiply(backend, [], []) == []
+    assert multiply(backend, [], [], []) == []
 
 
-def test_an_array_of_three_axes_is_a_sequence(session: GpuBackend) -> None:
+def test_an_array_of_three_axes_is_a_sequence(backend: GpuBackend) -> None:
     a, b = operands([(3, 20, 12), (30, 20, 12)])
     weights = torch.stack(b)
-    assert_products(multiply(session, a, weights), a, b)
+    assert_products(multiply(backend, a, weights), a, b)
 
 
-def test_addresses_that_are_not_aligned(session: GpuBackend) -> None:
+def test_addresses_that_are_not_aligned(backend: GpuBackend) -> None:
     a = [matrix(1, 65, 0)[0, 1:].view(8, 8), matrix(1, 200, 1)[0, 3:195].view(24, 8)]
     b = [matrix(8, 8, 2), matrix(8, 40, 3)]
     out = [torch.zeros(1 + 64)[1:].view(8, 8), torch.zeros(24, 40)]
-    assert_products(multiply(session, a, b, out), a, b)
+    assert_products(multiply(backend, a, b, out), a, b)
 
 
-def test_neither_axis_is_contiguous(session: GpuBackend) -> None:
+def test_neither_axis_is_contiguous(backend: GpuBackend) -> None:
     a = [matrix(12, 20, 0)[::2, ::2], matrix(5, 10, 1)]
     b = [matrix(20, 14, 2)[::2, ::2], matrix(10, 8, 3)[:, ::2]]
     whole = torch.zeros(12, 14)
-    found = multiply(session, a, b, [whole[::2, ::2], torch.empty(5, 4)])
+    found = multiply(backend, a, b, [whole[::2, ::2], torch.empty(5, 4)])
     assert_products(found, a, b)
     assert not whole[1::2].any()
     assert not whole[:, 1::2].any()
 
 
-def test_results_over_operands_of_other_groups(session: GpuBackend) -> None:
+def test_results_over_operands_of_other_groups(backend: GpuBackend) -> None:
     """Operands are read before anything is written."""
     a, b = operands([(16, 16, 16)] * 3)
     x, y = [t.clone() for t in a], [t.clone() for t in b]
-    assert_products(multiply(session, x, y, [x[1], y[2], x[0]]), a, b)
+    assert_products(multiply(backend, x, y, [x[1], y[2], x[0]]), a, b)
 
 
-def test_results_beside_and_over_each_other(session: GpuBackend) -> None:
+def test_results_beside_and_over_each_other(backend: GpuBackend) -> None:
     a, b = operands([(12, 5, 8), (12, 9, 8), (12, 14, 8)])
     whole = torch.full((12, 16), 7.0)
-    found = multiply(session, a[:2], b[:2], [whole[:, :5], whole[:, 5:14]])
+    found = multiply(backend, a[:2], b[:2], [whole[:, :5], whole[:, 5:14]])
     assert_products(found, a[:2], b[:2])
     assert (whole[:, 14:] == 7.0).all()
     # The last one to be written stays.
-    found = multiply(session, a, b, [whole[:, :5], whole[:, 5:14], whole[:, :14]])
+    found = multiply(backend, a, b, [whole[:, :5], whole[:, 5:14], whole[:, :14]])
     assert_products(found[2:], a[2:], b[2:])
 
 
-def test_nothing_else_is_written(session: GpuBackend) -> None:
+def test_nothing_else_is_written(backend: GpuBackend) -> None:
     a, b = operands([(33, 17, 20), (7, 40, 20)])
     wholes = [torch.full((40, 48), 7.0), torch.full((48, 40), 7.0)]
     out = [wholes[0][2:35, 8:25], wholes[1][3:43, 4:11].mT]
-    multiply(session, a, b, out)
+    multiply(backend, a, b, out)
     assert_products(out, a, b)
     for whole, part in zip(wholes, out, strict=True):
         assert (whole == 7.0).sum() == whole.numel() - part.numel()
 
 
-def test_tf32(session: GpuBackend) -> None:
+def test_tf32(backend: GpuBackend) -> None:
     a, b = operands([(20, 24, 16), (9, 40, 16)])
     torch.set_float32_matmul_precision("high")
     try:
-        found = multiply(session, a, b)
+        found = multiply(backend, a, b)
     finally:
         torch.set_float32_matmul_precision("highest")
     for y, x, w in zip(found, a, b, strict=True):
         torch.testing.assert_close(y, x @ w, rtol=1e-2, atol=1e-2)
-    assert any(like.multiply == "tf32" for like in session.grouped._ready)
+    assert any(like.multiply == "tf32" for like in backend.grouped._ready)
 
 
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
@@ -220,35 +221,35 @@ def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuB
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
 
 
-def test_bad_operands(session: GpuBackend) -> None:
+def test_bad_operands(backend: GpuBackend) -> None:
     a, b = operands([(4, 6, 5), (3, 6, 5)])
     with pytest.raises(ShapeError, match="a has 2 matrices, b 1"):
-        multiply(session, a, b[:1])
+        multiply(backend, a, b[:1])
     with pytest.raises(ShapeError, match="out has 1 matrices, a and b 2"):
-        multiply(session, a, b, [torch.empty(4, 6)])
+        multiply(backend, a, b, [torch.empty(4, 6)])
     with pytest.raises(ShapeError, match=r"group 1: .* a has 5 columns, b 4 rows"):
-        multiply(session, a, [b[0], b[1][:4]])
+        multiply(backend, a, [b[0], b[1][:4]])
     with pytest.raises(ShapeError, match=r"b\[1\] is \(5,\); expected a matrix"):
-        multiply(session, a, [b[0], b[1][:, 0]])
+        multiply(backend, a, [b[0], b[1][:, 0]])
     with pytest.raises(ShapeError, match=r"out\[1\] is \(4, 6\); the product .* is \(3, 6\)"):
-        multiply(session, a, b, [torch.empty(4, 6), torch.empty(4, 6)])
+        multiply(backend, a, b, [torch.empty(4, 6), torch.empty(4, 6)])
     with pytest.raises(DTypeError, match=r"a\[0\] has dtype torch.int64"):
-        multiply(session, [x.long() for x in a], [x.long() for x in b])
+        multiply(backend, [x.long() for x in a], [x.long() for x in b])
     with pytest.raises(DTypeError, match=r"a\[1\] has dtype .* convert one"):
-        multiply(session, [a[0], a[1].half()], b)
+        multiply(backend, [a[0], a[1].half()], b)
     with pytest.raises(DTypeError, match=r"b\[0\] has dtype .* convert one"):
-        multiply(session, a, [x.half() for x in b])
+        multiply(backend, a, [x.half() for x in b])
     with pytest.raises(DTypeError, match=r"out\[0\] has dtype"):
-        multiply(session, a, b, [torch.empty(4, 6).half(), torch.empty(3, 6)])
+        multiply(backend, a, b, [torch.empty(4, 6).half(), torch.empty(3, 6)])
     with pytest.raises(OperandError, match=r"b\[1\] is a ndarray"):
-        multiply(session, a, [b[0], b[1].numpy()])
+        multiply(backend, a, [b[0], b[1].numpy()])
     with pytest.raises(OperandError, match=r"a\[1\] is on meta"):
-        multiply(session, [a[0], torch.empty(3, 5, device="meta")], b)
+        multiply(backend, [a[0], torch.empty(3, 5, device="meta")], b)
     with pytest.raises(OperandError, match=r"a\[0\] needs a gradient"):
-        multiply(session, [a[0].clone().requires_grad_(), a[1]], b)
+        multiply(backend, [a[0].clone().requires_grad_(), a[1]], b)
     with pytest.raises(OperandError, match=r"out\[1\] has several elements at one address"):
-        multiply(session, a, b, [torch.empty(4, 6), torch.empty(1, 6).expand(3, 6)])
+        multiply(backend, a, b, [torch.empty(4, 6), torch.empty(1, 6).expand(3, 6)])
     with pytest.raises(OperandError, match="a is a int; expected a sequence"):
-        multiply(session, 3, b)
+        multiply(backend, 3, b)
     with pytest.raises(OperandError, match="b is a Tensor; expected a sequence"):
-        multiply(session, a, torch.tensor(1.0))
+        multiply(backend, a, torch.tensor(1.0))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from tests.graph.graphs import B, Maker, S, T, layer, reference
-from tests.runtime.gpu.sessions import interpreted
+from tests.runtime.gpu.backends import interpreted
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType
@@ -60,10 +60,10 @@ def doubled(graph: Graph) -> Graph:
 
 
 def assert_within(
-    graph: Graph, session: GpuBackend, dtype: DType, inputs: Mapping[str, Array], roundings: float
+    graph: Graph, backend: GpuBackend, dtype: DType, inputs: Mapping[str, Array], roundings: float
 ) -> Model:
     """Outputs keep their types, and their relative error is that of so many roundings."""
-    model = Model(optimised(graph), session, held=dtype)
+    model = Model(optimised(graph), backend, held=dtype)
     found = model.run(inputs)
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in inputs.values()]
     for x, wanted, (name, value) in zip(
@@ -78,14 +78,14 @@ def assert_within(
 
 @pytest.mark.each_value
 @HALVES
-def test_an_encoder_layer(dtype: DType, session: GpuBackend) -> None:
+def test_an_encoder_layer(dtype: DType, backend: GpuBackend) -> None:
     """Of attention, gelu, a norm and two residuals: some twelve values on the way are rounded."""
     graph = layer()
     for batch, steps in ((1, 5), (2, 9), (3, 1)):
         x = NORMAL((batch, steps, 24)).astype(np.float32)
         mask = np.ones((batch, steps), np.float32)
         mask[:, steps // 2 + 1 :] = 0
-        model = assert_within(graph, session, dtype, {"x": x, "mask": mask}, 12)
+        model = assert_within(graph, backend, dtype, {"x": x, "mask": mask}, 12)
     products = [s for s in model.steps if isinstance(s, ProductStep | AttentionStep)]
     assert len(products) == 5
     assert all(s.views[0].layout.dtype == dtype for s in products)
@@ -93,14 +93,14 @@ def test_an_encoder_layer(dtype: DType, session: GpuBackend) -> None:
     assert all(y.dtype == torch.float32 for y in again)
 
 
-def test_weights_that_no_half_reaches(session: GpuBackend) -> None:
+def test_weights_that_no_half_reaches(backend: GpuBackend) -> None:
     """Their product is of float32, and the one before it is not."""
     maker = Maker()
     x = maker.linear(maker.given("x", B, S, 24), 40)
     weight = maker.constant((1e5 * NORMAL((40, 16))).astype(np.float32))
     graph = maker.made(maker.add("matmul", x, weight))
     inputs = {"x": NORMAL((2, 5, 24)).astype(np.float32)}
-    model = assert_within(graph, session, FLOAT16, inputs, 4)
+    model = assert_within(graph, backend, FLOAT16, inputs, 4)
     products = [step for step in model.steps if isinstance(step, ProductStep)]
     assert [step.views[1].layout.dtype for step in products] == [FLOAT16, FLOAT32]
 
@@ -252,9 +252,9 @@ def perceptron(dtype: DType) -> Graph:
 
 
 @HALVES
-def test_a_graph_of_halves(dtype: DType, session: GpuBackend) -> None:
+def test_a_graph_of_halves(dtype: DType, backend: GpuBackend) -> None:
     graph = perceptron(dtype)
-    model = Model(optimised(graph), session)
+    model = Model(optimised(graph), backend)
     assert [s.title.count("gelu") for s in model.steps if isinstance(s, ProductStep)] == [1, 0]
     assert {s.a.layout.dtype for s in model.steps if isinstance(s, ProductStep)} == {dtype}
     x = converted(NORMAL((5, 16)), dtype)

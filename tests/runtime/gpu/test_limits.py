@@ -27,10 +27,10 @@ def given(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 
 
 @pytest.fixture
-def launched(session: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a session launches; nothing is."""
+def launched(backend: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a back end launches; nothing is."""
     found: list[Any] = []
-    for part in (session.products, session.grouped, session.attentions):
+    for part in (backend.products, backend.grouped, backend.attentions):
         monkeypatch.setattr(part, "_launch", lambda call, *_: found.append(call))
     return found
 
@@ -57,19 +57,19 @@ LARGER_PRODUCTS = (
 
 
 def multiply(
-    session: GpuBackend, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
+    backend: GpuBackend, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
 ) -> None:
     shapes = (batch, m, k), (batch, k, n), (batch, m, n)
-    session.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
+    backend.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("extents", PRODUCTS, ids=str)
 def test_products(
-    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int],
+    backend: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int],
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    multiply(session, *extents, dtype=dtype)
+    multiply(backend, *extents, dtype=dtype)
     plan = launched[-1].plan
     batch, _, n, k = extents
     for tile, first, last in plan.bands:
@@ -84,10 +84,10 @@ def test_products(
 
 @pytest.mark.parametrize("extents", LARGER_PRODUCTS, ids=str)
 def test_larger_products(
-    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int]
+    backend: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int]
 ) -> None:
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-        multiply(session, *extents)
+        multiply(backend, *extents)
     assert not launched
 
 
@@ -98,12 +98,12 @@ def test_larger_products(
     ids=lambda sizes: f"{len(sizes)} times {sizes[0]}",
 )  # fmt: skip
 def test_larger_groups(
-    session: GpuBackend, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
 ) -> None:
     uploaded: list[object] = []
-    monkeypatch.setattr(session.grouped, "_uploaded", lambda *numbers: uploaded.append(numbers))
+    monkeypatch.setattr(backend.grouped, "_uploaded", lambda *numbers: uploaded.append(numbers))
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-        session.grouped.run([(given(m, k), given(k, n), given(m, n)) for m, n, k in sizes])
+        backend.grouped.run([(given(m, k), given(k, n), given(m, n)) for m, n, k in sizes])
     assert not uploaded
 
 
@@ -121,7 +121,7 @@ LARGER_ATTENTIONS = (
 
 
 def attend(
-    session: GpuBackend, batch: int, heads: int, sharing: int, rows: int, keys: int, causal: bool,
+    backend: GpuBackend, batch: int, heads: int, sharing: int, rows: int, keys: int, causal: bool,
     depth: int = 16, dtype: torch.dtype = torch.float16,
 ) -> None:  # fmt: skip
     q, out = (given(batch, heads, sharing, rows, depth, dtype=dtype) for _ in range(2))
@@ -130,14 +130,14 @@ def attend(
         for _ in range(2)
     )
     past = keys - rows if causal else None
-    session.attentions.run(q, k.mT, v, out, None, Weighting(0.25, past), past)
+    backend.attentions.run(q, k.mT, v, out, None, Weighting(0.25, past), past)
 
 
 @pytest.mark.parametrize("extents", ATTENTIONS, ids=str)
 def test_attention(
-    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+    backend: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
 ) -> None:
-    attend(session, *extents)
+    attend(backend, *extents)
     plan, numbers = launched[-1].plan, launched[-1].numbers
     tile = plan.kernel.tile
     assert plan.tiles * tile.bq < OVERFLOWING
@@ -149,33 +149,33 @@ def test_attention(
 
 @pytest.mark.parametrize("extents", LARGER_ATTENTIONS, ids=str)
 def test_larger_attention(
-    session: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
+    backend: GpuBackend, launched: list[Any], extents: tuple[int, int, int, int, int, bool]
 ) -> None:
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-        attend(session, *extents)
+        attend(backend, *extents)
     assert not launched
 
 
-def test_parts_of_keys(session: GpuBackend, launched: list[Any]) -> None:
+def test_parts_of_keys(backend: GpuBackend, launched: list[Any]) -> None:
     """Blocks of long vectors are short, and a kernel counts them as often as there are parts."""
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-        attend(session, 1, 1, 1, 8, 2**30, False, 256, torch.float32)
+        attend(backend, 1, 1, 1, 8, 2**30, False, 256, torch.float32)
     assert not launched
 
 
-def test_limits_far_from_all_keys(session: GpuBackend, launched: list[Any]) -> None:
+def test_limits_far_from_all_keys(backend: GpuBackend, launched: list[Any]) -> None:
     """Whatever a model counts, rows see all keys or none."""
     for past, counted in ((2**40, 9), (-(2**40), -5), (3, 3), (-2, -2)):
         q, k = given(1, 5, 16), given(1, 9, 16)
-        session.attentions.run(q, k.mT, k, q, None, Weighting(0.25, past), past)
+        backend.attentions.run(q, k.mT, k, q, None, Weighting(0.25, past), past)
         assert launched[-1].numbers.past == counted
 
 
-def test_requests_together(session: GpuBackend, launched: list[Any]) -> None:
+def test_requests_together(backend: GpuBackend, launched: list[Any]) -> None:
     for rows, keys in ((MOST_COUNTED + 1, 8), (8, MOST_COUNTED + 1)):
         q, k = given(1, 1, rows, 16), given(1, 1, keys, 16)
         with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-            session.attentions.run_requests(
+            backend.attentions.run_requests(
                 q, k.mT, k, q, Requests((0, rows), (0, keys)), Weighting(0.25), True
             )
     assert not launched

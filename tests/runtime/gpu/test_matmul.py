@@ -17,8 +17,8 @@ DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 
 
 @pytest.fixture
-def matmul(session: GpuBackend) -> Matmul:
-    return Matmul(session.products)
+def matmul(backend: GpuBackend) -> Matmul:
+    return Matmul(backend.products)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -121,12 +121,12 @@ def test_results_over_operands(matmul: Matmul) -> None:
     assert_product(y, a, b)
 
 
-def test_k_cut_in_parts(matmul: Matmul, session: GpuBackend) -> None:
+def test_k_cut_in_parts(matmul: Matmul, backend: GpuBackend) -> None:
     """Few tiles and a long k: the last part to finish adds all up, each time anew."""
     a, b = random(16, 4096), random(4096, 32, seed=1)
     for _ in range(2):
         assert_product(matmul(a, b), a, b)
-    assert any(call.plan.parts > 1 for call in session.products._calls.values())
+    assert any(call.plan.parts > 1 for call in backend.products._calls.values())
 
 
 def test_nan_and_infinity(matmul: Matmul) -> None:
@@ -140,7 +140,7 @@ def test_nan_and_infinity(matmul: Matmul) -> None:
     assert found[rest][:, 9].isinf().all()
 
 
-def test_tf32(matmul: Matmul, session: GpuBackend) -> None:
+def test_tf32(matmul: Matmul, backend: GpuBackend) -> None:
     """Where torch was told that float32 need not be exact, it is not."""
     a, b = random(20, 24), random(24, 40, seed=1)
     torch.set_float32_matmul_precision("high")
@@ -149,7 +149,7 @@ def test_tf32(matmul: Matmul, session: GpuBackend) -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
     torch.testing.assert_close(found, a @ b, rtol=1e-2, atol=1e-2)
-    last = list(session.products._calls.values())[-1]
+    last = list(backend.products._calls.values())[-1]
     assert last.plan.kernel.multiply == "tf32"
 
 

@@ -17,7 +17,7 @@ from tests.graph.graphs import (
     selected,
     selection,
 )
-from tests.runtime.gpu.sessions import interpreted
+from tests.runtime.gpu.backends import interpreted
 
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import (
@@ -58,9 +58,9 @@ def positive() -> Graph:
     return maker.made(maker.add("add", found, found))
 
 
-def test_any_extents(session: GpuBackend) -> None:
+def test_any_extents(backend: GpuBackend) -> None:
     graph = perceptron()
-    model = Model(optimised(graph), session)
+    model = Model(optimised(graph), backend)
     rng = np.random.default_rng(0)
     for batch, steps in ((1, 3), (2, 7), (1, 1), (3, 65), (2, 0), (0, 4), (2, 7)):
         x = rng.standard_normal((batch, steps, WIDTH)).astype(np.float32)
@@ -79,10 +79,10 @@ def scores() -> Graph:
 
 def test_no_extents_need_another_kernel() -> None:
     """What products and attention may launch is there when the graph is."""
-    session = interpreted("h200")
+    backend = interpreted("h200")
     graph = scores()
-    model = Model(graph, session)
-    kernels = len(session.kernels)
+    model = Model(graph, backend)
+    kernels = len(backend.kernels)
     rng = np.random.default_rng(0)
     for batch, rows, columns in (
         (1, 1, 1),
@@ -97,10 +97,10 @@ def test_no_extents_need_another_kernel() -> None:
         mask = rng.standard_normal((rows, columns)).astype(np.float32)
         feeds = {"x": x, "y": y, "mask": mask}
         assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {rows} {columns}")
-    assert len(session.kernels) == kernels
+    assert len(backend.kernels) == kernels
 
 
-def test_sums_of_no_elements(session: GpuBackend) -> None:
+def test_sums_of_no_elements(backend: GpuBackend) -> None:
     """They are zeros, to which epilogues are applied; all keys weigh as much where scores are
     sums of nothing."""
     maker = Maker()
@@ -113,26 +113,26 @@ def test_sums_of_no_elements(session: GpuBackend) -> None:
     wide = maker.add("attention", q, maker.given("k", B, 8, T), maker.given("w", B, T, 8),
                      maker.given("mask", S, T), scale=0.5)  # fmt: skip
     graph = maker.made(*products, deep, wide)
-    model = Model(graph, session)
+    model = Model(graph, backend)
     for extents in ((2, 5, 3), (2, 5, 0), (3, 16, 0), (2, 5, 3), (1, 1, 0)):
         feeds = inputs_of(graph, dict(zip("BST", extents, strict=True)))
         assert_close(model.run(feeds), reference(graph, feeds), str(extents))
 
 
-def test_views_that_some_extents_have_no_room_for(session: GpuBackend) -> None:
+def test_views_that_some_extents_have_no_room_for(backend: GpuBackend) -> None:
     """Kernels are looked for at extents that may contradict the graph."""
     maker = Maker()
     x = maker.given("x", T, WIDTH)
     last = maker.add("slice", x, starts=(T - 7, 0), steps=(1, 1), shape=(7, WIDTH))
     rest = maker.add("slice", x, starts=(T - 9, 0), steps=(1, 1), shape=(T - 9, WIDTH))
     graph = maker.made(maker.linear(last, 8), maker.linear(rest, 8))
-    model = Model(graph, session)
+    model = Model(graph, backend)
     for steps in (10, 18):
         feeds = inputs_of(graph, {"T": steps})
         assert_close(model.run(feeds), reference(graph, feeds))
 
 
-def test_views_that_run_backwards(session: GpuBackend) -> None:
+def test_views_that_run_backwards(backend: GpuBackend) -> None:
     """Tensors have no negative strides: what runs backwards is copied, each time anew."""
     maker = Maker()
     x = maker.given("x", B, 1, S, WIDTH)
@@ -150,7 +150,7 @@ def test_views_that_run_backwards(session: GpuBackend) -> None:
         maker.add("attention", backwards(x, 0), maker.add("transpose", x, perm=(0, 1, 3, 2)),
                   backwards(kept, 2), scale=0.1),
     )  # fmt: skip
-    model = Model(graph, session)
+    model = Model(graph, backend)
     for seed, (batch, steps) in enumerate(((2, 5), (1, 1), (2, 5), (0, 3), (2, 0), (2, 5))):
         feeds = inputs_of(graph, {"B": batch, "S": steps}, seed)
         assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {steps}")

@@ -14,7 +14,7 @@ pytest.importorskip("onnx")
 from onnx import helper
 from tests.frontends.node_cases import PASSED, UNSUPPORTED_DTYPE, Case, parameters, run, symbolic
 from tests.frontends.onnx_models import model_of
-from tests.runtime.gpu.sessions import interpreted
+from tests.runtime.gpu.backends import interpreted
 
 import ftuner
 from ftuner.core.dtype import BFLOAT16
@@ -60,11 +60,11 @@ def test_load_says_what_float32_is_held_in(
 ) -> None:
     """On a device that is interpreted; files of half precision are read for it."""
 
-    def session_of(device: str) -> GpuBackend:
+    def backend_of(device: str) -> GpuBackend:
         assert device == "cuda"
         return H200
 
-    monkeypatch.setattr("ftuner.inference.backend_of", session_of)
+    monkeypatch.setattr("ftuner.inference.backend_of", backend_of)
     node = helper.make_node
     nodes = [node("Cast", ["x"], ["wide"], to=1), node("MatMul", ["wide", "w"], ["y"])]
     weight = np.full((3, 3), 1 + 2**-12, np.float32)

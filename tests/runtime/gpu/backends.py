@@ -1,4 +1,4 @@
-"""Sessions of recorded chips, in Triton's interpreter."""
+"""Back ends of recorded chips, in Triton's interpreter."""
 
 from __future__ import annotations
 
