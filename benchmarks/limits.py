@@ -23,7 +23,6 @@ from ftuner.codegen.llvm.ir.builder import (
     pointer_slot,
     slot,
 )
-from ftuner.codegen.llvm.kernels.k_loop import LINE_BYTES
 from ftuner.codegen.llvm.kernels.microbenchmarks import (
     FILL,
     ISSUE_STEPS,
@@ -39,6 +38,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.isa import VECTOR_ISAS
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.cpu.plan_records import ALIGNMENT_BYTES
 from ftuner.runtime.cpu.threads import RUN_TYPE
 
 Limit = Callable[[], object]
@@ -82,8 +82,8 @@ def _job() -> ir.Module:
 
 def _aligned(size: int) -> tuple[np.ndarray, int]:
     """Memory of so many bytes that have been written, and where its first cache line begins."""
-    memory = np.full(size + LINE_BYTES, FILL, np.uint8)
-    return memory, -(-memory.ctypes.data // LINE_BYTES) * LINE_BYTES
+    memory = np.full(size + ALIGNMENT_BYTES, FILL, np.uint8)
+    return memory, -(-memory.ctypes.data // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Limits:

@@ -174,7 +174,7 @@ def small_bundles() -> list[KernelBundle | RuntimeBundle]:
     isa = HOST_ISAS[0]
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
     return [
-        KernelBundle((kernel,), reduce, False, False, KLoopTuning()) for reduce in (False, True)
+        KernelBundle((kernel,), reduce, False, False, KLoopTuning(), 64) for reduce in (False, True)
     ]
 
 

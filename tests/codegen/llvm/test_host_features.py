@@ -120,7 +120,7 @@ def assembly(isa: str) -> str:
     lanes = vector.vector_bytes // FLOAT32.itemsize
     kernel = UKernel(RegisterTile(4, 2, 1), FLOAT32, isa, lanes)
     bundles = (
-        KernelBundle((kernel,), False, vector.fused, vector.masked, KLoopTuning()),
+        KernelBundle((kernel,), False, vector.fused, vector.masked, KLoopTuning(), 64),
         TopKBundle(FLOAT32, True),
     )
     modules = [WORK, *(str(bundle_module(bundle, target)) for bundle in bundles)]

@@ -145,7 +145,7 @@ def test_keys_depend_on_the_tuning_of_their_code() -> None:
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, HOST_ISAS[0], 4)
     nest = Kernel((), (), (), (), (), (), (), ())
     bundles: list[Callable[[CpuTuning], Bundle]] = [
-        lambda t: KernelBundle((kernel,), False, False, False, part_of(t, KLoopTuning)),
+        lambda t: KernelBundle((kernel,), False, False, False, part_of(t, KLoopTuning), 64),
         lambda t: RuntimeBundle(16, 16, part_of(t, NativeTuning)),
         lambda t: NestBundle(nest, 16, False, t.nest_block_elements),
     ]

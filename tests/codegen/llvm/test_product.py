@@ -58,7 +58,7 @@ def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -
     if kernel.b_layout == DOT:
         emit_dot(module, kernel, fused, masked)
     else:
-        emit_ukernel(module, kernel, fused, masked, KLoopTuning())
+        emit_ukernel(module, kernel, fused, masked, KLoopTuning(), 64)
     return module
 
 

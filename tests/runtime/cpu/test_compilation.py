@@ -30,7 +30,7 @@ TARGET = host_target(HOST_ISAS[0])
 
 def bundles() -> list[Bundle]:
     kernels = (UKernel(RegisterTile(rows, 1, 1), FLOAT32, HOST_ISAS[0], 4) for rows in (1, 2))
-    return [KernelBundle((kernel,), False, False, False, KLoopTuning()) for kernel in kernels]
+    return [KernelBundle((kernel,), False, False, False, KLoopTuning(), 64) for kernel in kernels]
 
 
 def loaded(cache: Cache) -> LoadedObject:

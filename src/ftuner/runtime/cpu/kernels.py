@@ -182,11 +182,14 @@ class Kernels:
     def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
         """Families of a library; with the first of them comes the reduction of partial products."""
         fused, masked = self.isa.fused, self.isa.masked
-        bundles: list[Bundle] = [
-            KernelBundle(f.kernels, False, fused, masked, self._k_loop) for f in families
-        ]
+        line_bytes = self._hardware.levels[0].line_bytes
+
+        def bundle(kernels: tuple[UKernel, ...], reduce: bool) -> Bundle:
+            return KernelBundle(kernels, reduce, fused, masked, self._k_loop, line_bytes)
+
+        bundles = [bundle(f.kernels, False) for f in families]
         if library not in self._compiled:
-            bundles.append(KernelBundle((_any_kernel(library),), True, fused, masked, self._k_loop))
+            bundles.append(bundle((_any_kernel(library),), True))
         return bundles
 
     def _runtime_bundle(self) -> RuntimeBundle:

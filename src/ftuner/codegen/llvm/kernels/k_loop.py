@@ -42,7 +42,6 @@ from ftuner.hardware.tuning import KLoopTuning
 UNROLLED_ISAS = frozenset({"avx2", "avx512"})
 """On other ISAs a round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance
 their addresses anyway."""
-LINE_BYTES = 64
 L1, L2 = 3, 2
 """Where a prefetch puts its line, as LLVM's locality."""
 
@@ -69,6 +68,7 @@ def emit_k_loop(
     kernel: UKernel,
     fused: bool,
     tuning: KLoopTuning,
+    line_bytes: int,
     context: ir.Value,
     tile: ir.Value,
     a: ir.Value,
@@ -77,7 +77,7 @@ def emit_k_loop(
 ) -> list[list[ir.Value]]:
     """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
     `b` where its columns begin in the panel."""
-    return _Loop(builder, kernel, fused, tuning, context).sums(tile, a, b, k)
+    return _Loop(builder, kernel, fused, tuning, line_bytes, context).sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,11 @@ class _Loop:
         kernel: UKernel,
         fused: bool,
         tuning: KLoopTuning,
+        line_bytes: int,
         context: ir.Value,
     ) -> None:
         self._builder, self._kernel, self._fused = builder, kernel, fused
-        self._tuning, self._context = tuning, context
+        self._tuning, self._line_bytes, self._context = tuning, line_bytes, context
         self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
         self._size = size = kernel.dtype.itemsize
         self._steps = steps_of_round(kernel, tuning)
@@ -271,7 +272,8 @@ class _Loop:
             now = builder.select(whole, rounds_of_chunk, left)
             ends = self._fetched(streams, places, builder.mul(now, const(self._steps)))
             if self._kernel.a_layout != COLUMN:
-                lines = range(LINE_BYTES, LINE_BYTES + steps_of_chunk * self._size, LINE_BYTES)
+                line = self._line_bytes
+                lines = range(line, line + steps_of_chunk * self._size, line)
                 for i, offset in product(range(self._kernel.mr), lines):
                     row = at(builder, values[0], self._a_rows[i])
                     prefetch(builder, at(builder, row, offset), L1)
@@ -288,7 +290,7 @@ class _Loop:
         builder, ends = self._builder, []
         for place, stream in zip(places, streams, strict=True):
             size = builder.mul(steps, stream.step)
-            with counted_loop(builder, 0, size, LINE_BYTES) as offset:
+            with counted_loop(builder, 0, size, self._line_bytes) as offset:
                 prefetch(builder, at(builder, place, offset), L2)
             ends.append(at(builder, place, size))
         return ends
@@ -320,7 +322,7 @@ class _Loop:
     def _ask(self, row: ir.Value, ahead: ir.Value) -> None:
         """Ask for the row of B that lies so many bytes behind another."""
         row = at(self._builder, row, ahead)
-        for line in range(0, self._read_bytes, LINE_BYTES):
+        for line in range(0, self._read_bytes, self._line_bytes):
             prefetch(self._builder, at(self._builder, row, line), L1)
 
     def _step(

@@ -33,7 +33,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
-from ftuner.codegen.llvm.kernels.k_loop import L1, LINE_BYTES, emit_k_loop, prefetch
+from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.expr import ACCUMULATOR, operands
@@ -43,12 +43,14 @@ KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
 
 def emit_ukernel(
-    module: ir.Module, kernel: UKernel, fused: bool, masked: bool, tuning: KLoopTuning
-) -> ir.Function:
+    module: ir.Module, kernel: UKernel, fused: bool, masked: bool, tuning: KLoopTuning,
+    line_bytes: int,
+) -> ir.Function:  # fmt: skip
     """Add the function of a uKernel to a module.
 
     `fused`: whether the ISA fuses multiply-add; `masked`: whether it loads and stores the first
-    lanes of a vector, so that tails need no scratch tile.
+    lanes of a vector, so that tails need no scratch tile; `line_bytes`: of a cache line, for
+    prefetches.
     """
     function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
     context, a, b, c, row, column, k, tiles = function.args
@@ -76,9 +78,9 @@ def emit_ukernel(
         c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
         first_row = builder.add(row, first_row)
         first_column = builder.add(column, first_column)
-        _prefetch_rows(builder, kernel, c_tile, c_stride)
+        _prefetch_rows(builder, kernel, c_tile, c_stride, line_bytes)
         accumulators = emit_k_loop(
-            builder, kernel, fused, tuning, context, number, a_tile, b_part, k
+            builder, kernel, fused, tuning, line_bytes, context, number, a_tile, b_part, k
         )
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
@@ -104,12 +106,14 @@ def emit_ukernel(
     return function
 
 
-def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value) -> None:
+def _prefetch_rows(
+    builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value, line_bytes: int
+) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
     last = kernel.tile.vectors * kernel.lanes * kernel.dtype.itemsize - 1
     for i in range(kernel.mr):
         row = at(builder, c, builder.mul(c_stride, const(i)))
-        for offset in range(0, last, LINE_BYTES):
+        for offset in range(0, last, line_bytes):
             prefetch(builder, at(builder, row, offset), L1, write=True)
         prefetch(builder, at(builder, row, last), L1, write=True)
 

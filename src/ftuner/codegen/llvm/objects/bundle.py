@@ -38,6 +38,8 @@ class KernelBundle:
     masked: bool
     """Whether the ISA has `Isa.masked` loads and stores."""
     tuning: KLoopTuning
+    line_bytes: int
+    """Of a cache line."""
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -60,7 +60,9 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
             if kernel.b_layout == DOT:
                 emit_dot(module, kernel, bundle.fused, bundle.masked)
             else:
-                emit_ukernel(module, kernel, bundle.fused, bundle.masked, bundle.tuning)
+                emit_ukernel(
+                    module, kernel, bundle.fused, bundle.masked, bundle.tuning, bundle.line_bytes
+                )
     return module
 
 
