@@ -1,5 +1,5 @@
-"""Work: what a step computes and moves, the memory level that it moves it from, and the estimate of
-what that takes."""
+"""The cost of a step: what it computes and moves, from which memory level, and the estimate of the
+time that takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 
 @dataclass(frozen=True)
 class Machine:
-    """What work is estimated for."""
+    """The CPU, its ISA and the number of workers that costs are estimated for."""
 
     hardware: CpuHardware
     isa: Isa
@@ -30,8 +30,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One step of a program at known extents."""
+class StepCost:
+    """What one step of a program computes, moves and takes, at known extents."""
 
     flops: int
     """Operations on floating-point elements, a multiply-add counted as two, an elementary function

@@ -220,7 +220,7 @@ def _reports(
     first = [
         kind_of(s).report(s, extents, machine, 0) for s, k in zip(steps, known, strict=True) if k
     ]
-    resident = sum(report.work.bytes_moved for report in first)
+    resident = sum(report.cost.bytes_moved for report in first)
     return [
         kind.report(step, extents, machine, resident) if k else None
         for kind, step, k in zip(kinds, steps, known, strict=True)
@@ -236,11 +236,11 @@ def _symbols(step: Step) -> set[str]:
 def _roofline(
     steps: Sequence[Step], reports: Sequence[StepReport | None], machine: Machine | None
 ) -> Roofline | None:
-    works = [report.work for report in reports if report is not None]
-    flops, moved = sum(w.flops for w in works), sum(w.bytes_moved for w in works)
-    if machine is None or len(works) < len(steps) or not (flops and moved):
+    costs = [report.cost for report in reports if report is not None]
+    flops, moved = sum(c.flops for c in costs), sum(c.bytes_moved for c in costs)
+    if machine is None or len(costs) < len(steps) or not (flops and moved):
         return None
-    seconds = sum(w.estimate.seconds for w in works)
+    seconds = sum(c.estimate.seconds for c in costs)
     return roofline_of(flops, moved, seconds, _product_dtype(steps), machine)
 
 
@@ -261,18 +261,18 @@ def _group(
         value = _known(dim, extents)
         return str(dim if value is None else value)
 
-    work = None if report is None else report.work
+    cost = None if report is None else report.cost
     return FusedGroup(
         number,
         step.kind.replace("_", "-"),
         step.title,
         step.described(text),
         None if report is None else report.plan,
-        None if work is None else work.flops,
-        None if work is None else work.reads_bytes,
-        None if work is None else work.writes_bytes,
-        None if work is None else work.estimate.seconds,
-        None if work is None else work.estimate.bound,
+        None if cost is None else cost.flops,
+        None if cost is None else cost.reads_bytes,
+        None if cost is None else cost.writes_bytes,
+        None if cost is None else cost.estimate.seconds,
+        None if cost is None else cost.estimate.bound,
         measured_s,
     )
 

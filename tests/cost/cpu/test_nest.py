@@ -20,7 +20,7 @@ from ftuner.cost.cpu.nest import (
     NestCost,
     Operand,
 )
-from ftuner.cost.step import Machine, Work
+from ftuner.cost.step import Machine, StepCost
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
 
@@ -34,9 +34,9 @@ def milan(workers: int = 1) -> Machine:
     return Machine(machine, machine.isa("avx2"), workers)
 
 
-def work_of(
+def cost_of(
     case: Case, extents: Mapping[str, int], machine: Machine, resident_bytes: int = 0
-) -> Work:
+) -> StepCost:
     """With operands that lie in one piece each."""
     kernel = case.kernel()
     types = [case.types[n] for n in operand_numbers(kernel)]
@@ -44,7 +44,7 @@ def work_of(
         [Operand(t.dtype.itemsize * evaluate(product(t.shape), extents), resident) for t in found]
         for found, resident in ((types, resident_bytes), (case.results(), 0))
     )
-    return NestCost(kernel, extents, machine).work(reads, writes)
+    return NestCost(kernel, extents, machine).total(reads, writes)
 
 
 def floats(op: str, *shapes: tuple[object, ...], **attributes: object) -> Case:
@@ -78,10 +78,10 @@ def floats(op: str, *shapes: tuple[object, ...], **attributes: object) -> Case:
 def test_known_nests(
     case: Case, extents: tuple[int, int, int], cycles: float, flops: int, moved: int
 ) -> None:
-    work = work_of(case, dict(zip("ABC", extents, strict=True)), milan())
-    assert work.estimate.seconds * CLOCK == pytest.approx(cycles, rel=1e-6)
-    assert work.estimate.bound == "compute"
-    assert (work.flops, work.bytes_moved) == (flops, moved)
+    cost = cost_of(case, dict(zip("ABC", extents, strict=True)), milan())
+    assert cost.estimate.seconds * CLOCK == pytest.approx(cycles, rel=1e-6)
+    assert cost.estimate.bound == "compute"
+    assert (cost.flops, cost.bytes_moved) == (flops, moved)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -106,28 +106,28 @@ def test_products_of_floats_cost_what_their_code_has_instructions(dtype: DType) 
     ],
 )
 def test_levels(elements: int, bound: str, seconds: float) -> None:
-    work = work_of(floats("add", (C,), (C,)), {"C": elements}, milan())
-    assert work.estimate.bound == bound
-    assert work.estimate.seconds == pytest.approx(seconds)
+    cost = cost_of(floats("add", (C,), (C,)), {"C": elements}, milan())
+    assert cost.estimate.bound == bound
+    assert cost.estimate.seconds == pytest.approx(seconds)
 
 
 def test_both_cores_share_memory_and_wait_for_each_other() -> None:
     case, extents = floats("add", (C,), (C,)), {"C": 1 << 26}
-    work = work_of(case, extents, milan(workers=2))
-    assert work.estimate.dram_s == pytest.approx(12 * (1 << 26) / 3.8e10)
-    assert work.estimate.synchronise_s == 5e-6
-    alone = work_of(case, {"C": 512}, milan(workers=2)).estimate
-    assert alone.issue_s == work_of(case, {"C": 512}, milan()).estimate.issue_s
+    cost = cost_of(case, extents, milan(workers=2))
+    assert cost.estimate.dram_s == pytest.approx(12 * (1 << 26) / 3.8e10)
+    assert cost.estimate.synchronise_s == 5e-6
+    alone = cost_of(case, {"C": 512}, milan(workers=2)).estimate
+    assert alone.issue_s == cost_of(case, {"C": 512}, milan()).estimate.issue_s
 
 
 def test_constants_come_from_where_the_program_leaves_them() -> None:
     """What a table is read from depends on all that passes by between two runs."""
     case = Case("gather", (("float32", (A, C)), ("int64", (B,))), {"axis": 0})
     extents = {"A": 30_000, "B": 64, "C": 768}
-    small, large = (work_of(case, extents, milan(), size) for size in (0, 100 << 20))
+    small, large = (cost_of(case, extents, milan(), size) for size in (0, 100 << 20))
     assert small.estimate.dram_s == 0 < large.estimate.dram_s
     assert small.reads_bytes == 64 * 768 * 4 + 64 * 8, "not the whole table"
-    few = work_of(case, {**extents, "A": 2}, milan())
+    few = cost_of(case, {**extents, "A": 2}, milan())
     assert few.reads_bytes == 2 * 768 * 4 + 64 * 8, "nothing but the table"
 
 
@@ -137,9 +137,9 @@ def test_terms(op: str, recorded: CpuHardware) -> None:
     machine = Machine(recorded, recorded.widest, min(2, recorded.cores))
     for case in CASES[op][::4]:
         for extents in case.extents:
-            work = work_of(case, extents, machine)
-            assert all(seconds >= 0 for seconds in work.estimate.terms().values())
-            assert min(work.flops, work.reads_bytes, work.writes_bytes) >= 0
+            cost = cost_of(case, extents, machine)
+            assert all(seconds >= 0 for seconds in cost.estimate.terms().values())
+            assert min(cost.flops, cost.reads_bytes, cost.writes_bytes) >= 0
 
 
 ROWS = (
@@ -163,6 +163,6 @@ def test_more_rows_are_never_cheaper(number: int, recorded: CpuHardware) -> None
         before = 0.0
         for rows in (*range(1, 70), *range(70, 5000, 311), 10_000, 100_000, 1_000_000):
             extents = {"A": rows, "B": 3, "C": 77}
-            seconds = work_of(ROWS[number], extents, machine).estimate.seconds
+            seconds = cost_of(ROWS[number], extents, machine).estimate.seconds
             assert seconds >= before * (1 - 1e-12), f"{rows} rows, {workers} workers"
             before = seconds

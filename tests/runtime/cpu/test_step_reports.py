@@ -1,4 +1,4 @@
-"""What is said of single steps: their plans in words, their work, by kinds."""
+"""What is said of single steps: their plans in words, their costs, by kinds."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
 )  # fmt: skip
 def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: int) -> None:
     found = reported(body, workers)
-    assert (found.plan, found.work.flops, found.work.bytes_moved) == (plan, flops, moved)
-    assert (found.work.estimate.synchronise_s > 0) == (workers > 1)
+    assert (found.plan, found.cost.flops, found.cost.bytes_moved) == (plan, flops, moved)
+    assert (found.cost.estimate.synchronise_s > 0) == (workers > 1)
 
 
 @pytest.mark.parametrize("body", [linear, gelu, batched, attention, norm, copy, best])
@@ -104,13 +104,13 @@ def test_more_rows_are_not_cheaper(body: object, recorded: CpuHardware) -> None:
         machine = Machine(recorded, recorded.widest, workers)
         before = 0.0
         for rows in (*range(1, 40), 77, 128, 200, 512, 1000):
-            work = report_of(step, {"B": 3, "S": rows}, machine, 0).work
-            assert work.estimate.seconds >= 0.97 * before, rows
-            before = max(before, work.estimate.seconds)
+            cost = report_of(step, {"B": 3, "S": rows}, machine, 0).cost
+            assert cost.estimate.seconds >= 0.97 * before, rows
+            before = max(before, cost.estimate.seconds)
 
 
 def test_an_epilogue_costs_what_it_computes() -> None:
-    plain, activated = (reported(body).work for body in (linear, gelu))
+    plain, activated = (reported(body).cost for body in (linear, gelu))
     assert activated.estimate.tile_s > plain.estimate.tile_s
     # An elementary function counts as one operation.
     assert activated.flops == plain.flops + 77 * 768
@@ -118,29 +118,29 @@ def test_an_epilogue_costs_what_it_computes() -> None:
 
 
 def test_weights_come_from_where_the_program_leaves_them() -> None:
-    near, far = (reported(linear, 1, size).work.estimate for size in (0, 1 << 30))
+    near, far = (reported(linear, 1, size).cost.estimate for size in (0, 1 << 30))
     assert near.dram_s == 0
     assert far.dram_s == pytest.approx(4 * 768 * 768 / 2.3e10)
     # What is no constant was made a moment ago.
-    assert reported(batched, 1, 1 << 30).work == reported(batched, 1, 0).work
+    assert reported(batched, 1, 1 << 30).cost == reported(batched, 1, 0).cost
 
 
-def test_no_elements_are_no_work(recorded: CpuHardware) -> None:
+def test_no_elements_cost_nothing(recorded: CpuHardware) -> None:
     machine = Machine(recorded, recorded.widest, 1)
     for body in (linear, batched, attention, norm, copy, best):
         (step, *_) = steps_of(body)
         found = report_of(step, {"B": 2, "S": 0}, machine, 0)
-        assert (found.work.flops, found.work.estimate.seconds) == (0, 0.0), body
+        assert (found.cost.flops, found.cost.estimate.seconds) == (0, 0.0), body
 
 
 def test_a_layer_is_a_sum_of_all_kinds() -> None:
-    works = [
-        report_of(step, {"B": 2, "S": 31}, milan(2), 0).work
+    costs = [
+        report_of(step, {"B": 2, "S": 31}, milan(2), 0).cost
         for step in lower(optimised(layer(96, 4, 384))).steps
     ]
-    assert len(works) > 5
-    assert np.isfinite([w.estimate.seconds for w in works]).all()
-    assert min(w.estimate.seconds for w in works) > 0
+    assert len(costs) > 5
+    assert np.isfinite([c.estimate.seconds for c in costs]).all()
+    assert min(c.estimate.seconds for c in costs) > 0
 
 
 def test_scattering_walks_element_by_element() -> None:
@@ -154,6 +154,6 @@ def test_scattering_walks_element_by_element() -> None:
     assert report_of(copied, EXTENTS, milan(2), 0).plan == "8 lanes along axis 0, 2 tasks"
     found = report_of(scattered, EXTENTS, milan(2), 0)
     assert found.plan == "scalars, 1 task"
-    assert found.work.bytes_moved == 77 * 8 * (4 + 8 + 4)
+    assert found.cost.bytes_moved == 77 * 8 * (4 + 8 + 4)
     # At least two loads, a load and a store of the element, none of them of vectors.
-    assert found.work.estimate.issue_s * 3.22e9 > 77 * 8 * 2.5
+    assert found.cost.estimate.issue_s * 3.22e9 > 77 * 8 * 2.5

@@ -18,7 +18,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Stage
 from ftuner.core.scaled_product import is_scaled
 from ftuner.cost.functions import operation_cycles
-from ftuner.cost.step import Machine, Stream, Work, estimate_of
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
 POSITION_INSTRUCTIONS = 4
 """Comparing and choosing, of values and of positions, beside the comparison of an extremum."""
@@ -102,8 +102,8 @@ class NestCost:
             return self.elements_of_busiest / self.extents[self.schedule.vector]
         return self.tasks_of_busiest / self.tasks
 
-    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """The work on the buffers of the step, in their order."""
+    def total(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> StepCost:
+        """The cost of the step, whose buffers are `reads` and `writes`, in their order."""
         kernel, share = self.kernel, self.share
         numbers = operand_numbers(kernel)
         touched, divided = [0] * len(reads), [True] * len(reads)
@@ -129,7 +129,7 @@ class NestCost:
         fixed = sum(p.fixed for p in passes)
         workers = max(min(self.tasks, self.machine.workers), 1)
         estimate = estimate_of(self.machine, workers, issue, waits, fixed, streams)
-        return Work(self._flops(), sum(read), written, estimate)
+        return StepCost(self._flops(), sum(read), written, estimate)
 
     def _nest_of_loops(self) -> tuple[_Loop, ...]:
         """Those of the busiest worker, outermost first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ftuner.cost.step import Machine, Stream, Work, estimate_of
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
 
 class TopKProblem(NamedTuple):
@@ -17,7 +17,7 @@ class TopKProblem(NamedTuple):
     itemsize: int
 
 
-def top_k_work(problem: TopKProblem, machine: Machine) -> Work:
+def top_k_cost(problem: TopKProblem, machine: Machine) -> StepCost:
     """Rows in random order: the i-th element is among the best so far with probability
     `wanted / i`, and then finds its place half way."""
     rows, extent, wanted, itemsize = problem
@@ -34,4 +34,4 @@ def top_k_work(problem: TopKProblem, machine: Machine) -> Work:
         machine, max(min(rows, machine.workers), 1), mine * row_cycles, 0.0, 0.0,
         [Stream(part, reads + writes)],
     )  # fmt: skip
-    return Work(0, reads, writes, estimate)
+    return StepCost(0, reads, writes, estimate)

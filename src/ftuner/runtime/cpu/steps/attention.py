@@ -18,7 +18,7 @@ from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.units import count
-from ftuner.cost.step import Machine, Work
+from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import (
@@ -38,7 +38,7 @@ from ftuner.runtime.cpu.steps.contract import (
     Loaded,
     StepKind,
     StepReport,
-    no_work,
+    no_cost,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
@@ -292,7 +292,7 @@ class AttentionKind(StepKind[AttentionStep]):
         reads = sum(touched(x, extents) for x in step.views[:-1])
         writes = touched(step.out, extents)
         if 0 in (*q.shape, *v.shape):
-            return StepReport("nothing", no_work(machine))
+            return StepReport("nothing", no_cost(machine))
         need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         limit = step.weighting.causal
@@ -308,7 +308,7 @@ class AttentionKind(StepKind[AttentionStep]):
         flops += elements * rows * columns
         block, splits, _ = attention_blocks(planner, problem)
         plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
-        return StepReport(plan, Work(flops, reads, writes, estimate))
+        return StepReport(plan, StepCost(flops, reads, writes, estimate))
 
 
 KIND = AttentionKind()

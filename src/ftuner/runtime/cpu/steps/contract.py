@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.llvm.objects.bundle import GraphBundle
 from ftuner.core.dim import Shape
-from ftuner.cost.step import Machine, Work, estimate_of
+from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.packed_weights import Panels
@@ -58,12 +58,12 @@ class StepReport(NamedTuple):
 
     plan: str
     """Its plan in words."""
-    work: Work
+    cost: StepCost
 
 
-def no_work(machine: Machine) -> Work:
-    """The work of a step without elements."""
-    return Work(0, 0, 0, estimate_of(machine, 1, 0.0, 0.0, 0.0, ()))
+def no_cost(machine: Machine) -> StepCost:
+    """The cost of a step without elements."""
+    return StepCost(0, 0, 0, estimate_of(machine, 1, 0.0, 0.0, 0.0, ()))
 
 
 class StepKind(ABC, Generic[S]):
@@ -91,5 +91,5 @@ class StepKind(ABC, Generic[S]):
     def report(
         self, step: S, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        """The plan, work and estimate of the step. `resident_bytes`: what passes between two runs
+        """The plan and the cost of the step. `resident_bytes`: what passes between two runs
         of the step, which decides from where its constants are read."""

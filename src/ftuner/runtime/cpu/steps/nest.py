@@ -45,12 +45,12 @@ class NestKind(StepKind[NestStep]):
             return Operand(size, 0 if buffer.array is None else resident_bytes)
 
         cost = NestCost(step.kernel, extents, machine)
-        work = cost.work([operand(b) for b in step.reads], [operand(b) for b in step.writes])
+        total = cost.total([operand(b) for b in step.reads], [operand(b) for b in step.writes])
         schedule = cost.schedule
         walk = "scalars"
         if schedule.vector is not None:
             walk = f"{schedule.lanes} lanes along axis {schedule.vector}"
-        return StepReport(f"{walk}, {count(cost.tasks, 'task')}", work)
+        return StepReport(f"{walk}, {count(cost.tasks, 'task')}", total)
 
 
 KIND = NestKind()

@@ -15,7 +15,7 @@ from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dtype import INT8
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
-from ftuner.cost.step import Machine, Stream, Work, estimate_of
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width, panel_problem
@@ -34,7 +34,7 @@ from ftuner.runtime.cpu.steps.contract import (
     Loaded,
     StepKind,
     StepReport,
-    no_work,
+    no_cost,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
@@ -199,7 +199,7 @@ class ProductKind(StepKind[ProductStep]):
         reads = sum(touched(view, extents) for view in (step.a, step.b, *step.operands))
         writes = touched(step.c, extents)
         if 0 in (*a.shape, *c.shape):
-            return StepReport("nothing", no_work(machine))
+            return StepReport("nothing", no_cost(machine))
         dtype, k = step.c.layout.dtype, b.shape[-2]
         need = self.required_families(step, hardware, isa.name, workers)
         planner = planner_for(build_library(hardware, isa.name, *need.library))
@@ -223,7 +223,7 @@ class ProductKind(StepKind[ProductStep]):
             synchronise_s=max(estimate.synchronise_s, rest.synchronise_s),
         )
         flops = elements * (2 * k + expression_operations(step.epilogue))
-        return StepReport(_in_words(plan), Work(flops, reads, writes, estimate))
+        return StepReport(_in_words(plan), StepCost(flops, reads, writes, estimate))
 
 
 def _in_words(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftuner.codegen.llvm.objects.bundle import TopKBundle
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.top_k import TopKProblem, top_k_work
+from ftuner.cost.cpu.top_k import TopKProblem, top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import TopKStep
 from ftuner.hardware.model import CpuHardware, Isa
@@ -37,7 +37,7 @@ class TopKKind(StepKind[TopKStep]):
     ) -> StepReport:
         rows, extent, wanted = (evaluate(d, extents) for d in (step.rows, step.count, step.wanted))
         problem = TopKProblem(rows, extent, wanted, step.x.layout.dtype.itemsize)
-        return StepReport(count(rows, "task"), top_k_work(problem, machine))
+        return StepReport(count(rows, "task"), top_k_cost(problem, machine))
 
 
 KIND = TopKKind()
