@@ -44,7 +44,7 @@ from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.dense import Dense
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters

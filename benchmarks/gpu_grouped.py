@@ -11,8 +11,7 @@ from benchmarks.gpu_bench import Bench, error_of
 from ftuner.core.gpu.tile import Multiply
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.grouped import GroupedMatmul
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
 from ftuner.runtime.ops.grouped_operands import Groups
 
 SIZES = ((1, 8, 8), (300, 264, 520), (0, 16, 24), (17, 1000, 64), (129, 40, 2048), (5, 8, 0))

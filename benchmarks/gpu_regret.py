@@ -23,7 +23,7 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.launches import Kernel
+from ftuner.runtime.gpu.kernels import Kernel
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
 

@@ -17,8 +17,8 @@ from ftuner.planner.gpu.planner import ProductPlanner
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.dense import Dense
-from ftuner.runtime.gpu.launches import target_of
 from ftuner.runtime.gpu.matmul import Matmul
+from ftuner.runtime.gpu.targets import target_of
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 LAYER = (4096, 4096)

@@ -28,14 +28,12 @@ ONLY_ON_CPU = {
     "planner.panel_width": "only a CPU packs weights into panels",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
-    "runtime.kernels": "objects of LLVM loaded into the process; a GPU has `launches`",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
-    "runtime.targets": "code generator's targets for this machine's own CPU",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.threads": "the thread pool",
 }
@@ -44,13 +42,10 @@ ONLY_ON_GPU = {
     "cost.attention": "the same",
     "cost.attention_tile": "the same",
     "planner.attention_candidates": "tiles of the attention kernel",
-    "planner.attention_plan": "one launch of the attention kernel",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
     "runtime.cuda_graphs": "recorded launches",
-    "runtime.grouped_products": "grouped products are one launch",
-    "runtime.launches": "kernels launched from Python; a CPU's programs are native code",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""

@@ -19,7 +19,7 @@ from ftuner.planner.gpu.attention import (
     attention_planner,
     kept_tiles,
 )
-from ftuner.planner.gpu.attention_plan import (
+from ftuner.planner.gpu.plan import (
     AttentionPlan,
     AttentionProblem,
     RequestLengths,

@@ -24,7 +24,7 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedKernelError,
 )
-from ftuner.planner.gpu.attention_plan import AttentionPlan
+from ftuner.planner.gpu.plan import AttentionPlan
 from ftuner.runtime.gpu import attention_launches as attentions_room
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.attention import Attention

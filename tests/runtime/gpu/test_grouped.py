@@ -14,8 +14,7 @@ from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.grouped import GroupedMatmul
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
 from ftuner.runtime.ops.grouped_operands import matched
 
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
@@ -216,7 +215,7 @@ def test_tf32(backend: GpuBackend) -> None:
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     """The table of a launch is made on the host, where nothing is when a graph is replayed."""
     products = GroupedProducts(h200.device, h200.kernels, h200.block_library)
-    monkeypatch.setattr("ftuner.runtime.gpu.grouped_products.is_capturing", lambda device: True)
+    monkeypatch.setattr("ftuner.runtime.gpu.grouped.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="captured"):
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
 

@@ -10,7 +10,7 @@ import torch
 from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
 from ftuner.errors import HardwareError
 from ftuner.hardware.recorded import from_document, to_document
-from ftuner.runtime.gpu.launches import Kernel
+from ftuner.runtime.gpu.kernels import Kernel
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates, hardware_of, nearest_recorded
 
 H200 = DeviceFacts(

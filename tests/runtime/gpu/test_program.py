@@ -19,7 +19,7 @@ from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import Work
-from ftuner.runtime.gpu.executable import GpuGraph
+from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.program import Program
 from ftuner.runtime.model import Model
 
@@ -65,7 +65,7 @@ class Failing:
 Run = Callable[[int], torch.Tensor]
 
 
-def runner(model: GpuGraph, graph: Graph) -> Run:
+def runner(model: CompiledGraph, graph: Graph) -> Run:
     """Runs of other data each time, that are compared with the reference."""
     rng = np.random.default_rng(0)
 
@@ -87,7 +87,7 @@ def recorded(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
 def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    run = runner(GpuGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200), graph)
     for _ in range(RECORDED_RUN - 1):
         run(3)
     assert (recorded.made, recorded.replayed) == (0, 0)
@@ -103,7 +103,7 @@ def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) ->
 
 def test_a_larger_arena_forgets_recordings(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    run = runner(GpuGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200), graph)
     for _ in range(RECORDED_RUN):
         run(2)
     # Buffers begin at multiples of 256 bytes, which are four rows.
@@ -136,7 +136,7 @@ def test_recordings_are_bounded(
     tuning = GpuTuning(recorded_share_of_dram=share)
     monkeypatch.setattr(h200, "_hardware", replace(h200.hardware, tuning=tuning))
     graph = stack()
-    model = GpuGraph(graph, h200)
+    model = CompiledGraph(graph, h200)
     run = runner(model, graph)
     for rows, made, replayed in ((6, 0, 0), (3, 1, 1), (1, 2, 2), (2, 3, 3), (1, 3, 6)):
         for _ in range(RECORDED_RUN):
@@ -151,7 +151,7 @@ def test_what_cannot_be_recorded_is_launched(
 ) -> None:
     monkeypatch.setattr(h200, "recorder", Failing)
     graph = stack()
-    run = runner(GpuGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200), graph)
     for rows in (3, 2):
         for _ in range(RECORDED_RUN + 2):
             run(rows)
@@ -160,7 +160,7 @@ def test_what_cannot_be_recorded_is_launched(
 
 def test_recording_may_be_wanted_later(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    model = GpuGraph(graph, h200)
+    model = CompiledGraph(graph, h200)
     model.recording = False
     run = runner(model, graph)
     for _ in range(RECORDED_RUN + 1):
@@ -177,7 +177,7 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
     for _ in range(LAYERS):
         y = maker.linear(y, WIDTH, bias=False)
     graph = maker.made(y)
-    model = GpuGraph(graph, h200)
+    model = CompiledGraph(graph, h200)
     kernels = len(h200.kernels)
     with told_tf32(True):
         for _ in range(RECORDED_RUN + 1):
@@ -188,7 +188,7 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
 
 def test_a_replay_tells_what_is_out_of_range(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    model = GpuGraph(graph, h200)
+    model = CompiledGraph(graph, h200)
     run = runner(model, graph)
     for _ in range(RECORDED_RUN):
         run(3)
@@ -202,7 +202,7 @@ def test_what_a_caller_captures_has_its_own_memory(
     h200: GpuBackend, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = stack()
-    model = GpuGraph(graph, h200)
+    model = CompiledGraph(graph, h200)
     run = runner(model, graph)
     run(2)
     with monkeypatch.context() as patch:

@@ -28,7 +28,7 @@ from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.gpu.attention_candidates import Candidate, Summary, summary_of
-from ftuner.planner.gpu.attention_plan import (
+from ftuner.planner.gpu.plan import (
     AttentionPlan,
     AttentionProblem,
     RequestLengths,

@@ -28,7 +28,7 @@ from ftuner.cost.gpu.tile import loads_of, multiplied_on
 from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
-from ftuner.planner.gpu.attention_plan import (
+from ftuner.planner.gpu.plan import (
     AttentionPlan,
     AttentionProblem,
     RequestLengths,
@@ -52,7 +52,7 @@ from ftuner.runtime.gpu.attention_layout import (
     whole_loads,
 )
 from ftuner.runtime.gpu.cuda_graphs import Work, is_capturing
-from ftuner.runtime.gpu.launches import Kernel, Kernels
+from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.ops.attention_operands import Requests

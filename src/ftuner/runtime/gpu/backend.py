@@ -18,11 +18,11 @@ from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
 from ftuner.runtime.gpu.boundary import GpuBoundary
 from ftuner.runtime.gpu.dense import Dense
-from ftuner.runtime.gpu.executable import GpuGraph
+from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.grouped import GroupedMatmul
-from ftuner.runtime.gpu.launches import target_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, known_gpu
+from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.ops.layer import Activation
 
 
@@ -59,7 +59,7 @@ class GpuBackend(GpuSession, Backend):
         progress: Progress | None = None,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
-        return GpuGraph(graph, self, progress, held)
+        return CompiledGraph(graph, self, progress, held)
 
     def boundary(self, graph: Graph, in_parts: bool) -> GpuBoundary:
         return GpuBoundary(graph, in_parts, self.device)

@@ -55,7 +55,7 @@ than two differ from the rest."""
 log = logging.getLogger(__name__)
 
 
-class GpuGraph(Executable):
+class CompiledGraph(Executable):
     """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
     runs follow each other."""
 

@@ -1,22 +1,197 @@
-"""`grouped_matmul` of tensors on a GPU."""
+"""`grouped_matmul` of tensors on a GPU: many products by a table of them and few launches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from ftuner.errors import DTypeError
+from ftuner.codegen.triton.grouped_product import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
+from ftuner.core.dtype import DType
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
+from ftuner.errors import DTypeError, ShapeError, UnsupportedKernelError
+from ftuner.planner.gpu.grouped import (
+    GroupedPlan,
+    GroupedPlanner,
+    GroupedProblem,
+    grouped_planner_for,
+)
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     address_range,
+    allows_tf32,
     as_tensor,
     matrix_dtype,
+    multiply_of,
     same_dtype,
     writable,
 )
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
+from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.operands import lying
 from ftuner.runtime.ops.grouped_operands import Groups, crossing, product_extents
+from ftuner.ukernels.gpu.library import GpuLibrary
+
+
+class _Alike(NamedTuple):
+    """What all groups of a launch have in common."""
+
+    a_order: Order
+    b_order: Order
+    aligned: bool
+
+
+class _Like(NamedTuple):
+    """What kernels are compiled for, all of a library at once."""
+
+    dtype: DType
+    multiply: Multiply
+    alike: _Alike
+    c_aligned: bool
+
+
+class _Ready(NamedTuple):
+    """What plans such launches, and all that a plan may launch."""
+
+    planner: GroupedPlanner
+    kernels: Mapping[BlockTile, Kernel]
+
+
+class _Group(NamedTuple):
+    """One product, as it is launched."""
+
+    size: tuple[int, int, int]
+    row: tuple[int, ...]
+    """Of the table, but for its last column."""
+    c_aligned: bool
+    operands: tuple[Tensor, Tensor]
+    """Copies may have been made of them, which live until they are launched."""
+
+
+class GroupedProducts:
+    """Grouped products on one GPU; safe to use from several threads, each on its own stream."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        kernels: Kernels,
+        library: Callable[[DType, Multiply], GpuLibrary],
+    ) -> None:
+        self.device = device
+        self._kernels = kernels
+        self._library = library
+        self._ready: dict[_Like, _Ready] = {}
+
+    def run(self, products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """`c = a @ b` for each (a, b, c), on the current stream: one launch for those that lie
+        alike.
+
+        Args:
+            products: `(m, k)`, `(k, n)` and `(m, n)`, of one dtype; nothing is empty. The last axis
+                of each c is contiguous, and c apart from all others.
+
+        Raises:
+            ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, or tiles.
+            UnsupportedKernelError: a CUDA graph is being captured; the table is made on the host,
+                anew for each call.
+        """
+        if not products:
+            return
+        if is_capturing(self.device):
+            raise UnsupportedKernelError(
+                "grouped products cannot be captured in a CUDA graph: their table is made on the "
+                "host for each call; multiply the groups one by one"
+            )
+        dtype = matrix_dtype(products[0][0], "a")
+        launches: dict[_Alike, list[_Group]] = {}
+        for a, b, c in products:
+            alike, group = _described(a, b, c)
+            launches.setdefault(alike, []).append(group)
+        multiply = multiply_of(dtype, allows_tf32())
+        for alike, groups in launches.items():
+            c_aligned = all(group.c_aligned for group in groups)
+            self._launch(_Like(dtype, multiply, alike, c_aligned), groups)
+
+    def _launch(self, like: _Like, groups: Sequence[_Group]) -> None:
+        planner, kernels = self._ready.get(like) or self._prepare(like)
+        plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *like.alike))
+        if plan.tiles > MOST_COUNTED:
+            raise ShapeError(f"{plan.tiles} tiles in one call: at most {MOST_COUNTED} are possible")
+        ends, table = self._uploaded(*_numbers(plan, groups))
+        kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.group)
+
+    def _prepare(self, like: _Like) -> _Ready:
+        """All kernels that a plan may launch, compiled when the first of them is asked for."""
+        planner = grouped_planner_for(self._library(like.dtype, like.multiply))
+        wanted = planner.kernels(*like.alike)
+        sources = [grouped_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
+        self._kernels.prepare(sources)
+        made = map(self._kernels.kernel, sources)
+        kernels = dict(zip((kernel.main for kernel in wanted), made, strict=True))
+        found = self._ready[like] = _Ready(planner, kernels)
+        return found
+
+    def _uploaded(
+        self, ends: npt.NDArray[np.int64], table: npt.NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor]:
+        """Both on the device. Pinned memory is torch's, which gives it to nobody else before the
+        stream is past the copy."""
+        if self.device.type == "cpu":
+            return torch.from_numpy(ends), torch.from_numpy(table)
+        host = torch.empty(ends.size + table.size, dtype=torch.int64, pin_memory=True)
+        numbers = host.numpy()
+        numbers[: ends.size] = ends
+        numbers[ends.size :] = table
+        whole = host.to(self.device, non_blocking=True)
+        return whole[: ends.size], whole[ends.size :]
+
+
+def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
+    """How a group lies, and what the kernel is told of it."""
+    (m, k), n = a.shape, b.shape[1]
+    if max(m, n, k) > MOST_COUNTED:
+        raise ShapeError(f"a product of {m} x {n} x {k}: each extent ends at {MOST_COUNTED}")
+    a_lies = lying(m, k, *a.stride())
+    if a_lies is None:
+        a = a.contiguous()
+        a_lies = lying(m, k, *a.stride())
+    b_lies = lying(n, k, *reversed(b.stride()))
+    if b_lies is None:
+        b = b.contiguous()
+        b_lies = lying(n, k, *reversed(b.stride()))
+    c_lies = lying(m, n, *c.stride())
+    assert a_lies is not None
+    assert b_lies is not None
+    assert c_lies is not None
+    (a_order, a_stride), (b_order, b_stride), (_, c_row) = a_lies, b_lies, c_lies
+    a_place, b_place, c_place = a.data_ptr(), b.data_ptr(), c.data_ptr()
+    # Elements that addresses and strides are multiples of, and k where pointers walk along it.
+    whole = ALIGNMENT_BYTES // a.element_size()
+    aligned = not (
+        a_place % ALIGNMENT_BYTES or b_place % ALIGNMENT_BYTES or a_stride % whole
+        or b_stride % whole or (k % whole and "k" in (a_order, b_order))
+    )  # fmt: skip
+    c_aligned = not (c_place % ALIGNMENT_BYTES or c_row % whole)
+    row = a_place, b_place, c_place, m, n, k, a_stride, b_stride, c_row
+    return _Alike(a_order, b_order, aligned), _Group((m, n, k), row, c_aligned, (a, b))
+
+
+def _numbers(
+    plan: GroupedPlan, groups: Sequence[_Group]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`ends` and `table` of a plan, as the kernel takes them."""
+    count = len(groups)
+    ends = np.full(-(-count // LOOKED_AT) * LOOKED_AT, BEHIND_ALL, np.int64)
+    ends[:count] = plan.ends
+    table = np.empty((count, len(COLUMNS)), np.int64)
+    table[:, :-1] = [groups[number].row for number in plan.order]
+    table[0, -1] = 0
+    table[1:, -1] = plan.ends[:-1]
+    return ends, table.reshape(-1)
 
 
 class GroupedMatmul:

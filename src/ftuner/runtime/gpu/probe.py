@@ -15,7 +15,7 @@ from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.runtime.gpu.arrays import told_tf32
-from ftuner.runtime.gpu.launches import Kernel
+from ftuner.runtime.gpu.kernels import Kernel
 
 PROBE_VERSION = 2
 """Of what is measured: models that an older probe made are made anew."""

@@ -36,7 +36,7 @@ from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.cuda_graphs import Work
-from ftuner.runtime.gpu.launches import Kernel, Kernels
+from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.ukernels.gpu.library import GpuLibrary

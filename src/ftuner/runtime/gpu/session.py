@@ -19,8 +19,8 @@ from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
-from ftuner.runtime.gpu.grouped_products import GroupedProducts
-from ftuner.runtime.gpu.launches import INTERPRETED, Kernels, target_of
+from ftuner.runtime.gpu.grouped import GroupedProducts
+from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels
 from ftuner.runtime.gpu.probe import (
     PROBE_VERSION,
     DeviceFacts,
@@ -31,6 +31,7 @@ from ftuner.runtime.gpu.probe import (
 )
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.known_hardware import known_or_probed
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 

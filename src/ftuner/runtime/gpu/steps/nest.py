@@ -17,7 +17,7 @@ from ftuner.core.gpu.schedule import (
 from ftuner.graph.steps import NestStep
 from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.launches import Kernels
+from ftuner.runtime.gpu.kernels import Kernels
 from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import Memory

@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any
 
 import torch
-import triton
 
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
@@ -122,10 +121,3 @@ def _fill_cache(
             if progress is not None:
                 progress("compile", done, len(sources))
     return compiled
-
-
-def target_of(device: torch.device) -> Target:
-    """What kernels for a CUDA device are compiled for."""
-    with torch.cuda.device(device):
-        found = triton.runtime.driver.active.get_current_target()
-    return Target(found.backend, found.arch, found.warp_size)
