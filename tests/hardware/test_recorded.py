@@ -163,7 +163,6 @@ DAMAGES = [
     (("clock_hz",), -1.0, r"hardware\.clock_hz"),
     (("clock_hz",), float("nan"), r"hardware\.clock_hz is nan"),
     (("clock_hz",), float("inf"), r"hardware\.clock_hz is inf"),
-    (("synchronise_s",), -1e-6, r"hardware\.synchronise_s"),
     (("name",), 7, r"hardware\.name is 7 \(int\); expected a string"),
     (("isas",), [], r"hardware\.isas is empty"),
     (("isas",), {}, r"hardware\.isas"),

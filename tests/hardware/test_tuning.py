@@ -25,15 +25,18 @@ UNITS = {
                "_cycles_per_lane", "_cycles_per_16_bytes"),
     "k steps": ("steps", "_per_round", "_per_short_round", "_per_prefetch"),
     "s": ("_s",),
+    "Hz": ("_hz",),
     "us": ("_us",),
 }  # fmt: skip
 """Endings of names by unit."""
 
 
 def document(**tuning: Any) -> dict[str, Any]:
-    return {**to_document(load_recorded("epyc-milan-2")), "tuning": tuning}
+    return {**to_document(load_recorded("epyc-milan-2")), "tuning": {**MILAN, **tuning}}
 
 
+MILAN: dict[str, Any] = {"synchronise_s": 5e-6, "provenance": {"synchronise_s": "assumed"}}
+"""What `epyc-milan-2` has besides the defaults."""
 TUNINGS = (CpuTuning, GpuTuning)
 
 
@@ -48,7 +51,7 @@ def test_constant(kind: type[CpuTuning | GpuTuning], name: str) -> None:
     known = constants(kind)[name]
     value = getattr(kind(), name)
     assert value > 0
-    assert known.most is None or value <= known.most
+    assert known.expectation(value) is None
     assert known.meaning
     assert known.provenance
     assert name.endswith(UNITS.get(known.unit, ""))
@@ -69,8 +72,8 @@ def test_a_part_has_its_values() -> None:
 def test_documents_hold_what_differs_from_the_defaults() -> None:
     hardware = load_recorded("epyc-milan-2")
     assert isinstance(hardware, CpuHardware)
-    assert hardware.tuning == CpuTuning()
-    assert to_document(hardware)["tuning"] == {"provenance": {}}
+    assert hardware.tuning == CpuTuning(synchronise_s=5e-6)
+    assert to_document(hardware)["tuning"] == MILAN
     tuned = dataclasses.replace(
         hardware, tuning=CpuTuning(tile_cycles=24.0, provenance={"tile_cycles": "fitted"})
     )
@@ -84,9 +87,11 @@ def test_documents_hold_what_differs_from_the_defaults() -> None:
 
 
 def test_a_model_without_a_tuning_has_the_defaults() -> None:
-    old = document()
-    del old["tuning"]
-    assert from_document(old) == load_recorded("epyc-milan-2") == from_document(document())
+    found, bare = from_document(document()), document()
+    del bare["tuning"]
+    assert isinstance(found, CpuHardware)
+    assert found == load_recorded("epyc-milan-2")
+    assert from_document(bare) == dataclasses.replace(found, tuning=CpuTuning())
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,13 @@ def test_a_model_without_a_tuning_has_the_defaults() -> None:
         ({"k_streams": 2.5}, r"hardware\.tuning\.k_streams is 2\.5 \(float\)"),
         ({"cache_share": 1.5}, r"hardware\.tuning\.cache_share is 1\.5; expected at most 1"),
         ({"chunks_per_worker": 256}, r"chunks_per_worker is 256; expected at most 255"),
+        ({"chunks_per_worker": 0}, r"chunks_per_worker is 0\.0; expected it finite and positive"),
+        ({"synchronise_s": -1e-6}, r"synchronise_s is -1e-06; expected it finite and positive"),
+        ({"parts_tolerance": 0.99}, r"parts_tolerance is 0\.99; expected at least 1"),
+        ({"same_loads_ratio": 0.5}, r"same_loads_ratio is 0\.5; expected at least 1"),
+        ({"issue_rate_tolerance": 0.15}, r"issue_rate_tolerance is 0\.15; expected at most 0\.14"),
+        ({"nap_us": 10**6}, r"nap_us is 1000000; expected at most 999999"),
+        ({"steps_per_round": 1 << 40}, r"steps_per_round is 1099511627776; expected at most 64"),
         ({"provenance": {"tile_cycels": "fitted"}}, "tile_cycels"),
         ({"provenance": {"tile_cycles": "guessed"}}, "guessed"),
     ],
@@ -105,6 +117,13 @@ def test_a_model_without_a_tuning_has_the_defaults() -> None:
 def test_damaged_tuning(tuning: dict[str, Any], message: str) -> None:
     with pytest.raises(HardwareError, match=message):
         from_document(document(**tuning))
+
+
+def test_the_blocks_of_a_chip_are_powers_of_two() -> None:
+    told = {**to_document(load_recorded("h200")), "tuning": {"strip_elements": 48}}
+    message = r"hardware\.tuning\.strip_elements is 48; expected a power of two"
+    with pytest.raises(HardwareError, match=message):
+        from_document(told)
 
 
 def test_a_chip_may_override_single_constants() -> None:

@@ -74,7 +74,7 @@ def judge(payload: tuple[Node, bool]) -> Verdict:
     """Hold the changes of a node, all or some of them, to what is right."""
     node, every = payload
     # Compiled here: a process of its own takes longer to start.
-    compiling.BUNDLES_WORTH_A_PROCESS = 1 << 30
+    compiling.worthwhile_processes = lambda *_: 1
     verdict = Verdict()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

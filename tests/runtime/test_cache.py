@@ -181,20 +181,20 @@ def small_bundles() -> list[KernelBundle | RuntimeBundle]:
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])
 def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None:
     target, cache, bundles = host_target(HOST_ISAS[0]), Cache(tmp_path), small_bundles()
-    first = compile_missing(bundles, target, cache, None)
+    first = compile_missing(bundles, target, cache, None, 3)
     path = entry_path(cache, key=bundle_key(bundles[0], target))
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     counts: list[int] = []
     with pytest.warns(CacheWarning, match="damaged"):
         again = compile_missing(
-            bundles, target, cache, lambda _, done, total: counts.append(total - done)
+            bundles, target, cache, lambda _, done, total: counts.append(total - done), 3
         )
     assert counts == [1, 0]
     assert [again[b].data for b in bundles] == [first[b].data for b in bundles]
     assert [again[b].was_kept for b in bundles] == [False, True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert all(o.was_kept for o in compile_missing(bundles, target, cache, None).values())
+        assert all(o.was_kept for o in compile_missing(bundles, target, cache, None, 3).values())
 
 
 def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: CpuBackend) -> None:
@@ -287,7 +287,7 @@ def test_objects_without_a_folder(tmp_path: Path) -> None:
     blocked.write_text("in the way")
     target = host_target(HOST_ISAS[0])
     with pytest.warns(CacheWarning) as caught:
-        objects = compile_missing(small_bundles(), target, Cache(blocked), None)
+        objects = compile_missing(small_bundles(), target, Cache(blocked), None, 3)
     assert len(caught) == 1
     assert len(objects) == 2
 
@@ -301,7 +301,7 @@ from pathlib import Path
 from tests.runtime.test_cache import HOST_ISAS, Cache, compile_missing, host_target, small_bundles
 sys.stdin.readline()
 cache = Cache(Path({str(tmp_path)!r}))
-objects = compile_missing(small_bundles(), host_target(HOST_ISAS[0]), cache, None)
+objects = compile_missing(small_bundles(), host_target(HOST_ISAS[0]), cache, None, 3)
 print(hashlib.sha256(b"".join(objects[b].data for b in small_bundles())).hexdigest())
 """
     root = Path(__file__).parents[2]

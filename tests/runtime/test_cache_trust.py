@@ -273,7 +273,7 @@ def test_it_compiles_without_a_cache_that_can_be_trusted(kept: Cache) -> None:
     kept.folder.chmod(0o777)
     target = host_target(isas_of(read_system())[0])
     with one_warning("chmod"):
-        objects = compile_missing(small_bundles(), target, kept, None)
+        objects = compile_missing(small_bundles(), target, kept, None, 3)
     assert all(found.data for found in objects.values())
 
 

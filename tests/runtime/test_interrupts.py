@@ -152,8 +152,8 @@ def test_compiling(two: CpuBackend, tmp_path: Path) -> None:
 
     def work() -> None:
         cache, bundles = Cache(tmp_path / str(next(folders))), small_bundles()
-        objects = compile_missing(bundles, target, cache, None)
-        assert load(bundles, objects, target, cache).addresses
+        objects = compile_missing(bundles, target, cache, None, 3)
+        assert load(bundles, objects, target, cache, 3).addresses
 
     interrupt_everywhere(two, work, 30)
     assert not list(tmp_path.rglob(".writing-*"))

@@ -25,8 +25,8 @@ class Machine:
 
     @property
     def synchronise_s(self) -> float:
-        """What workers wait for each other about a step."""
-        return self.hardware.synchronise_s if self.workers > 1 else 0.0
+        """Starting the workers of a step and waiting for them."""
+        return self.hardware.tuning.synchronise_s if self.workers > 1 else 0.0
 
 
 @dataclass(frozen=True)

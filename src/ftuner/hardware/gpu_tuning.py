@@ -320,43 +320,60 @@ class NestTuning:
 
     block_elements: int = constant(
         1024, "elements", "Elements of a block", "assumed: 8 for each of 128 threads, two vectors "
-        "of float32 or one of a 2-byte type",
+        "of float32 or one of a 2-byte type", power_of_two=True,
     )  # fmt: skip
     warp_elements: int = constant(
         256, "elements", "Elements of a block for each warp", "assumed: 8 for each of 32 threads",
+        power_of_two=True,
     )  # fmt: skip
-    max_warps: int = constant(16, "warps", "Most warps of a block", "assumed", most=32)
+    max_warps: int = constant(
+        16, "warps", "Most warps of a block", "assumed", most=32, power_of_two=True
+    )
     max_whole_row_elements: int = constant(
         8192, "elements", "Longest row that registers hold at once",
-        "assumed: 16 elements for each of 512 threads",
+        "assumed: 16 elements for each of 512 threads", power_of_two=True,
     )  # fmt: skip
     whole_rows_short: int = constant(
         16, "rows", "Rows of the block for short rows, if their length is known at run time only",
-        "assumed",
+        "assumed", power_of_two=True,
     )  # fmt: skip
     whole_columns_short: int = constant(
         64, "elements", "Columns of that block",
         "assumed: each next block has four times as many, so that a row wastes no more of it",
+        power_of_two=True,
     )  # fmt: skip
-    whole_rows_middle: int = constant(4, "rows", "The same for rows of middle length", "assumed")
-    whole_columns_middle: int = constant(256, "elements", "Columns of that block", "assumed")
-    whole_rows_long: int = constant(1, "rows", "The same for long rows", "assumed")
-    whole_columns_long: int = constant(2048, "elements", "Columns of that block", "assumed")
+    whole_rows_middle: int = constant(
+        4, "rows", "The same for rows of middle length", "assumed", power_of_two=True
+    )
+    whole_columns_middle: int = constant(
+        256, "elements", "Columns of that block", "assumed", power_of_two=True
+    )
+    whole_rows_long: int = constant(
+        1, "rows", "The same for long rows", "assumed", power_of_two=True
+    )
+    whole_columns_long: int = constant(
+        2048, "elements", "Columns of that block", "assumed", power_of_two=True
+    )
     loop_elements: int = constant(
         4096, "elements", "Block of rows that are longer still",
-        "assumed: 8 for each of 512 threads, because one program walks the row",
+        "assumed: 8 for each of 512 threads, because one program walks the row", power_of_two=True,
     )  # fmt: skip
     strip_elements: int = constant(
         32, "elements", "Elements along an axis where another axis shares the block", "assumed",
+        power_of_two=True,
     )  # fmt: skip
     min_vector_elements: int = constant(
         16, "elements", "A shorter contiguous axis is flattened together with others", "assumed",
+        power_of_two=True,
     )  # fmt: skip
     scattered_elements: int = constant(
         256, "elements", "Elements of a block where several may be written to one address",
         "assumed: two for each of 128 threads, so that many programs share the work",
+        power_of_two=True,
     )  # fmt: skip
-    scattered_warps: int = constant(4, "warps", "Warps of such a block", "assumed", most=32)
+    scattered_warps: int = constant(
+        4, "warps", "Warps of such a block", "assumed", most=32, power_of_two=True
+    )
     spare_lanes_ratio: float = constant(
         1.125, "", "A schedule is chosen if it has at most this many times the fewest lanes",
         "assumed",

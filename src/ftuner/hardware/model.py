@@ -82,8 +82,6 @@ class CpuHardware:
     levels: tuple[MemoryLevel, ...]
     """L1 first, DRAM last."""
     page_bytes: int
-    synchronise_s: float
-    """Seconds to start a job on all workers and to wait for them."""
     tuning: CpuTuning = field(default_factory=CpuTuning)
     """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

@@ -27,7 +27,7 @@ _KINDS: Mapping[str, type[CpuHardware] | type[GpuHardware]] = {
 }
 _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
-_MAY_BE_ZERO = frozenset({"associativity", "synchronise_s", "launch_s", "accumulator_bytes"})
+_MAY_BE_ZERO = frozenset({"associativity", "launch_s", "accumulator_bytes"})
 _MAY_BE_EMPTY = frozenset({"provenance", "matrix_flops_per_s", "matrix_instructions"})
 
 _T = TypeVar("_T")
@@ -91,7 +91,7 @@ def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
     """The inverse of `to_document`.
 
     Raises HardwareError, naming the entry, if something is missing, unknown, of a wrong type, not
-    finite, or not positive."""
+    finite, not positive, or out of the range of its constant."""
     if not isinstance(document, Mapping):
         raise HardwareError(f"hardware document is {_described(document)}; expected a table")
     kind = document.get("kind")
@@ -120,10 +120,9 @@ def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
         if field.name in table:
             value = _decode(hints[field.name], table[field.name], f"{where}.{field.name}")
             known = field.metadata.get(Constant)
-            if known is not None and known.most is not None and value > known.most:
-                raise HardwareError(
-                    f"{where}.{field.name} is {value}; expected at most {known.most}"
-                )
+            expected = known.expectation(value) if known is not None else None
+            if expected is not None:
+                raise HardwareError(f"{where}.{field.name} is {value}; expected {expected}")
             values[field.name] = value
         elif field.default is MISSING and field.default_factory is MISSING:
             raise HardwareError(f"{where} lacks {field.name!r}")

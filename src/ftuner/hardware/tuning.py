@@ -1,13 +1,14 @@
 """Tuning: every constant that was fitted or measured on some machine, or assumed, as data.
 
-`CpuTuning` is a frozen value with one field for each constant. A field states its unit, its meaning
-and where the default comes from. A recorded machine may override single fields. Values from a
-machine's manual or from a probe are part of the hardware model instead, and how the probe measures
-is part of the probe.
+`CpuTuning` is a frozen value with one field for each constant. A field states its unit, its
+meaning, the values that it may have, and where the default comes from. A recorded machine may
+override single fields; `hardware.recorded` checks them when it reads a machine. Values from a
+machine's manual or from a probe are part of the hardware model instead.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
@@ -27,15 +28,31 @@ class Constant(NamedTuple):
     meaning: str
     provenance: str
     """`fitted`, `measured`, `derived` or `assumed`, and on what machine or from what."""
+    least: float | None
+    """The smallest value that is accepted; None: any positive one."""
     most: float | None
     """The largest value that is accepted, if there is a limit."""
+    power_of_two: bool
+    """Whether only powers of two are accepted."""
+
+    def expectation(self, value: float) -> str | None:
+        """What a positive value was expected to be, or None if it is accepted."""
+        if self.least is not None and value < self.least:
+            return f"at least {self.least}"
+        if self.most is not None and value > self.most:
+            return f"at most {self.most}"
+        if self.power_of_two and math.frexp(value)[0] != 0.5:
+            return "a power of two"
+        return None
 
 
 def constant(
-    default: float, unit: str, meaning: str, provenance: str, most: float | None = None
-) -> Any:
+    default: float, unit: str, meaning: str, provenance: str, *, least: float | None = None,
+    most: float | None = None, power_of_two: bool = False,
+) -> Any:  # fmt: skip
     """The field of a tuning dataclass; its values are positive."""
-    return field(default=default, metadata={Constant: Constant(unit, meaning, provenance, most)})
+    known = Constant(unit, meaning, provenance, least, most, power_of_two)
+    return field(default=default, metadata={Constant: known})
 
 
 def constants(tuning: Any) -> dict[str, Constant]:
@@ -55,11 +72,11 @@ class KLoopTuning:
     steps_per_round: int = constant(
         4, "k steps", "Least number of k steps that the loop of a large tile is unrolled by",
         "measured on Intel Emerald Rapids beside a busy hyperthread, tiles 6x64, 8x48 and 14x32: "
-        "3 to 8% faster than 2 steps; 8 steps gain nothing more",
+        "3 to 8% faster than 2 steps; 8 steps gain nothing more", most=64,
     )  # fmt: skip
     steps_per_short_round: int = constant(
         2, "k steps", "The same of smaller tiles",
-        "measured: 4 steps for all tiles make tuning half as long again",
+        "measured: 4 steps for all tiles make tuning half as long again", most=64,
     )  # fmt: skip
     large_tile_share_of_registers: float = constant(
         0.75, "", "Share of the vector registers that the accumulators of a large tile take",
@@ -67,11 +84,12 @@ class KLoopTuning:
     )  # fmt: skip
     steps_per_prefetch: int = constant(
         16, "k steps", "Steps between two rounds of prefetches for later tiles",
-        "derived: one cache line of each row of A in float32",
+        "derived: one cache line of each row of A in float32", most=1024,
     )  # fmt: skip
     prefetch_bytes: int = constant(
         2048, "bytes", "Prefetch distance in a panel of B",
         f"{_ZEN3}: 1024 to 2048 bytes take 15 to 40% off products of up to 24 rows",
+        most=1 << 20,
     )  # fmt: skip
     low_tile_rows: int = constant(
         3, "rows", "Tiles up to this height, and tiles in parts, prefetch twice as far ahead",
@@ -81,40 +99,50 @@ class KLoopTuning:
         8, "", "Interleaved k streams of a tile whose B still comes from L3: more cache misses in "
         "flight",
         f"{_ICE_LAKE} beside busy neighbours: products of 1 to 6 rows up to 1.4 times as fast as "
-        "with one stream",
+        "with one stream", most=64,
     )  # fmt: skip
     prefetch_steps: int = constant(
-        16, "k steps", "Prefetch distance in a B that is read in place", _ZEN3,
+        16, "k steps", "Prefetch distance in a B that is read in place", _ZEN3, most=1024,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NativeTuning:
-    """What the code of the thread pool and of the call cache depends on; part of its key."""
+    """What the code of the native runtime (packing, thread pool, call cache) depends on; part of
+    its key."""
+
+    pack_unrolled_vectors: int = constant(
+        4, "vectors", "Widest panels that are packed without a loop over the vectors of a row",
+        "assumed: the widest common tiles, 6x64 of AVX-512, have four", most=16,
+    )  # fmt: skip
 
     polls_per_us_x86: int = constant(
         25, "polls per us", "Polls of a spinning worker in a microsecond on x86-64",
         "derived from the pause instruction: 64 cycles on AMD Zen 3, 140 on Intel Skylake",
+        most=100_000,
     )  # fmt: skip
     polls_per_us_other: int = constant(
         500, "polls per us", "The same on other architectures",
         "derived: the hint of AArch64 does nothing on most cores, so that a poll is one load",
+        most=100_000,
     )  # fmt: skip
     spin_for_job_us: int = constant(
         300, "us", "Time that a worker polls for a job before it sleeps",
         "assumed: longer than the gap between two products of a model, shorter than a scheduler's "
-        "slice",
+        "slice", most=1_000_000,
     )  # fmt: skip
     spin_for_others_us: int = constant(
         150, "us", "Time that workers poll for each other before they sleep",
-        "assumed: longer than waking a worker takes, on a virtual machine too",
+        "assumed: longer than waking a worker takes, on a virtual machine too", most=1_000_000,
     )  # fmt: skip
     nap_us: int = constant(
         100, "us", "Length of a worker's sleep where the system has no futex", "assumed",
+        most=999_999,
     )  # fmt: skip
     calls_alone: int = constant(
         16, "calls", "Short calls that run on one thread after a worker was preempted",
         "derived: trying the workers again then costs as much as the calls in between",
+        most=1_000_000,
     )  # fmt: skip
 
 
@@ -211,6 +239,10 @@ class ProductTuning:
         f"{_RAPIDS}, 768 columns by 768 steps, 10 to 96 rows: 0.9 with two row tiles, 0.6 with "
         "three and four, 0.4 with six to eight",
     )  # fmt: skip
+    synchronise_s: float = constant(
+        2e-6, "s", "Starting a job on all workers, which spin, and waiting for them",
+        "measured with an empty job on two cores of AMD Zen 3: 1.1 to 2.4 us",
+    )  # fmt: skip
     alone_waits: float = constant(
         30.0, "", "One worker alone is a candidate up to this multiple of synchronise_s",
         "derived: two workers then save fifteen times what they wait",
@@ -224,7 +256,7 @@ class ProductTuning:
     parts_tolerance: float = constant(
         1.05, "", "A tile in parts is preferred up to this multiple of the cycles of several tiles",
         "measured on Intel Emerald Rapids, weights in L3: with as many cycles 7 to 14 rows take 9 "
-        "to 25% less time in parts",
+        "to 25% less time in parts", least=1,
     )  # fmt: skip
     max_dot_rows: int = constant(
         4, "rows", "Largest dot tile of fewer columns", "assumed", most=8,
@@ -240,7 +272,7 @@ class ProductTuning:
     same_loads_ratio: float = constant(
         1.1, "", "Two panel widths are alike if their loads per multiply-add differ by less",
         "measured on Intel Emerald Rapids, widths 64 and 80: equal within 0.4%, and tuning takes a "
-        "quarter longer with both",
+        "quarter longer with both", least=1,
     )  # fmt: skip
     common_columns: int = constant(
         64, "columns", "Of two widths alike the one that divides this is kept",
@@ -266,7 +298,28 @@ class ProductTuning:
 
 
 @dataclass(frozen=True)
-class CpuTuning(KLoopTuning, NativeTuning, ProductTuning):
+class ProbeTuning:
+    """What the probe concludes from its measurements; part of the key of a probed machine."""
+
+    issue_rate_tolerance: float = constant(
+        0.12, "", "A measured issue rate stands for a known one if it is this far above it, or "
+        "below it without a change of clock, relatively",
+        "derived: loops cost 1% on AMD Zen 3, short disturbances more; less than half the way from "
+        "3 to 4 in a cycle", most=0.14,
+    )  # fmt: skip
+    load_rate_tolerance: float = constant(
+        0.03, "", "The same for loads, above a known rate only",
+        "measured on Intel Emerald Rapids and Ice Lake: of two loads in a cycle one core reached "
+        "1.0 to 1.65, so that little more than one stands for two", most=0.14,
+    )  # fmt: skip
+    unknown_clock_hz: float = constant(
+        2.5e9, "Hz", "Clock of a core whose measured clock is implausible",
+        "assumed: a server's base clock",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     """All fitted, measured and assumed constants of a CPU."""
 
     gather_cycles_per_lane: float = constant(
@@ -327,11 +380,15 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning):
     preempted_ratio: float = constant(
         3.0, "", "A worker is taken for preempted if a call takes this many times its estimate and "
         "preempted_s more",
-        "derived: a busy neighbour doubles the time of a call",
+        "derived: a busy neighbour doubles the time of a call", least=1,
     )  # fmt: skip
     preempted_s: float = constant(
         400e-6, "s", "See preempted_ratio",
         "derived: waking the workers of a virtual machine takes 250 to 350 us",
+    )  # fmt: skip
+    bundles_per_process: int = constant(
+        3, "bundles", "Least bundles that are worth another compiler process",
+        "measured: starting a process takes about as long as compiling one bundle",
     )  # fmt: skip
     plans_ahead: int = constant(
         256, "plans", "Plans made when a model is loaded, for its smallest inputs",

@@ -36,7 +36,7 @@ def bundles() -> list[Bundle]:
 def loaded(cache: Cache) -> LoadedObject:
     """The bundles in this process, by way of a cache."""
     wanted = bundles()
-    return load(wanted, compile_missing(wanted, TARGET, cache, None), TARGET, cache)
+    return load(wanted, compile_missing(wanted, TARGET, cache, None, 3), TARGET, cache, 3)
 
 
 def patched(data: bytes, place: int, value: bytes) -> bytes:
@@ -75,7 +75,7 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, kept: bool
 ) -> None:
     cache = Cache(tmp_path)
-    sound = compile_missing(bundles(), TARGET, cache, None)
+    sound = compile_missing(bundles(), TARGET, cache, None, 3)
     keys = [bundle_key(bundle, TARGET) for bundle in bundles()]
     own, other = (sound[bundle].data for bundle in bundles())
     spoiled = WRONG[wrong](own, other)
@@ -104,7 +104,7 @@ def _refuse(*_: object) -> None:
 def test_objects_that_do_not_go_together_are_all_compiled_again(tmp_path: Path) -> None:
     """Each has what its bundle asks for; both have more."""
     cache = Cache(tmp_path)
-    compile_missing(bundles(), TARGET, cache, None)
+    compile_missing(bundles(), TARGET, cache, None, 3)
     whole = LARGER.format(*(symbol for bundle in bundles() for symbol in bundle.symbols))
     data = compile_object(whole, TARGET)
     for bundle in bundles():

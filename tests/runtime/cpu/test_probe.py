@@ -13,11 +13,12 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu import probe as probe_module
 from ftuner.runtime.cpu.probe import _on_threads, probe
 
 pytestmark = pytest.mark.alone
-SYNCHRONISE_S = 4e-6
+TUNING = CpuTuning()
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def facts() -> SystemFacts:
 @pytest.fixture(scope="module")
 def timed_probe(facts: SystemFacts) -> tuple[CpuHardware, float]:
     begin = time.perf_counter()
-    hardware = probe(facts, facts.cores, SYNCHRONISE_S)
+    hardware = probe(facts, facts.cores)
     return hardware, time.perf_counter() - begin
 
 
@@ -44,7 +45,7 @@ def test_takes_little_time(timed_probe: tuple[CpuHardware, float]) -> None:
 def test_keeps_what_the_system_told(facts: SystemFacts, hardware: CpuHardware) -> None:
     assert hardware.architecture == facts.architecture
     assert hardware.cores == facts.cores
-    assert hardware.synchronise_s == SYNCHRONISE_S
+    assert hardware.tuning == TUNING
     *caches, dram = hardware.levels
     assert [c.capacity_bytes for c in caches] == [c.capacity_bytes for c in facts.caches]
     assert (dram.name, dram.capacity_bytes) == ("DRAM", facts.memory_bytes)
@@ -93,14 +94,14 @@ def test_every_number_has_a_provenance(hardware: CpuHardware) -> None:
 
 def test_two_probes_agree(facts: SystemFacts, hardware: CpuHardware) -> None:
     # The better of each pair: other tenants of the machine only ever slow a probe down.
-    probes = [hardware, *(probe(facts, 1, SYNCHRONISE_S) for _ in range(3))]
+    probes = [hardware, *(probe(facts, 1) for _ in range(3))]
     peaks = [h.peak_flops_per_s(h.widest, FLOAT32) for h in probes]
     first, second = max(peaks[:2]), max(peaks[2:])
     assert 1 / 1.5 < first / second < 1.5
 
 
 def test_one_thread(facts: SystemFacts) -> None:
-    hardware = probe(facts, 1, 0.0)
+    hardware = probe(facts, 1)
     assert hardware.cores == 1
     for level in hardware.levels:
         assert level.shared_by_cores == 1
@@ -109,7 +110,7 @@ def test_one_thread(facts: SystemFacts) -> None:
 
 def test_hidden_features_are_asked_of_the_cpu(facts: SystemFacts, hardware: CpuHardware) -> None:
     hidden = dataclasses.replace(facts, features=frozenset())
-    assert [i.name for i in probe(hidden, 1, 0.0).isas] == [i.name for i in hardware.isas]
+    assert [i.name for i in probe(hidden, 1).isas] == [i.name for i in hardware.isas]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads cannot be kept to a CPU")
@@ -126,7 +127,7 @@ def test_threads_keep_to_cpus_of_their_own() -> None:
 
 def test_leaves_no_thread_behind(facts: SystemFacts, hardware: CpuHardware) -> None:
     before = threading.active_count()
-    probe(facts, facts.cores, 0.0)
+    probe(facts, facts.cores)
     assert threading.active_count() == before
 
 
@@ -136,12 +137,12 @@ def test_implausible_rates_are_replaced() -> None:
     kernels.isa = probe_module.VECTOR_ISAS["aarch64"]["neon"]
     # An emulator: integer code at 1 GHz, vectors a hundred times slower.
     emulated = probe_module._Rates(1e7, 1e9, 1e7, 1e7)
-    isa = probe_module._isa(kernels, emulated)
+    isa = probe_module._isa(kernels, emulated, TUNING)
     assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (1.0, 4.0, 1.0)
     assert isa.provenance["fma_per_cycle"] == "assumed"
-    assert probe_module._clock(kernels.isa, emulated) == (1e9, "probed")
+    assert probe_module._clock(kernels.isa, emulated, TUNING) == (1e9, "probed")
     stopped = probe_module._Rates(1e3, 1e3, 1e3, 1e3)
-    assert probe_module._clock(kernels.isa, stopped)[1] == "assumed"
+    assert probe_module._clock(kernels.isa, stopped, TUNING) == (TUNING.unknown_clock_hz, "assumed")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_implausible_rates_are_replaced() -> None:
     [(0.01, 0.01), (0.49, 0.5), (0.9, 1.0), (1.05, 1.0), (1.5, 2.0), (2.43, 3.0), (9.0, 9.0)],
 )
 def test_a_rate_stands_for_the_next_whole_one(measured: float, rate: float) -> None:
-    assert probe_module._issue_rate(measured) == rate
+    assert probe_module._issue_rate(measured, TUNING.issue_rate_tolerance, TUNING) == rate
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_rate_stands_for_the_next_whole_one(measured: float, rate: float) -> N
 )
 def test_multiply_adds_of_whole_units(isa: str, per_cycle: float, stands_for: float) -> None:
     of = probe_module.VECTOR_ISAS["x86_64"][isa]
-    assert probe_module._multiply_adds(of, per_cycle) == stands_for
+    assert probe_module._multiply_adds(of, per_cycle, TUNING) == stands_for
 
 
 @pytest.mark.parametrize(
@@ -176,18 +177,17 @@ def test_units_kept_full_tell_the_clock(
 ) -> None:
     wide = probe_module.VECTOR_ISAS["x86_64"]["avx512"]
     rates = probe_module._Rates(multiply_adds, scalar, scalar / 4, loads)
-    assert probe_module._clock(wide, rates) == (clock, "probed")
+    assert probe_module._clock(wide, rates, TUNING) == (clock, "probed")
     kernels = type("Kernels", (), {"name": "avx512", "isa": wide})()
-    isa = probe_module._isa(kernels, rates)
+    isa = probe_module._isa(kernels, rates, TUNING)
     assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (2.0, 4.0, 2.0)
 
 
-@pytest.mark.parametrize(("threads", "seconds"), [(0, 0.0), (1, -1.0), (1, float("nan"))])
-def test_arguments_out_of_range(facts: SystemFacts, threads: int, seconds: float) -> None:
-    with pytest.raises(ConfigurationError):
-        probe(facts, threads, seconds)
+def test_no_threads(facts: SystemFacts) -> None:
+    with pytest.raises(ConfigurationError, match="threads is 0"):
+        probe(facts, 0)
 
 
 def test_unsupported_architecture(facts: SystemFacts) -> None:
     with pytest.raises(HardwareError, match="s390x"):
-        probe(dataclasses.replace(facts, architecture="s390x"), 1, 0.0)
+        probe(dataclasses.replace(facts, architecture="s390x"), 1)

@@ -56,7 +56,6 @@ class ProductMachine:
         self.l2_bytes = float(l2.capacity_bytes)
         self.l2_bytes_per_cycle = l2.bandwidth_bytes_per_s / hardware.clock_hz
         self.last_cache_bytes = tuning.cache_share * last_cache.capacity_bytes
-        self.synchronise_s = hardware.synchronise_s
         self._levels = levels
 
     def rates(self, workers: int) -> tuple[float, float]:
@@ -188,7 +187,7 @@ class ProductCost:
         self._wait_s = self._partial_s_per_row = 0.0
         if share.workers > 1:
             rounds = 1 + int(share.shared_pack) + int(share.workers_k > 1)
-            self._wait_s = rounds * machine.synchronise_s
+            self._wait_s = rounds * tuning.synchronise_s
         if share.workers_k > 1:
             partial_bytes = (share.workers_k + 1) * share.n * size / share.workers
             self._partial_s_per_row = partial_bytes / machine.l2_bytes_per_cycle * period_s

@@ -189,7 +189,7 @@ class Candidate:
             self.last_row = blocks.cached_rows
         if workers == 1 and problem.workers > 1 and batch * (n // nr) >= problem.workers:
             row_s = elements * k_steps * machine.period_s * own_panels * self.table.issue_per_row
-            alone_rows = int(tuning.alone_waits * machine.synchronise_s / row_s)
+            alone_rows = int(tuning.alone_waits * tuning.synchronise_s / row_s)
             self.last_row = min(self.last_row, alone_rows)
 
     def chunks(self, m: int, seconds: float) -> int:

@@ -9,8 +9,8 @@ from ftuner.planner.cpu.planner import Planner
 from ftuner.planner.cpu.problem import Problem
 
 REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
-"""Rows that the width of a weight's panels is chosen for: sentence lengths and batch sizes from one
-to some hundreds, each as likely as the next."""
+"""The definition of a good width: the one that is best over these rows, equally weighted. They are
+sentence lengths and batch sizes from one to some hundreds, and so depend on no machine."""
 
 
 def panel_problem(

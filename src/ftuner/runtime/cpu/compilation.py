@@ -17,11 +17,8 @@ from ftuner.runtime.backend import Progress
 from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.compile_processes import Request, answers
 
-BUNDLES_WORTH_A_PROCESS = 3
-"""Starting a process takes about as long as compiling one bundle: fewer than this for each are not
-worth it."""
 RUNTIME_SIZE = 1000
-"""The runtime takes longer to compile than any family."""
+"""Size of the runtime in the order of compilation: it takes longer to compile than any family."""
 
 
 class Object(NamedTuple):
@@ -33,9 +30,12 @@ class Object(NamedTuple):
 
 
 def compile_missing(
-    bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None
-) -> dict[Bundle, Object]:
+    bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None,
+    bundles_per_process: int,
+) -> dict[Bundle, Object]:  # fmt: skip
     """The objects of all bundles: from the cache, or compiled and kept there.
+
+    `bundles_per_process`: as in `CpuTuning`.
 
     Raises:
         CompileError: the compiler failed, or its process ended.
@@ -48,7 +48,7 @@ def compile_missing(
     missing = [bundle for bundle in bundles if bundle not in found]
     if progress is not None:
         progress("compile", len(found), len(bundles))
-    with closing(_compiled(missing, target, cache)) as made:
+    with closing(_compiled(missing, target, cache, bundles_per_process)) as made:
         for bundle, data in made:
             found[bundle] = Object(data, was_kept=False)
             if progress is not None:
@@ -57,10 +57,11 @@ def compile_missing(
 
 
 def load(
-    bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache
-) -> LoadedObject:
+    bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache,
+    bundles_per_process: int,
+) -> LoadedObject:  # fmt: skip
     """The objects of bundles in this process. An entry of the cache that is not the object of its
-    bundle is compiled again, with a warning.
+    bundle is compiled again, with a warning. `bundles_per_process`: as in `CpuTuning`.
 
     Raises:
         ObjectFileError: what has just been compiled cannot be loaded.
@@ -77,7 +78,7 @@ def load(
         spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
         for bundle in spoiled:
             cache.spoiled(OBJECTS, bundle_key(bundle, target), str(error))
-    again = dict(_compiled(spoiled, target, cache))
+    again = dict(_compiled(spoiled, target, cache, bundles_per_process))
     return LoadedObject([again.get(b, objects[b].data) for b in bundles], symbols)
 
 
@@ -90,12 +91,11 @@ def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
 
 
 def _compiled(
-    bundles: Sequence[Bundle], target: Target, cache: Cache
+    bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int
 ) -> Generator[tuple[Bundle, bytes], None, None]:
     """The objects of bundles as they come, those of the largest first, kept in the cache."""
     left = sorted(bundles, key=lambda bundle: -_size(bundle))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(cores or 1, len(left) // BUNDLES_WORTH_A_PROCESS)
+    processes = worthwhile_processes(len(left), bundles_per_process)
     if processes > 1:
         requests = [Request(_name(bundle), (bundle, target)) for bundle in left]
         done: set[int] = set()
@@ -115,6 +115,12 @@ def _compiled(
             ) from error
         cache.write(OBJECTS, bundle_key(bundle, target), data)
         yield bundle, data
+
+
+def worthwhile_processes(bundles: int, bundles_per_process: int) -> int:
+    """Processes that compile some bundles soonest; 0 or 1: this one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, bundles // bundles_per_process)
 
 
 def _name(bundle: Bundle) -> str:

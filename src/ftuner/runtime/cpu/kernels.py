@@ -172,7 +172,7 @@ class Kernels:
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            self._objects.update(compile_missing(wanted, self._llvm_target, self.cache, progress))
+            self._objects.update(self._compiled_objects(wanted, progress))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """Those of some families that are not loaded."""
@@ -220,9 +220,20 @@ class Kernels:
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]
         missing = [b for b in wanted if b not in self._objects]
-        target = self._llvm_target
-        objects = compile_missing(missing, target, self.cache, progress) if missing else {}
+        objects = self._compiled_objects(missing, progress) if missing else {}
         objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
         if first:
-            self._runtime = NativeRuntime(load(first, objects, target, self.cache))
-        return load(bundles, objects, target, self.cache)
+            self._runtime = NativeRuntime(self._loaded_objects(first, objects))
+        return self._loaded_objects(bundles, objects)
+
+    def _compiled_objects(
+        self, bundles: Sequence[Bundle], progress: Progress | None
+    ) -> dict[Bundle, Object]:
+        per_process = self._hardware.tuning.bundles_per_process
+        return compile_missing(bundles, self._llvm_target, self.cache, progress, per_process)
+
+    def _loaded_objects(
+        self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]
+    ) -> LoadedObject:
+        per_process = self._hardware.tuning.bundles_per_process
+        return load(bundles, objects, self._llvm_target, self.cache, per_process)

@@ -42,11 +42,10 @@ from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.system import CacheLevel, SystemFacts, isas_of
+from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 
 _LOG = logging.getLogger(__name__)
 
-_ASSUMED_CLOCK_HZ = 2.5e9
-"""A server's base clock."""
 _CLOCK_RANGE_HZ = (0.2e9, 8e9)
 """From throttled embedded cores to somewhat above today's fastest."""
 _PLAUSIBLE: Mapping[str, tuple[tuple[float, float], float]] = {
@@ -59,13 +58,7 @@ _PLAUSIBLE: Mapping[str, tuple[tuple[float, float], float]] = {
 that seems to do something else: one unit of everything. Stores are not measured."""
 
 _ISSUE_RATES = (0.5, 1.0, 2.0, 3.0, 4.0)
-_SHORT = 0.12
-"""How far a rate may lie above one of `_ISSUE_RATES`, or below for the clock to stay the chain's,
-relatively: more than is lost to loops (1 % on Zen 3) and to short disturbances, less than half the
-way from 3 to 4."""
-_LOADS_SHORT = 0.03
-"""The same for loads, above a rate only. What a core was seen to do of two loads a cycle is half of
-that and a little more, so that little more than one is taken for two."""
+"""The rates of whole units, and of one unit that takes two cycles."""
 
 _RUN_S = 60e-6
 """At least, and at most twice as long; 1 % of it are the call and the timer."""
@@ -88,18 +81,16 @@ _PAGE_BYTES = 4096
 _Run = Callable[[], object]
 
 
-def probe(facts: SystemFacts, threads: int, synchronise_s: float) -> CpuHardware:
+def probe(facts: SystemFacts, threads: int) -> CpuHardware:
     """Measure the CPU that `facts` describes, as a process with `threads` threads uses it.
 
-    `synchronise_s` is the cost of starting and joining a job on all workers, in seconds, which the
-    caller knows. The result's `cores` is `threads`, at most `facts.cores`. Raises HardwareError for
-    an unsupported CPU and ConfigurationError for `threads < 1` or a negative `synchronise_s`."""
+    The result's `cores` is `threads`, at most `facts.cores`, and its tuning has the defaults.
+    Raises HardwareError for an unsupported CPU and ConfigurationError for `threads < 1`."""
     if threads < 1:
         raise ConfigurationError(f"threads is {threads}; expected at least 1")
-    if not 0 <= synchronise_s < math.inf:
-        raise ConfigurationError(f"synchronise_s is {synchronise_s}; expected seconds, 0 or more")
     begin = time.perf_counter()
     cores = min(threads, facts.cores)
+    tuning = CpuTuning()
     kernels = [
         Microbenchmarks(name, VECTOR_ISAS[facts.architecture][name])
         for name in _runnable_isas(facts)
@@ -108,7 +99,7 @@ def probe(facts: SystemFacts, threads: int, synchronise_s: float) -> CpuHardware
     buffer = _Buffer(facts, cores)
     rates, bandwidths = _measure_one_core(facts, kernels, buffer)
     together = _measure_together(facts, kernels[-1], buffer, bandwidths)
-    clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1])
+    clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1], tuning)
     done = time.perf_counter()
     _LOG.info(
         "probed %s in %.0f ms, of which compiling %.0f ms",
@@ -127,11 +118,11 @@ def probe(facts: SystemFacts, threads: int, synchronise_s: float) -> CpuHardware
         model_name=facts.model_name,
         cores=cores,
         clock_hz=clock_hz,
-        isas=tuple(_isa(k, r) for k, r in zip(kernels, rates, strict=True)),
+        isas=tuple(_isa(k, r, tuning) for k, r in zip(kernels, rates, strict=True)),
         levels=_levels(facts, cores, bandwidths, together),
         page_bytes=facts.page_bytes,
-        synchronise_s=synchronise_s,
-        provenance={**system, "clock_hz": clock_provenance, "synchronise_s": "probed"},
+        tuning=tuning,
+        provenance={**system, "clock_hz": clock_provenance},
     )
 
 
@@ -343,43 +334,45 @@ def _within(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= value <= bounds[1]
 
 
-def _issue_rate(rate: float, short: float = _SHORT) -> float:
-    """The issue rate that a measured one stands for: the next one, from which it may lie `short`
-    upwards (of two load ports 1.0 to 1.65 were seen on Intel Emerald Rapids and Ice Lake); or the
-    measured one if it is below or above all."""
-    if rate < _ISSUE_RATES[0] * (1 - _SHORT):
+def _issue_rate(rate: float, tolerance: float, tuning: ProbeTuning) -> float:
+    """The smallest of `_ISSUE_RATES` that a measured rate exceeds by at most `tolerance`,
+    relatively; the measured rate if it is below or above all of them."""
+    if rate < _ISSUE_RATES[0] * (1 - tuning.issue_rate_tolerance):
         return rate
-    return min((r for r in _ISSUE_RATES if r >= rate * (1 - short)), default=rate)
+    return min((r for r in _ISSUE_RATES if r >= rate * (1 - tolerance)), default=rate)
 
 
-def _multiply_adds(isa: VectorIsa, rate: float) -> float:
+def _multiply_adds(isa: VectorIsa, rate: float, tuning: ProbeTuning) -> float:
     """The multiply-adds in a cycle that a measured rate stands for. Units are whole, and a multiply
     and an add apart are two operations: three units do one and a half of them."""
     operations = 1 if isa.fused else 2
-    return _issue_rate(operations * rate) / operations
+    return _issue_rate(operations * rate, tuning.issue_rate_tolerance, tuning) / operations
 
 
-def _clock(isa: VectorIsa, rates: _Rates) -> tuple[float, str]:
+def _clock(isa: VectorIsa, rates: _Rates, tuning: ProbeTuning) -> tuple[float, str]:
     """Clock under load of the ISA that `rates` are of, in Hz, and its provenance."""
     clock_hz = rates.scalar_clock_hz
     if not _within(clock_hz, _CLOCK_RANGE_HZ):
-        return _ASSUMED_CLOCK_HZ, "assumed"
-    of_units = rates.multiply_adds_per_s / _multiply_adds(isa, rates.multiply_adds_per_s / clock_hz)
-    if of_units < clock_hz * (1 - _SHORT):
+        return tuning.unknown_clock_hz, "assumed"
+    measured = rates.multiply_adds_per_s / clock_hz
+    of_units = rates.multiply_adds_per_s / _multiply_adds(isa, measured, tuning)
+    if of_units < clock_hz * (1 - tuning.issue_rate_tolerance):
         return of_units, "probed"
     # Both tell the same clock: whichever was disturbed less.
     return max(clock_hz, of_units), "probed"
 
 
-def _isa(kernels: Microbenchmarks, rates: _Rates) -> Isa:
+def _isa(kernels: Microbenchmarks, rates: _Rates, tuning: ProbeTuning) -> Isa:
     # Per cycle of this ISA's own clock, should a wider one run slower.
-    clock_hz, _ = _clock(kernels.isa, rates)
+    clock_hz, _ = _clock(kernels.isa, rates, tuning)
     # What leaves the units nearly idle, one chain or loads, keeps the integers' clock.
     idle_hz = max(clock_hz, rates.scalar_clock_hz)
     measured = {
-        "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz),
+        "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz, tuning),
         "fma_latency_cycles": float(round(idle_hz / rates.chain_steps_per_s)),
-        "load_per_cycle": _issue_rate(rates.loads_per_s / idle_hz, _LOADS_SHORT),
+        "load_per_cycle": _issue_rate(
+            rates.loads_per_s / idle_hz, tuning.load_rate_tolerance, tuning
+        ),
     }
     provenance = dict.fromkeys(("vector_bytes", "vector_registers", "fused", "masked"), "datasheet")
     for name, (bounds, assumed) in _PLAUSIBLE.items():

@@ -3,6 +3,7 @@ and the number of threads."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
+from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
@@ -25,12 +27,9 @@ from ftuner.runtime.known_hardware import known_or_probed
 from ftuner.ukernels.cpu.library import Family
 
 ISA_VARIABLE = "FTUNER_ISA"
-PROBE_VERSION = 2
-"""What the probe concludes from what it measured; it changes with that, and kept models of other
-versions are not looked at."""
-SYNCHRONISE_S = 2e-6
-"""Seconds to start a job on spinning workers and to wait for them. Measured with an empty job on
-two cores of AMD Zen 3: 1.1 us to 2.4 us."""
+PROBE_VERSION = 3
+"""Changes when the probe or the form of a hardware model does: kept models of other versions are
+not read."""
 
 
 class CpuSession:
@@ -117,7 +116,8 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture that ftuner has no code generator for.
     """
     facts = read_system()
-    key = f"{facts.fingerprint}-{PROBE_VERSION}.json"
+    concluded = hashlib.sha256(repr(part_of(CpuTuning(), ProbeTuning)).encode()).hexdigest()[:8]
+    key = f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}.json"
     return known_or_probed(
         cache, key, lambda document: _model_of(document, facts), lambda: probe_machine(facts), again
     )
@@ -151,6 +151,6 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe with as many threads as this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
     probing = import_undivided("ftuner.runtime.cpu.probe")
-    found = probing.probe(facts, facts.cores, SYNCHRONISE_S)
+    found = probing.probe(facts, facts.cores)
     assert isinstance(found, CpuHardware)
     return found

@@ -35,9 +35,7 @@ from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.native.records import pack_symbol
 from ftuner.core.dtype import DType
-
-UNROLLED_VECTORS = 4
-"""Panel widths, in vectors, that are copied without a loop over the row."""
+from ftuner.hardware.tuning import NativeTuning
 
 _Places = tuple[list[ir.Value], list[ir.Value]]
 """Where columns begin that are transposed together, and how far the next block of k steps is."""
@@ -45,7 +43,7 @@ _Places = tuple[list[ir.Value], list[ir.Value]]
 PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
 
 
-def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
+def emit_pack(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> ir.Function:
     """Add the packing function of an element type to a module."""
     function = ir.Function(module, PACK_TYPE, pack_symbol(dtype))
     source, k_stride, column_stride, target, k, width, padded = function.args
@@ -59,7 +57,8 @@ def emit_pack(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
     contiguous = builder.icmp_signed("==", column_stride, const(size))
     with builder.if_else(contiguous) as (copy, gather):
         with copy:
-            _copy_contiguous(builder, dtype, lanes, source, k_stride, target, k, width, padded)
+            _copy_contiguous(builder, dtype, lanes, source, k_stride, target, k, width, padded,
+                             tuning.pack_unrolled_vectors)  # fmt: skip
         with gather:
             transposable = builder.icmp_signed("==", k_stride, const(size))
             steps = const(quarter_lanes(dtype))
@@ -83,12 +82,13 @@ def _copy_contiguous(
     k: ir.Value,
     width: ir.Value,
     padded: ir.Value,
+    unrolled_vectors: int,
 ) -> None:
     """Columns that are neighbours: whole vectors for the common widths, pieces for the others."""
     size = dtype.itemsize
     vector = ir.VectorType(scalar_type(dtype), lanes)
     done = builder.append_basic_block("copy.done")
-    for vectors in range(1, UNROLLED_VECTORS + 1):
+    for vectors in range(1, unrolled_vectors + 1):
         fits = builder.icmp_signed("==", width, const(vectors * lanes))
         with builder.if_then(builder.and_(fits, builder.icmp_signed("==", width, padded))):
             with counted_loop(builder, const(0), k) as step:

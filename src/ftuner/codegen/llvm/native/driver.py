@@ -47,6 +47,7 @@ from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dtype import DType
+from ftuner.hardware.tuning import NativeTuning
 
 REDUCE_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 """`void reduce(call, first_row, last_row)`."""
@@ -57,9 +58,9 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 """`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
 
 
-def emit_driver(module: ir.Module, dtype: DType, lanes: int) -> None:
+def emit_driver(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> None:
     """Add the driver of a dtype: packing, the worker's job, and the entry for Python."""
-    helpers = Helpers(emit_pack(module, dtype, lanes), emit_widen(module, dtype, lanes))
+    helpers = Helpers(emit_pack(module, dtype, lanes, tuning), emit_widen(module, dtype, lanes))
     walk = _emit_walk(module, dtype, helpers)
     chunk = _emit_chunk(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)

@@ -41,7 +41,7 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
         emit_pool(module, bundle.tuning)
         emit_chunks(module)
         for dtype in DTYPES.values():
-            emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize)
+            emit_driver(module, dtype, bundle.vector_bytes // dtype.itemsize, bundle.tuning)
         emit_program(module, bundle.tuning)
         emit_workspaces(module)
         for inputs in KNOWN_CALL_INPUTS:
