@@ -11,7 +11,10 @@ from tests.graph.graphs import (
 )
 
 import ftuner
-from ftuner.errors import ConfigurationError, InputError
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT16, FLOAT32
+from ftuner.errors import ConfigurationError, GraphError, InputError
+from ftuner.graph.builder import Builder
 from ftuner.runtime.cpu.backend import CpuBackend
 
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
@@ -72,6 +75,26 @@ def test_sessions_like_those_of_onnx_runtime(as_default: CpuBackend) -> None:
         session.run(["other"], feeds)
     with pytest.raises(InputError, match="missing: y"):
         session.run(None, {"x": x})
+
+
+def test_compile_takes_a_graph(as_default: CpuBackend) -> None:
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("rows"), 3))
+    model = ftuner.compile(builder.graph([x], [("y", builder.add("exp", x))]), threads=2)
+    assert model.threads == 2
+    for rows in (1, 5):
+        given = np.linspace(-1, 1, rows * 3, dtype=np.float32).reshape(rows, 3)
+        assert_close([model(x=given)["y"]], [np.exp(given)])
+
+
+def test_compile_refuses_what_the_device_lacks(as_default: CpuBackend) -> None:
+    builder = Builder()
+    x = builder.input("x", FLOAT16, (3,))
+    graph = builder.graph([x], [("y", builder.add("exp", x))])
+    with pytest.raises(GraphError, match=r"tensor x: float16\[3\]; the device has float32"):
+        ftuner.compile(graph)
+    with pytest.raises(ConfigurationError, match="dtype is 'float16'"):
+        ftuner.compile(graph, dtype="float16")
 
 
 @needs_onnx

@@ -33,7 +33,7 @@ from ftuner.ops.grouped_matmul import grouped_matmul
 from ftuner.ops.matmul import matmul
 
 if TYPE_CHECKING:
-    from ftuner.inference import InferenceSession, Model, SessionOptions, load
+    from ftuner.inference import InferenceSession, Model, SessionOptions, compile, load
 
 __version__ = "0.1.0"
 
@@ -59,6 +59,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "__version__",
     "attention",
+    "compile",
     "explain",
     "get_num_threads",
     "grouped_matmul",
@@ -71,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Models are imported when they are first asked for: who multiplies matrices need not wait."""
-    if name in ("InferenceSession", "Model", "SessionOptions", "load"):
+    """Models are imported on first use, so that importing ftuner for its operators stays fast."""
+    if name in ("InferenceSession", "Model", "SessionOptions", "compile", "load"):
         return getattr(import_undivided("ftuner.inference"), name)
     raise AttributeError(f"module 'ftuner' has no attribute {name!r}")

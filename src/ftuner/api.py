@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
@@ -126,14 +127,15 @@ def explain(
     batch: int = 1,
     dtype: str = "float32",
     workers: int | None = None,
-    hardware: str | None = None,
+    hardware: str | PathLike[str] | None = None,
 ) -> Explanation | BlockExplanation:
     """The plan of a product, its estimate by terms, and its place under the roofline.
 
     Args:
         m, n, k, batch: extents, positive.
         workers: threads; by default those in use here, or all cores of a recorded machine.
-        hardware: name of a recorded machine; by default this one.
+        hardware: a recorded machine, by its name or by the path of its `.toml` file; by default
+            this machine.
 
     Raises:
         ShapeError, DTypeError, HardwareError: arguments out of range or unknown.

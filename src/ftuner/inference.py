@@ -1,4 +1,4 @@
-"""Models from files, and a session that stands in for ONNX Runtime's."""
+"""Models from ONNX files and from graphs, and a session that replaces ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
-from ftuner.errors import ConfigurationError, InputError
+from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
+from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import Model
@@ -46,6 +47,42 @@ def load(
             a `dtype` that there is not, or not on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
+    backend, held = _target(device, dtype)
+    graph = import_model(model, backend.tensor_dtypes).graph
+    return Model(optimised(graph), backend, threads, progress, held)
+
+
+def compile(
+    graph: Graph, *, threads: int | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: str | None = None,
+) -> Model:  # fmt: skip
+    """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
+
+    Args:
+        graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
+        threads, progress, device, dtype: as of `load`.
+
+    Raises:
+        UnsupportedOperatorError: operators that the device does not have; all of them are listed.
+        GraphError: a graph that breaks a rule of its operators, or tensors of an element type that
+            the device does not have.
+        ConfigurationError, HardwareError: as of `load`.
+    """
+    backend, held = _target(device, dtype)
+    values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
+    for value in values:
+        if value.dtype.name not in backend.tensor_dtypes:
+            raise GraphError(f"tensor {value}; the device has {', '.join(backend.tensor_dtypes)}")
+    return Model(optimised(graph), backend, threads, progress, held)
+
+
+def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
+    """The back end of a device, and the element type that it holds float32 in.
+
+    Raises:
+        ConfigurationError: no such device, or an element type that it does not hold.
+        HardwareError: a GPU that kernels cannot run on.
+    """
     held = _half(dtype)
     backend = backend_of(device)
     if held is not None and held.name not in backend.held_dtypes:
@@ -53,8 +90,7 @@ def load(
             f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
             "says; leave dtype out, or give device='cuda'"
         )
-    imported = import_model(model, backend.tensor_dtypes)
-    return Model(optimised(imported.graph), backend, threads, progress, held)
+    return backend, held
 
 
 def _half(dtype: str | None) -> DType | None:
@@ -155,4 +191,4 @@ def _node_arg(name: str, dtype: str, shape: Sequence[int | str]) -> NodeArg:
     return NodeArg(name, f"tensor({_ORT_TYPES.get(dtype, dtype)})", list(shape))
 
 
-__all__ = ["InferenceSession", "Model", "NodeArg", "SessionOptions", "load"]
+__all__ = ["InferenceSession", "Model", "NodeArg", "SessionOptions", "compile", "load"]

@@ -14,7 +14,13 @@ from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, reference
 from ftuner.core.dim import Dim, maximum, quotient, remainder, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT32, INT64, TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
-from ftuner.errors import FTunerError, GraphError, IndexRangeError, ShapeError
+from ftuner.errors import (
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.evaluate import run_reference
 from ftuner.graph.folding import MAX_FOLDED_BYTES
@@ -66,6 +72,13 @@ def test_equal_nodes_are_one() -> None:
     assert maker.add("reduce", x, axes=(0,), kind="sum") is first
     assert maker.add("reduce", x, kind="sum", axes=(1,)) is not first
     assert len(maker.nodes) == 3
+
+
+def test_unknown_operators_are_refused() -> None:
+    builder = Builder()
+    builder.where = "line 3"
+    with pytest.raises(UnsupportedOperatorError, match="line 3: ftuner has no operator 'mean'"):
+        builder.add("mean", builder.constant(np.ones(3)))
 
 
 def test_what_no_output_needs_is_left_out() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,9 +145,33 @@ def test_unknown_name() -> None:
         load_recorded("H100-SMX")
     for name in recorded_names():
         assert name in str(error.value)
-    with pytest.raises(HardwareError, match="known are") as error:
+    with pytest.raises(HardwareError, match=r"expected the path of a \.toml file") as error:
         load_recorded("../model")
     assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_file_by_its_path(tmp_path: Path, kind: type[str] | type[Path]) -> None:
+    file = resources.files("ftuner.hardware") / "machines" / "graviton2.toml"
+    (tmp_path / "mine.toml").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    assert load_recorded(kind(tmp_path / "mine.toml")) == load_recorded("graviton2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*mine.toml: No such file"),
+        (b"kind = cpu", "mine.toml: Invalid value"),
+        (b"\xff", "mine.toml: 'utf-8' codec"),
+        (b"kind = 'cpu'", "mine.toml: hardware lacks 'name'"),
+    ],
+)
+def test_damaged_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HardwareError, match=message):
+        load_recorded(path)
 
 
 def cpu_document() -> dict[str, Any]:

@@ -46,7 +46,8 @@ def gemm(
     ] = "float32",
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: all.")] = None,
     hardware: Annotated[
-        str | None, typer.Option(help="A recorded machine; default: this one.")
+        str | None,
+        typer.Option(help="A recorded machine, by name or .toml file; default: this one."),
     ] = None,
     isa: Annotated[str | None, typer.Option(help="Default: the widest.")] = None,
     save: Annotated[Path | None, typer.Option(help="Draw the plan to an SVG or PNG file.")] = None,

@@ -10,7 +10,9 @@ from ftuner.cli.output import DeviceOption, JsonOption, console, print_json
 
 
 def hardware(
-    name: Annotated[str | None, typer.Option(help="A recorded machine, not this one.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="A recorded machine, by name or .toml file.")
+    ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
     device: DeviceOption = "cpu",

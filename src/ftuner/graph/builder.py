@@ -17,7 +17,7 @@ import numpy as np
 from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, Symbolic, least_value, product
 from ftuner.core.dtype import ADDRESSABLE_BYTES, BOOL, GPU_TENSOR_DTYPES, INT32, INT64, DType
-from ftuner.errors import GraphError, IndexRangeError, ShapeError
+from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
 from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
@@ -103,10 +103,13 @@ class Builder:
         """The results of an operator.
 
         Raises:
+            UnsupportedOperatorError: no operator has this name.
             ShapeError, GraphError, IndexRangeError: the operands break the operator's shape rule,
                 or their known elements are invalid.
         """
-        operator = OPERATORS[op]
+        operator = OPERATORS.get(op)
+        if operator is None:
+            raise UnsupportedOperatorError(self._placed(f"ftuner has no operator {op!r}"))
         try:
             types = operator.infer([v.type for v in inputs], attributes, self.require)
             self._expect_possible(op, types)
@@ -143,7 +146,7 @@ class Builder:
                     raise ShapeError(what)
                 self.require(dims_of.maximum(-n, 0), 0, what)
 
-    def _placed(self, error: Exception) -> str:
+    def _placed(self, error: Exception | str) -> str:
         text = str(error)
         return f"{self.where}: {text}" if self.where and not text.startswith(self.where) else text
 

@@ -2,8 +2,9 @@
 
 A document is made of what TOML and JSON have in common: tables, lists, strings, numbers and
 booleans. Its keys are the fields of the dataclass, and `kind` (`cpu` or `gpu`). Recorded machines
-are such documents in `machines/*.toml`, one a file. The table `tuning` holds only the constants
-that differ from the defaults, so that kept models follow the defaults.
+are such documents in `machines/*.toml`, one a file; a file elsewhere is read by its path. The table
+`tuning` holds only the constants that differ from the defaults, so that kept models follow the
+defaults.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import resources
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ftuner.errors import HardwareError
@@ -41,13 +44,22 @@ def recorded_names() -> tuple[str, ...]:
     return tuple(sorted(n[: -len(_SUFFIX)] for n in names if n.endswith(_SUFFIX)))
 
 
-def load_recorded(name: str) -> CpuHardware | GpuHardware:
-    """The recorded machine called `name`; HardwareError if there is none."""
+def load_recorded(name: str | PathLike[str]) -> CpuHardware | GpuHardware:
+    """The recorded machine of a name, or of a path that ends in `.toml`.
+
+    Raises:
+        HardwareError: no such name or file, or a file that does not describe a machine.
+    """
+    if isinstance(name, (str, PathLike)) and Path(name).suffix == _SUFFIX:
+        return _read(Path(name))
     known = recorded_names()
     if not isinstance(name, str) or name not in known:
         close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise HardwareError(f"no recorded machine {name!r}; known are {', '.join(known)}.{hint}")
+        raise HardwareError(
+            f"no recorded machine {name!r}; expected the path of a {_SUFFIX} file, or one of "
+            f"{', '.join(known)}.{hint}"
+        )
     return _load(name)
 
 
@@ -55,6 +67,15 @@ def load_recorded(name: str) -> CpuHardware | GpuHardware:
 def _load(name: str) -> CpuHardware | GpuHardware:
     path = resources.files("ftuner.hardware") / "machines" / f"{name}{_SUFFIX}"
     return from_document(_parse_toml(path.read_text(encoding="utf-8")))
+
+
+def _read(path: Path) -> CpuHardware | GpuHardware:
+    try:
+        return from_document(_parse_toml(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise HardwareError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, HardwareError) as error:  # Not UTF-8 or TOML, or not a machine.
+        raise HardwareError(f"{path}: {error}") from error
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
