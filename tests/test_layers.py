@@ -39,7 +39,6 @@ ONLY_ON_CPU = {
 }
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
-    "cost.attention": "the same",
     "cost.attention_tile": "the same",
     "planner.attention_candidates": "tiles of the attention kernel",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",

@@ -18,15 +18,11 @@ from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.units import count
+from ftuner.cost.cpu.attention import AttentionLayout, AttentionProblem
 from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.attention import (
-    AttentionLayout,
-    AttentionProblem,
-    attention_blocks,
-    attention_estimate,
-)
+from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products

@@ -1,0 +1,166 @@
+"""The cost of an attention on a CPU: what its busiest worker takes.
+
+Batch elements are cut into blocks of rows. Each block takes two products, by exact covers of its
+rows, and a softmax between them; k and v are packed first. The terms are those of
+`ftuner.cost.terms.Estimate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ftuner.core.dtype import DType
+from ftuner.core.mapping import bounds
+from ftuner.cost.cpu.product import Covers
+from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
+from ftuner.cost.step import Machine, Stream, estimate_of
+from ftuner.cost.terms import Estimate
+
+
+class AttentionProblem(NamedTuple):
+    """`elements` times `softmax(q @ k * scale + mask) @ v`: q is (rows, depth), k (depth, steps), v
+    (steps, columns)."""
+
+    elements: int
+    sharing: int
+    """Consecutive elements that have the same k and v."""
+    rows: int
+    depth: int
+    steps: int
+    """Keys that any row may see."""
+    columns: int
+    offset: int | None
+    """Row i sees keys j <= i + offset, if it is given."""
+    workers: int
+
+    def seen(self, rows: int) -> int:
+        """Keys that the first `rows` rows of an element see."""
+        if self.offset is None:
+            return self.steps
+        return max(min(rows + self.offset, self.steps), 0)
+
+
+class AttentionLayout(NamedTuple):
+    """What the cycles of an attention depend on besides its extents."""
+
+    masked: bool
+    k_copies: bool
+    """Whether k is contiguous along its steps, so that packing copies vectors."""
+    v_copies: bool
+    """The same of v along its columns."""
+
+
+class AttentionUKernels(NamedTuple):
+    """The uKernels that compute both products."""
+
+    dtype: DType
+    lanes: int
+    width: int
+    """Vectors of a full panel."""
+    covers: Callable[[int, bool, int], Covers]
+    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+
+class _Cycles(NamedTuple):
+    """Cycles of some rows of one batch element."""
+
+    issue: float
+    stall: float
+    tile: float
+
+
+class AttentionCost:
+    """The terms of an attention whose blocks and tasks are chosen."""
+
+    def __init__(
+        self, machine: Machine, ukernels: AttentionUKernels, problem: AttentionProblem,
+        layout: AttentionLayout, block_rows: int, splits: int,
+    ) -> None:  # fmt: skip
+        """`block_rows`: rows of a block; `splits`: tasks of a batch element."""
+        self._machine, self._ukernels = machine, ukernels
+        self._problem, self._layout = problem, layout
+        self._block_rows, self._splits = block_rows, splits
+
+    def terms(self, bytes_moved: int) -> Estimate:
+        """The terms of the busiest worker; `bytes_moved` by all workers together."""
+        problem, block, splits = self._problem, self._block_rows, self._splits
+        tasks = problem.elements * splits
+        mine = -(-tasks // problem.workers)
+        blocks = -(-problem.rows // block)
+        # Batch elements of the busiest worker: whole ones, and the largest tasks of one more.
+        whole_elements, more = divmod(mine, splits)
+        parts = (bounds(blocks, splits, i) for i in range(splits))
+        largest = max(min(end * block, problem.rows) - begin * block for begin, end in parts)
+        busiest = whole_elements + min(more * largest / problem.rows, 1.0)
+        cut = [(begin, min(begin + block, problem.rows)) for begin in range(0, problem.rows, block)]
+        if problem.offset is None:
+            # All blocks are alike but the last.
+            cycles = [self._block(block, problem.steps)] * (len(cut) - 1)
+            cycles.append(self._block(cut[-1][1] - cut[-1][0], problem.steps))
+        else:
+            cycles = [self._block(end - begin, problem.seen(end)) for begin, end in cut]
+        issue, stall, tile = (busiest * sum(part) for part in zip(*cycles, strict=True))
+        pack = -(-mine // (splits * problem.sharing)) * self._pack()
+        share = min(busiest / problem.elements, 1.0)
+        stream = Stream(bytes_moved * share, bytes_moved)
+        workers = min(tasks, problem.workers)
+        return estimate_of(self._machine, workers, issue, stall, tile, [stream], pack)
+
+    def _block(self, rows: int, steps: int) -> _Cycles:
+        """One block whose rows see `steps` keys."""
+        if not steps:
+            return _Cycles(0.0, 0.0, 0.0)
+        parts = (
+            self._product(rows, steps, self._problem.depth),
+            self._product(rows, self._problem.columns, steps),
+            _Cycles(*(rows * cycles for cycles in self._softmax(steps))),
+        )
+        return _Cycles(*map(sum, zip(*parts, strict=True)))
+
+    def _product(self, rows: int, n: int, k: int) -> _Cycles:
+        _, lanes, width, covers = self._ukernels
+        full, left = divmod(n, width * lanes)
+        panels = [(full, covers(width, False, k)[rows])]
+        if left:
+            panels.append((1, covers(-(-left // lanes), True, k)[rows]))
+        issue = sum(count * k * cover.issue for count, cover in panels)
+        step = sum(count * k * cover.step for count, cover in panels)
+        return _Cycles(issue, step - issue, sum(count * cover.fixed for count, cover in panels))
+
+    def _softmax(self, steps: int) -> _Cycles:
+        """One row: scale and mask it, take powers, divide the result."""
+        isa, tuning = self._machine.isa, self._machine.hardware.tuning
+        dtype, lanes, *_ = self._ukernels
+
+        def cycles(*ops: str) -> float:
+            return sum(operation_cycles(op, dtype, lanes, isa, tuning) for op in ops)
+
+        through = 1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle
+        scale = through + cycles("multiply", "maximum")
+        if self._layout.masked:
+            scale += 1.0 / isa.load_per_cycle + cycles("add")
+        power = through + cycles("subtract", "multiply", EXP2_FLUSHED, "add")
+        vectors, stored = -(-steps // lanes), -(-self._problem.columns // lanes)
+        latency = isa.fma_latency_cycles
+        issue = vectors * (scale + power) + stored * (through + cycles("multiply"))
+        stall = vectors * (max(latency - scale, 0.0) + max(latency - power, 0.0))
+        # The largest and the sum of a row are found in lanes first.
+        across = 2 * math.log2(lanes) * (latency + 1.0) + cycles("divide")
+        return _Cycles(issue, stall, 3 * tuning.loop_cycles + across)
+
+    def _pack(self) -> float:
+        """Cycles of packing k and v of one batch element."""
+        problem, layout = self._problem, self._layout
+        lanes, tuning = self._ukernels.lanes, self._machine.hardware.tuning
+        total = 0.0
+        for copies, steps, columns in (
+            (layout.k_copies, problem.depth, problem.steps),
+            (layout.v_copies, problem.steps, problem.columns),
+        ):
+            cycles = tuning.pack_transpose_cycles_per_vector
+            if copies:
+                cycles = tuning.pack_copy_cycles_per_vector
+            total += steps * -(-columns // lanes) * cycles
+        return total
