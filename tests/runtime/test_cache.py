@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.objects.bundle import KernelBundle, RuntimeBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, reduce_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.codegen.llvm.objects.keys import bundle_key
 from ftuner.core.cpu.tile import RegisterTile, UKernel
@@ -170,12 +170,10 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 # What is built on it.
 
 
-def small_bundles() -> list[KernelBundle | RuntimeBundle]:
+def small_bundles() -> list[Bundle]:
     isa = HOST_ISAS[0]
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
-    return [
-        KernelBundle((kernel,), reduce, False, False, KLoopTuning(), 64) for reduce in (False, True)
-    ]
+    return [family_bundle((kernel,), False, False, KLoopTuning(), 64), reduce_bundle(kernel, False)]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])

@@ -12,7 +12,7 @@ import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.kernels.nest import emit_nest
+from ftuner.codegen.llvm.kernels import nest
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.access import Kernel, kernel_of
@@ -158,7 +158,7 @@ class Functions:
         symbols = [f"f{i}" for i in range(len(kernels))]
         for name, kernel in zip(symbols, kernels, strict=True):
             schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
-            emit_nest(module, name, kernel, schedule, isa != "sse2")
+            nest.emit(module, name, kernel, schedule, isa != "sse2")
         self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
         self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import pytest
 
-from ftuner.codegen.llvm.objects.bundle import KernelBundle, TopKBundle
+from ftuner.codegen.llvm.objects.bundle import family_bundle, kernel_bundle
 from ftuner.codegen.llvm.objects.compile import bundle_module
 from ftuner.codegen.llvm.objects.jit import compile_assembly, host_features, host_target
 from ftuner.core.cpu.tile import RegisterTile, UKernel
@@ -120,8 +120,8 @@ def assembly(isa: str) -> str:
     lanes = vector.vector_bytes // FLOAT32.itemsize
     kernel = UKernel(RegisterTile(4, 2, 1), FLOAT32, isa, lanes)
     bundles = (
-        KernelBundle((kernel,), False, vector.fused, vector.masked, KLoopTuning(), 64),
-        TopKBundle(FLOAT32, True),
+        family_bundle((kernel,), vector.fused, vector.masked, KLoopTuning(), 64),
+        kernel_bundle("ftuner.codegen.llvm.kernels.top_k", "top_k", FLOAT32, True),
     )
     modules = [WORK, *(str(bundle_module(bundle, target)) for bundle in bundles)]
     return "\n".join(compile_assembly(module, target) for module in modules)

@@ -18,31 +18,34 @@ import ftuner
 from ftuner.codegen.llvm.objects import jit
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
-    KernelBundle,
-    NestBundle,
-    RuntimeBundle,
-    TopKBundle,
+    family_bundle,
+    kernel_bundle,
+    reduce_bundle,
+    runtime_bundle,
 )
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, host_target
 from ftuner.codegen.llvm.objects.keys import (
     COMPILER_MODULE,
     Folder,
+    Sources,
     bundle_key,
-    digest_of,
     generator_digest,
-    sources_of,
 )
-from ftuner.core.access import Kernel
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning, constants, part_of
 
+EMITTERS = tuple(
+    f"ftuner.codegen.llvm.{name}"
+    for name in ("kernels.attention", "kernels.family", "kernels.nest", "kernels.split_k",
+                 "kernels.top_k", "native.runtime")
+)  # fmt: skip
 IMPORTED = f"""
 import sys, types
 # The package without its front door, which imports all of it.
 package = sys.modules["ftuner"] = types.ModuleType("ftuner")
 package.__path__ = [sys.argv[1]]
-import {COMPILER_MODULE}
+import {", ".join((COMPILER_MODULE, *EMITTERS))}
 for name, module in sys.modules.items():
     # An empty package says no more than that its folder is there.
     if name.startswith("ftuner.") and open(module.__file__).read():
@@ -66,11 +69,11 @@ def package(tmp_path: Path) -> Path:
 
 
 def digest(package: Folder) -> str:
-    return digest_of(sources_of(COMPILER_MODULE, package))
+    return Sources(package).digest(COMPILER_MODULE, *EMITTERS)
 
 
 def test_all_that_the_compiler_imports_is_covered(imported: tuple[str, ...]) -> None:
-    found = sources_of(COMPILER_MODULE, resources.files("ftuner"))
+    found = Sources(resources.files("ftuner")).imported(COMPILER_MODULE, *EMITTERS)
     assert "ftuner.codegen.coefficients" in imported
     assert set(imported) <= found.keys()
     # Texts that mention others may add some, but not the house.
@@ -79,7 +82,7 @@ def test_all_that_the_compiler_imports_is_covered(imported: tuple[str, ...]) -> 
 
 def test_any_edit_changes_the_digest(imported: tuple[str, ...], package: Path) -> None:
     before = digest(package)
-    assert before == generator_digest()
+    assert before == generator_digest(*EMITTERS)
     for name in imported:
         path = package.joinpath(*name.split(".")[1:])
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -121,13 +124,43 @@ def test_a_new_module_counts_from_its_first_import_on(
     assert len({before, one, digest(package)}) == 3
 
 
+@pytest.mark.parametrize("emitter", ["newcomer", "newcomers.kernels.emitting"])
+def test_emitters_outside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emitter: str
+) -> None:
+    """Their own package counts, and what they import of ftuner."""
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path.joinpath(*emitter.split(".")).with_suffix(".py")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    package, *_ = emitter.split(".")
+    helper = tmp_path / "newcomers" / "helper.py"
+    text = "import llvmlite.ir as ir\nfrom ftuner.cost.terms import x\n"
+    if package == "newcomers":
+        text += "from newcomers import helper\n"
+        helper.write_text("x = 1\n")
+    path.write_text(text)
+
+    def found() -> dict[str, bytes]:
+        return Sources(resources.files("ftuner")).imported(emitter)
+
+    before = found()
+    assert {emitter, "ftuner.cost.terms"} <= before.keys()
+    assert ("newcomers.helper" in before) == (package == "newcomers")
+    for file in (path, helper):
+        if file.exists():
+            file.write_text(file.read_text() + "# Another.\n")
+            after = found()
+            assert before != after
+            before = after
+
+
 def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no source of ftuner"):
-        sources_of(COMPILER_MODULE, tmp_path)
+        digest(tmp_path)
 
 
 def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle, target = TopKBundle(FLOAT32, True), host_target(HOST_ISAS[0])
+    bundle, target = kernel_bundle(EMITTERS[0], "f", FLOAT32), host_target(HOST_ISAS[0])
     assert target.llvm
     keys = {bundle_key(bundle, target)}
     others = [Target("x", "y", "z"), replace(target, features=f"{target.features},-sse4a")]
@@ -135,7 +168,7 @@ def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         keys.add(bundle_key(bundle, other))
     for function in ("compiler_version", "generator_digest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"ftuner.codegen.llvm.objects.keys.{function}", lambda: "other")
+            patch.setattr(f"ftuner.codegen.llvm.objects.keys.{function}", lambda *_: "other")
             keys.add(bundle_key(bundle, target))
     assert len(keys) == 6
 
@@ -143,15 +176,12 @@ def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_depend_on_the_tuning_of_their_code() -> None:
     target = host_target(HOST_ISAS[0])
     kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, HOST_ISAS[0], 4)
-    nest = Kernel((), (), (), (), (), (), (), ())
     bundles: list[Callable[[CpuTuning], Bundle]] = [
-        lambda t: KernelBundle((kernel,), False, False, False, part_of(t, KLoopTuning), 64),
-        lambda t: RuntimeBundle(16, 16, part_of(t, NativeTuning)),
-        lambda t: NestBundle(nest, 16, False, t.nest_block_elements),
+        lambda t: family_bundle((kernel,), False, False, part_of(t, KLoopTuning), 64),
+        lambda t: runtime_bundle(16, 16, part_of(t, NativeTuning)),
+        lambda t: reduce_bundle(kernel, False),
     ]
-    parts: list[set[str]] = [
-        {*constants(KLoopTuning)}, {*constants(NativeTuning)}, {"nest_block_elements"},
-    ]  # fmt: skip
+    parts: list[set[str]] = [{*constants(KLoopTuning)}, {*constants(NativeTuning)}, set()]
     for bundle, part in zip(bundles, parts, strict=True):
         key = bundle_key(bundle(CpuTuning()), target)
         for name in constants(CpuTuning):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.codegen.llvm.objects import TARGETS, object_of
 
-from ftuner.codegen.llvm.objects.bundle import AttentionBundle
+from ftuner.codegen.llvm.objects.bundle import kernel_bundle
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.elf import ObjectFile, Relocation, Section, Symbol, parse
 from ftuner.codegen.llvm.objects.linking import MACHINES, Linked
@@ -134,7 +134,8 @@ def test_only_addresses_change_with_the_base(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_generated_code_has_known_relocations(name: str) -> None:
     """Attention calls, reads tables of constants, and is the largest of the kernels of graphs."""
-    bundle = AttentionBundle(FLOAT32, 2, FLOAT32, True, 16, fused=name == "aarch64")
+    emitter, fused = "ftuner.codegen.llvm.kernels.attention", name == "aarch64"
+    bundle = kernel_bundle(emitter, "attention", FLOAT32, 2, FLOAT32, True, 16, fused)
     found = parse(compile_bundle(bundle, TARGETS[name]))
     assert any(section.relocations for section in found.sections.values())
     linked = Linked([found], PAGE_BYTES)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.kernels.top_k import emit_top_k
+from ftuner.codegen.llvm.kernels.top_k import emit
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import TENSOR_DTYPES
@@ -32,7 +32,7 @@ class TopK:
         module.triple = target.triple
         names = {(d, largest): f"{d}_{largest}" for d in DTYPES for largest in (False, True)}
         for (dtype, largest), name in names.items():
-            emit_top_k(module, name, TENSOR_DTYPES[dtype], largest)
+            emit(module, name, TENSOR_DTYPES[dtype], largest)
         data = compile_object(module, target, inlines=True)
         self._loaded = LoadedObject([data], list(names.values()))
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)

@@ -13,7 +13,7 @@ import pytest
 from tests.codegen.llvm.objects import object_of
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.objects.bundle import Bundle, KernelBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.keys import bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -30,7 +30,7 @@ TARGET = host_target(HOST_ISAS[0])
 
 def bundles() -> list[Bundle]:
     kernels = (UKernel(RegisterTile(rows, 1, 1), FLOAT32, HOST_ISAS[0], 4) for rows in (1, 2))
-    return [KernelBundle((kernel,), False, False, False, KLoopTuning(), 64) for kernel in kernels]
+    return [family_bundle((kernel,), False, False, KLoopTuning(), 64) for kernel in kernels]
 
 
 def loaded(cache: Cache) -> LoadedObject:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from ftuner.codegen.llvm.objects.bundle import Bundle, KernelBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target
 from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -16,9 +16,6 @@ from ftuner.errors import CompileError, ObjectFileError
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.compile_processes import Request, answers
-
-RUNTIME_SIZE = 1000
-"""Size of the runtime in the order of compilation: it takes longer to compile than any family."""
 
 
 class Object(NamedTuple):
@@ -94,17 +91,17 @@ def _compiled(
     bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int
 ) -> Generator[tuple[Bundle, bytes], None, None]:
     """The objects of bundles as they come, those of the largest first, kept in the cache."""
-    left = sorted(bundles, key=lambda bundle: -_size(bundle))
-    processes = worthwhile_processes(len(left), bundles_per_process)
+    left = sorted(bundles, key=lambda bundle: -bundle.size)
+    # A compiling process may not find emitters outside ftuner.
+    sent = [bundle for bundle in left if bundle.emitter.startswith("ftuner.")]
+    processes = worthwhile_processes(len(sent), bundles_per_process)
     if processes > 1:
-        requests = [Request(_name(bundle), (bundle, target)) for bundle in left]
-        done: set[int] = set()
+        requests = [Request(_name(bundle), (bundle, target)) for bundle in sent]
         with closing(answers(COMPILER_MODULE, requests, processes)) as found:
             for number, data in found:
-                done.add(number)
-                cache.write(OBJECTS, bundle_key(left[number], target), data)
-                yield left[number], data
-        left = [bundle for number, bundle in enumerate(left) if number not in done]
+                left.remove(sent[number])
+                cache.write(OBJECTS, bundle_key(sent[number], target), data)
+                yield sent[number], data
     for bundle in left:
         compiler = import_undivided(COMPILER_MODULE)
         try:
@@ -126,10 +123,3 @@ def worthwhile_processes(bundles: int, bundles_per_process: int) -> int:
 def _name(bundle: Bundle) -> str:
     more = "" if len(bundle.symbols) == 1 else f" and {len(bundle.symbols) - 1} more"
     return f"{bundle.symbols[0]}{more}"
-
-
-def _size(bundle: Bundle) -> int:
-    """Roughly how much code a bundle is: multiply-adds written out."""
-    if isinstance(bundle, KernelBundle):
-        return sum(k.tile.accumulators for k in bundle.kernels)
-    return RUNTIME_SIZE

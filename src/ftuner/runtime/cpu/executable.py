@@ -87,10 +87,11 @@ class CompiledGraph(Executable):
         def products(name: LibraryName) -> Products:
             return session.products(*name, families[name])
 
-        loaded = Loaded(hardware, isa, self._loaded.addresses, products)
+        loaded = Loaded(hardware, isa, products)
+        addresses = [0 if b is None else self._loaded.addresses[b.symbol] for b in bundles]
         return [
-            kind.compiled(step, needed, loaded)
-            for kind, step, needed in zip(kinds, steps, required, strict=True)
+            kind.compiled(step, needed, address, loaded)
+            for kind, step, needed, address in zip(kinds, steps, required, addresses, strict=True)
         ]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:

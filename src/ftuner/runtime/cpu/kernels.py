@@ -15,9 +15,9 @@ from ftuner.codegen.llvm.native.records import (
 )
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
-    GraphBundle,
-    KernelBundle,
-    RuntimeBundle,
+    family_bundle,
+    reduce_bundle,
+    runtime_bundle,
 )
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
@@ -160,7 +160,7 @@ class Kernels:
             return self._compiled[library]
 
     def prepare(
-        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[GraphBundle],
+        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         """Compile all that a graph needs side by side: families of libraries, and its own kernels.
@@ -183,17 +183,15 @@ class Kernels:
         """Families of a library; with the first of them comes the reduction of partial products."""
         fused, masked = self.isa.fused, self.isa.masked
         line_bytes = self._hardware.levels[0].line_bytes
-
-        def bundle(kernels: tuple[UKernel, ...], reduce: bool) -> Bundle:
-            return KernelBundle(kernels, reduce, fused, masked, self._k_loop, line_bytes)
-
-        bundles = [bundle(f.kernels, False) for f in families]
+        bundles = [
+            family_bundle(f.kernels, fused, masked, self._k_loop, line_bytes) for f in families
+        ]
         if library not in self._compiled:
-            bundles.append(bundle((_any_kernel(library),), True))
+            bundles.append(reduce_bundle(_any_kernel(library), fused))
         return bundles
 
-    def _runtime_bundle(self) -> RuntimeBundle:
-        return RuntimeBundle(self.isa.vector_bytes, DATA_WORD, self._native)
+    def _runtime_bundle(self) -> Bundle:
+        return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)
 
     def _load(
         self, library: Library, families: Sequence[Family], progress: Progress | None
@@ -208,9 +206,7 @@ class Kernels:
         found.add(families, loaded)
         self._compiled[library] = found
 
-    def loaded(
-        self, bundles: Sequence[GraphBundle], progress: Progress | None = None
-    ) -> LoadedObject:
+    def loaded(self, bundles: Sequence[Bundle], progress: Progress | None = None) -> LoadedObject:
         """Kernels of a graph, compiled if need be and loaded."""
         return self._compile(list(bundles), progress)
 

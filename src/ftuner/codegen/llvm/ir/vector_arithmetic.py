@@ -138,7 +138,6 @@ def shared(emit_body: Callable[..., ir.Value]) -> VectorFunction:
             signature = ir.FunctionType(type_, [type_] * len(arguments))
             function = ir.Function(builder.module, signature, symbol)
             function.linkage = "internal"
-            function.attributes.add("noinline")
             inner = ir.IRBuilder(function.append_basic_block("entry"))
             constants = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
             inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))

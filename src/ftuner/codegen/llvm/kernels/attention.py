@@ -38,31 +38,35 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.nest import KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE as UKERNEL_TYPE
+from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Attention, Context, Segment
-from ftuner.codegen.llvm.objects.bundle import AttentionBundle
 from ftuner.core.cpu.tile import MAX_SEGMENTS
-from ftuner.core.dtype import BOOL
+from ftuner.core.dtype import BOOL, DType
 
 COVER_BYTES = MAX_SEGMENTS * Segment.SIZE * SLOT_BYTES
 FULL, LAST_OF_K, LAST_OF_V = range(3)
 
 
-def emit_attention(module: ir.Module, bundle: AttentionBundle) -> ir.Function:
-    """Add the kernel. Its buffers are q, k, v, the mask if there is one, and the result; a task is
-    a range of rows of one batch element."""
-    function = ir.Function(module, KERNEL_TYPE, bundle.symbol)
-    _Emission(function, bundle).emit()
-    return function
+def emit(
+    module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None, causal: bool,
+    vector_bytes: int, fused: bool,
+) -> None:  # fmt: skip
+    """Add the kernel for a number of batch axes, with a mask of a dtype or without. Its buffers are
+    q, k, v, the mask if there is one, and the result; a task is a range of rows of one batch
+    element."""
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    _Emission(function, dtype, axes, mask, causal, vector_bytes // dtype.itemsize, fused).emit()
 
 
 class _Emission:
-    def __init__(self, function: ir.Function, bundle: AttentionBundle) -> None:
-        self.dtype, self.axes, self.fused = bundle.dtype, bundle.axes, bundle.fused
-        self.mask, self.causal = bundle.mask, bundle.causal
-        self.lanes = lanes = bundle.vector_bytes // self.dtype.itemsize
+    def __init__(
+        self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
+        lanes: int, fused: bool,
+    ) -> None:  # fmt: skip
+        self.dtype, self.axes, self.mask = dtype, axes, mask
+        self.causal, self.lanes, self.fused = causal, lanes, fused
         buffers, self.dims, _, self.worker, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         names = ["q", "k", "v", *(["mask"] if self.mask is not None else []), "out"]
@@ -267,7 +271,7 @@ class _Emission:
                 kernel = pointer_slot(builder, record, Segment.KERNEL)
                 here = at(builder, a, builder.mul(row, a_row))
                 there = at(builder, c, builder.mul(row, c_row))
-                call_address(builder, UKERNEL_TYPE, kernel,
+                call_address(builder, KERNEL_TYPE, kernel,
                              [self.context, here, b, there, row, const(0), k, tiles])  # fmt: skip
                 builder.store(builder.add(row, builder.mul(mr, tiles)), done)
 

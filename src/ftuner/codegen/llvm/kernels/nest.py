@@ -1,8 +1,6 @@
 """The general schedule of a definition: loops over its axes, in LLVM IR.
 
-The function made is `void kernel(buffers, dims, status, worker, begin, end)`: tasks `begin` to
-`end` of `task_count`. `buffers` holds an address for each operand, then for each result; `dims` the
-values of `Kernel.parameters()`; `status` is a word that a failed check writes its number to.
+The tasks are those of `task_count`; `dims` holds the values of `Kernel.parameters()` (`step`).
 
 One axis is walked by vectors, the last ones under a mask: a kept axis, and then reductions
 gather in lanes, or a reduced one, and then lanes are added up at the end. All other kept axes are
@@ -20,8 +18,6 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.ir.builder import (
     I64,
-    PTR,
-    VOID,
     const,
     lanes_below,
     reserve,
@@ -29,20 +25,16 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.access import Kernel
 from ftuner.core.cpu.schedule import Schedule
 from ftuner.core.index_expr import Stage
 
-KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])
 
-
-def emit_nest(
-    module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fused: bool
-) -> ir.Function:
+def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fused: bool) -> None:
     """Add the function of a kernel to a module."""
-    function = ir.Function(module, KERNEL_TYPE, symbol)
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     _Emission(function, kernel, schedule, fused).emit()
-    return function
 
 
 class _Emission(Frame):

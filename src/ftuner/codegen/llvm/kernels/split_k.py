@@ -32,7 +32,7 @@ from ftuner.codegen.llvm.native.records import Call, Context, Plan, reduce_symbo
 from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
 
 
-def emit_reduce(module: ir.Module, like: UKernel, fused: bool) -> ir.Function:
+def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     """Add the reduction of the dtype, ISA and epilogue of `like` to a module."""
     kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True)
     function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
@@ -83,4 +83,3 @@ def emit_reduce(module: ir.Module, like: UKernel, fused: bool) -> ir.Function:
         copy_rows(builder, kernel.dtype, kernel.lanes, scratch, width, target, width, const(1),
                   valid)  # fmt: skip
     builder.ret_void()
-    return function

@@ -14,13 +14,13 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import I64, const, pointer_slot, reserve, slot
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.kernels.nest import KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
 
-def emit_top_k(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> ir.Function:
+def emit(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> None:
     """Add the kernel to a module."""
-    function = ir.Function(module, KERNEL_TYPE, symbol)
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     buffers, dims, _, _, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     operand, values, positions = (pointer_slot(builder, buffers, i) for i in range(3))
@@ -56,7 +56,6 @@ def emit_top_k(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> i
                 builder.store(value, place(kept, slot_, element))
                 builder.store(index, place(where, slot_, I64))
     builder.ret_void()
-    return function
 
 
 def _sink(

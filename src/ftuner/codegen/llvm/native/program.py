@@ -26,7 +26,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.nest import KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     POOL_RUN_SYMBOL,
@@ -111,8 +111,9 @@ def _emit_alone(module: ir.Module) -> ir.Function:
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
         record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
         some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
-        with builder.if_then(some), builder.if_else(_is_nest(builder, record)) as (nest, product):
-            with nest:
+        kind = _has_kernel(builder, record)
+        with builder.if_then(some), builder.if_else(kind) as (kernel, product):
+            with kernel:
                 # The result of a task does not depend on the chunks.
                 tasks = slot(builder, record, Step.TASKS)
                 _tasks(builder, record, const(0), (const(0), tasks))
@@ -155,28 +156,28 @@ def _piece(
     chunk: ir.Value,
     tasks: tuple[ir.Value, ir.Value],
 ) -> None:
-    """A chunk of a product, or a range of the tasks of a nest."""
-    with builder.if_else(_is_nest(builder, record)) as (nest, product):
-        with nest:
+    """A chunk of a product, or a range of the tasks of a kernel."""
+    with builder.if_else(_has_kernel(builder, record)) as (kernel, product):
+        with kernel:
             _tasks(builder, record, worker, tasks)
         with product:
             call = pointer_slot(builder, record, Step.ARGUMENT)
             _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
 
 
-def _is_nest(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
+def _has_kernel(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
     return builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
 
 
 def _tasks(
     builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
 ) -> None:
-    """Call the kernel of a nest for a range of its tasks."""
+    """Call the kernel of a step for a range of its tasks."""
     argument = pointer_slot(builder, record, Step.ARGUMENT)
     dims = pointer_slot(builder, record, Step.DIMS)
     status = at(builder, record, Step.STATUS * SLOT_BYTES)
     function = pointer_slot(builder, record, Step.FUNCTION)
-    call_address(builder, KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
+    call_address(builder, STEP_KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
 
 
 def _of_kind(

@@ -257,13 +257,16 @@ class Step:
     """One step of a program."""
 
     KIND = 0
-    """0: a nest; otherwise a product of the dtype with this number in `PRODUCT_KINDS`."""
+    """0: a kernel that computes tasks; otherwise a product of the dtype with this number in
+    `PRODUCT_KINDS`."""
     FUNCTION = 1
+    """Address of the kernel."""
     ARGUMENT = 2
-    """Address of a nest's buffer addresses, or of a product's `Call`."""
+    """Address of a kernel's buffer addresses, or of a product's `Call`."""
     DIMS = 3
+    """Address of the dims that a kernel reads."""
     TASKS = 4
-    """Number of tasks of a nest."""
+    """Number of tasks of a kernel."""
     WORKERS = 5
     """Workers that take part: all, unless they wait for each other. Before a worker deals the
     chunks of the next step it must have seen that no chunk of this one is left."""

@@ -1,13 +1,10 @@
-"""Bundles: functions that are compiled into one object file, cached and loaded together.
-
-A bundle is a value that names everything that decides its machine code, except for the target and
-the compiler (`keys`).
-"""
+"""Bundles: functions that are compiled into one object file, cached and loaded together."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from ftuner.codegen.llvm.native.records import (
     GIVE_WORKSPACE_SYMBOL,
@@ -21,108 +18,79 @@ from ftuner.codegen.llvm.native.records import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.core.access import Kernel
-from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.tile import UKernel
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.dtype import DTYPES
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
-
-@dataclass(frozen=True)
-class KernelBundle:
-    """The uKernels of one family, or (`reduce`) the reduction of partial products."""
-
-    kernels: tuple[UKernel, ...]
-    reduce: bool
-    fused: bool
-    masked: bool
-    """Whether the ISA has `Isa.masked` loads and stores."""
-    tuning: KLoopTuning
-    line_bytes: int
-    """Of a cache line."""
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        if self.reduce:
-            return (reduce_symbol(self.kernels[0]),)
-        return tuple(k.symbol for k in self.kernels)
+LARGE = 1000
+"""The size of bundles that take longer to compile than any family of uKernels."""
 
 
 @dataclass(frozen=True)
-class RuntimeBundle:
-    """The thread pool, the drivers of all dtypes, and the functions that Python calls."""
+class Bundle:
+    """A value that names everything that decides the machine code of some functions, except for the
+    target and the compiler (`keys`)."""
 
-    vector_bytes: int
-    header_bytes: int
-    """Size of the header of a Python object."""
-    tuning: NativeTuning
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-        calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
-        workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
-        return (POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *workspaces, *entries, *calls)
-
-
-@dataclass(frozen=True)
-class NestBundle:
-    """One kernel of the general schedule."""
-
-    kernel: Kernel
-    vector_bytes: int
-    fused: bool
-    block_elements: int
-    """Of the vector axis in a task, where it is the only kept axis."""
-
-    @cached_attribute
-    def symbol(self) -> str:
-        text = repr((self.kernel, self.vector_bytes, self.fused, self.block_elements))
-        return f"nest_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return (self.symbol,)
-
-
-@dataclass(frozen=True)
-class AttentionBundle:
-    """The attention kernel for a number of batch axes, with a mask of a dtype or without."""
-
-    dtype: DType
-    axes: int
-    mask: DType | None
-    causal: bool
-    vector_bytes: int
-    fused: bool
+    emitter: str
+    """The full name of the module whose `emit(module, *arguments)` adds the functions to an
+    `llvmlite.ir.Module`. It is imported by this name when the bundle is compiled."""
+    arguments: tuple[Any, ...]
+    """Hashable; their text is part of the key."""
+    symbols: tuple[str, ...]
+    """The functions that others may call."""
+    inlines: bool = True
+    """Whether to use LLVM's whole pipeline, for functions that call each other."""
+    size: int = LARGE
+    """Roughly how much code it is, in multiply-adds that are written out. Larger bundles are
+    compiled first."""
 
     @property
     def symbol(self) -> str:
-        mask = f"_mask_{self.mask}" if self.mask is not None else ""
-        causal = "_causal" if self.causal else ""
-        return f"attention_{self.dtype}_{self.axes}{mask}{causal}"
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return (self.symbol,)
+        """The one function."""
+        (symbol,) = self.symbols
+        return symbol
 
 
-@dataclass(frozen=True)
-class TopKBundle:
-    """The kernel that finds the largest or smallest elements of rows."""
-
-    dtype: DType
-    largest: bool
-
-    @property
-    def symbol(self) -> str:
-        return f"top_k_{self.dtype}_{'largest' if self.largest else 'smallest'}"
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return (self.symbol,)
+def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:
+    """The kernel of a step, which `emit(module, symbol, *arguments)` adds. The symbol is the name
+    and a hash of the arguments."""
+    digest = hashlib.sha256(repr((emitter, arguments)).encode()).hexdigest()[:24]
+    symbol = f"{name}_{digest}"
+    return Bundle(emitter, (symbol, *arguments), (symbol,))
 
 
-GraphBundle = NestBundle | AttentionBundle | TopKBundle
-"""Bundles of the kernels of a graph's steps."""
-Bundle = KernelBundle | RuntimeBundle | GraphBundle
+def family_bundle(
+    kernels: tuple[UKernel, ...], fused: bool, masked: bool, tuning: KLoopTuning, line_bytes: int
+) -> Bundle:
+    """The uKernels of one family. `masked`: whether the ISA has `Isa.masked` loads and stores;
+    `line_bytes`: of a cache line."""
+    return Bundle(
+        "ftuner.codegen.llvm.kernels.family",
+        (kernels, fused, masked, tuning, line_bytes),
+        tuple(k.symbol for k in kernels),
+        inlines=False,
+        size=sum(k.tile.accumulators for k in kernels),
+    )
+
+
+def reduce_bundle(like: UKernel, fused: bool) -> Bundle:
+    """The reduction of the partial products of uKernels that are like one of them in dtype, vector
+    and epilogue."""
+    return Bundle(
+        "ftuner.codegen.llvm.kernels.split_k",
+        (like, fused),
+        (reduce_symbol(like),),
+        inlines=False,
+        size=like.tile.accumulators,
+    )
+
+
+def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> Bundle:
+    """The thread pool, the drivers of all dtypes, and the functions that Python calls.
+    `header_bytes`: the size of the header of a Python object."""
+    entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
+    calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
+    workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
+    symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *workspaces, *entries, *calls
+    arguments = (vector_bytes, header_bytes, tuning)
+    return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols)

@@ -1,28 +1,25 @@
 """The keys of compiled objects on disk: hashes of everything that decides an object.
 
-That is the bundle, the target and the compiler: llvmlite, LLVM and ftuner's code generator. The
-code generator is every module that the compiler imports, directly or indirectly, as found in the
-sources at each start. Any edit of such a module changes the keys.
+That is the bundle, the target, the compiler (llvmlite and LLVM) and the code generator: every
+module that the bundle's emitter and `objects.compile` import, directly or indirectly, as found in
+the sources at each start. Any edit of such a module changes the key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
+from functools import cache
 from importlib import resources
-from typing import Protocol
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compiler_version
 
 COMPILER_MODULE = "ftuner.codegen.llvm.objects.compile"
 """Imported by name when something is compiled, so that a warm start does not load it."""
-_MENTION = re.compile(
-    rb"ftuner((?:\.\w+)*)(?:[ \t]+import[ \t]*(\((?:[^)#]|#[^\n]*)*|(?:\\\r?\n|[^\n])*))?"
-)
-"""A dotted name in `ftuner`, and the names that an import statement takes from it. The pattern
-begins with literal text, which makes the search fast."""
 _WORD = re.compile(rb"\w+")
 
 
@@ -34,69 +31,132 @@ class Folder(Protocol):
     def read_bytes(self) -> bytes: ...
 
 
+class _Module(NamedTuple):
+    digest: bytes
+    """A hash of its source."""
+    imports: frozenset[tuple[str, bytes]]
+    """Modules, and the names that an import statement takes from each."""
+    is_package: bool
+
+
+class Sources:
+    """The sources of ftuner and of emitters outside it, each read once.
+
+    Imports are found by a text search, because parsing would take a hundred times as long. Each
+    dotted name that begins with the package of the module, or with ftuner, counts as an import: a
+    docstring may add a module, but none is missed. Imports must be absolute, as in all of ftuner.
+    """
+
+    def __init__(self, package: Folder) -> None:
+        """`package`: the folder of ftuner."""
+        self._package = package
+        self._modules: dict[str, _Module | None] = {}
+
+    def digest(self, *modules: str) -> str:
+        """A hash of the sources of modules, given by their full names, and of all that they import
+        from their own packages and from ftuner.
+
+        Raises:
+            FileNotFoundError: a module has no source.
+        """
+        digest = hashlib.sha256()
+        for name, found in sorted(self.imported(*modules).items()):
+            digest.update(name.encode() + found)
+        return digest.hexdigest()
+
+    def imported(self, *modules: str) -> dict[str, bytes]:
+        """The modules that `digest` covers, and a hash of each."""
+        digests: dict[str, bytes] = {}
+        seen: set[str] = set()
+        left = [(module, b"") for module in modules]
+        while left:
+            name, taken = left.pop()
+            module = self._module(name)
+            if module is None:
+                continue
+            if name not in seen:
+                seen.add(name)
+                digests[name] = module.digest
+                left += module.imports
+            if module.is_package:
+                # Submodules, or names that its `__init__` hands on.
+                left += [(f"{name}.{word.decode()}", b"") for word in _WORD.findall(taken)]
+        for name in modules:
+            if name not in digests:
+                raise FileNotFoundError(f"there is no source of {name}")
+        return digests
+
+    def _module(self, name: str) -> _Module | None:
+        if name not in self._modules:
+            self._modules[name] = self._read(name)
+        return self._modules[name]
+
+    def _read(self, name: str) -> _Module | None:
+        root, *inner = name.split(".")
+        if root != "ftuner":
+            found = _source_outside(name)
+        elif inner:
+            found = self._source("/".join(inner))
+        else:
+            # Its `__init__` imports all of ftuner for users.
+            found = b"", True
+        if found is None:
+            return None
+        source, is_package = found
+        imports = frozenset(
+            (text.decode(), taken)
+            for pattern in {_mentions("ftuner"), _mentions(root)}
+            for text, taken in pattern.findall(source)
+        )
+        return _Module(hashlib.sha256(source).digest(), imports, is_package)
+
+    def _source(self, path: str) -> tuple[bytes, bool] | None:
+        """The source of a module of ftuner, and whether it is a package."""
+        for suffix, is_package in ((".py", False), ("/__init__.py", True)):
+            try:
+                return self._package.joinpath(f"{path}{suffix}").read_bytes(), is_package
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+        return None
+
+
+@cache
+def _mentions(root: str) -> re.Pattern[bytes]:
+    """Finds each dotted name in a package, and the names that an import statement takes from it.
+    The pattern begins with literal text, which makes the search fast."""
+    return re.compile(
+        rb"(%s(?:\.\w+)*)(?:[ \t]+import[ \t]*(\((?:[^)#]|#[^\n]*)*|(?:\\\r?\n|[^\n])*))?"
+        % root.encode()
+    )
+
+
+def _source_outside(name: str) -> tuple[bytes, bool] | None:
+    """The source of a module outside ftuner, and whether it is a package."""
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    if spec is None:
+        return None
+    source = b""
+    if isinstance(spec.loader, SourceFileLoader):
+        source = spec.loader.get_data(spec.loader.path)
+    return source, spec.submodule_search_locations is not None
+
+
+@cache
+def _installed() -> Sources:
+    return Sources(resources.files("ftuner"))
+
+
+@cache
+def generator_digest(*emitters: str) -> str:
+    """A hash of the sources of the compiler and of some emitters: objects of another code generator
+    are not found."""
+    return _installed().digest(COMPILER_MODULE, *emitters)
+
+
 def bundle_key(bundle: Bundle, target: Target) -> str:
     """The key of a bundle's object. It never depends on a shape."""
-    text = repr((bundle, target, compiler_version(), generator_digest()))
+    text = repr((bundle, target, compiler_version(), generator_digest(bundle.emitter)))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@lru_cache(maxsize=1)
-def generator_digest() -> str:
-    """A hash of the sources of all modules that the compiler imports: objects of another code
-    generator are not found."""
-    return digest_of(sources_of(COMPILER_MODULE, resources.files("ftuner")))
-
-
-def digest_of(sources: dict[str, bytes]) -> str:
-    """A hash of modules' names and sources."""
-    digest = hashlib.sha256()
-    for name, source in sorted(sources.items()):
-        digest.update(b"%s %d\n" % (name.encode(), len(source)))
-        digest.update(source)
-    return digest.hexdigest()
-
-
-def sources_of(module: str, package: Folder) -> dict[str, bytes]:
-    """The sources of an ftuner module and of all ftuner modules that it imports, by name.
-
-    Parsing would take a hundred times as long as a text search. So each dotted name of ftuner in a
-    source counts as an import: a docstring may add a module, but none is missed. Imports must be
-    absolute, as in all of ftuner.
-
-    Args:
-        module: The full name.
-        package: The folder of `ftuner`.
-
-    Raises:
-        FileNotFoundError: the module has no source.
-    """
-    found: dict[str, bytes] = {}
-    seen = {"ftuner"}
-    packages = {"ftuner"}
-    left = [(module, b"")]
-    while left:
-        name, taken = left.pop()
-        if name not in seen:
-            seen.add(name)
-            inner = "/".join(name.split(".")[1:])
-            source = _read(package.joinpath(f"{inner}.py"))
-            if source is None:
-                source = _read(package.joinpath(f"{inner}/__init__.py"))
-                if source is not None:
-                    packages.add(name)
-            if source is not None:
-                found[name] = source
-                left += [(f"ftuner{n.decode()}", t) for n, t in set(_MENTION.findall(source))]
-        if name in packages:
-            # Submodules, or names that its `__init__` hands on.
-            left += [(f"{name}.{word.decode()}", b"") for word in _WORD.findall(taken)]
-    if module not in found:
-        raise FileNotFoundError(f"{package} has no source of {module}")
-    return found
-
-
-def _read(file: Folder) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import Attention, Segment
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.codegen.llvm.objects.bundle import AttentionBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.evaluation import evaluate
@@ -266,20 +266,22 @@ class AttentionKind(StepKind[AttentionStep]):
         tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
         return RequiredFamilies(name, (full, *tails), 0)
 
-    def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> AttentionBundle:
+    def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         mask = None if step.mask is None else step.mask.layout.dtype
         causal = step.weighting.causal is not None
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
-        return AttentionBundle(dtype, axes, mask, causal, isa.vector_bytes, isa.fused)
+        return kernel_bundle(
+            "ftuner.codegen.llvm.kernels.attention", "attention",
+            dtype, axes, mask, causal, isa.vector_bytes, isa.fused,
+        )  # fmt: skip
 
     def compiled(
-        self, step: AttentionStep, required: RequiredFamilies | None, loaded: Loaded
+        self, step: AttentionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledAttention:
         assert required is not None
         products = loaded.products(required.library)
         products.planner.prepare_covers()
-        address = loaded.addresses[self.bundle(step, loaded.hardware, loaded.isa).symbol]
-        return CompiledAttention(step, address, products)
+        return CompiledAttention(step, kernel, products)
 
     def report(
         self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int

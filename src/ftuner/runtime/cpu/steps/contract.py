@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from ftuner.codegen.llvm.objects.bundle import GraphBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dim import Shape
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.graph.steps import Step
@@ -30,8 +30,6 @@ class Loaded:
 
     hardware: CpuHardware
     isa: Isa
-    addresses: Mapping[str, int]
-    """Of the functions of bundles, by symbol."""
     products: Callable[[LibraryName], Products]
     """A library with all families that the graph requires."""
     packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
@@ -79,13 +77,16 @@ class StepKind(ABC, Generic[S]):
         `workers`: of a run."""
         return None
 
-    def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> GraphBundle | None:
+    def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> Bundle | None:
         """The kernel that is compiled for the step; None if it runs uKernels alone."""
         return None
 
     @abstractmethod
-    def compiled(self, step: S, required: RequiredFamilies | None, loaded: Loaded) -> CompiledStep:
-        """The step with its functions, its weight packed. `required`: its `required_families`."""
+    def compiled(
+        self, step: S, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStep:
+        """The step with its functions, its weight packed. `required`: its `required_families`;
+        `kernel`: the address of the kernel of its `bundle`, or 0."""
 
     @abstractmethod
     def report(

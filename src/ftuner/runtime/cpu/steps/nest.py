@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ftuner.codegen.llvm.objects.bundle import NestBundle
-from ftuner.core.cpu.schedule import checks, schedule_of, task_count
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.schedule import Schedule, checks, schedule_of, task_count
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.nest import NestCost, Operand
@@ -25,17 +25,17 @@ from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 class NestKind(StepKind[NestStep]):
     """A nest is one kernel, whose tasks are iterations of its outer loops."""
 
-    def bundle(self, step: NestStep, hardware: CpuHardware, isa: Isa) -> NestBundle:
-        block = hardware.tuning.nest_block_elements
-        return NestBundle(step.kernel.numbered(), isa.vector_bytes, isa.fused, block)
+    def bundle(self, step: NestStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        emitter = "ftuner.codegen.llvm.kernels.nest"
+        schedule = _schedule_of(step, hardware, isa)
+        return kernel_bundle(emitter, "nest", step.kernel.numbered(), schedule, isa.fused)
 
     def compiled(
-        self, step: NestStep, required: RequiredFamilies | None, loaded: Loaded
+        self, step: NestStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledStep:
-        kernel, bundle = step.kernel, self.bundle(step, loaded.hardware, loaded.isa)
-        schedule = schedule_of(kernel, bundle.vector_bytes, bundle.block_elements)
-        address, tasks = loaded.addresses[bundle.symbol], task_count(kernel, schedule)
-        return CompiledKernel(step, address, kernel.parameters(), tasks, tuple(checks(kernel)))
+        nest = step.kernel
+        tasks = task_count(nest, _schedule_of(step, loaded.hardware, loaded.isa))
+        return CompiledKernel(step, kernel, nest.parameters(), tasks, tuple(checks(nest)))
 
     def report(
         self, step: NestStep, extents: Extents, machine: Machine, resident_bytes: int
@@ -51,6 +51,10 @@ class NestKind(StepKind[NestStep]):
         if schedule.vector is not None:
             walk = f"{schedule.lanes} lanes along axis {schedule.vector}"
         return StepReport(f"{walk}, {count(cost.tasks, 'task')}", total)
+
+
+def _schedule_of(step: NestStep, hardware: CpuHardware, isa: Isa) -> Schedule:
+    return schedule_of(step.kernel, isa.vector_bytes, hardware.tuning.nest_block_elements)
 
 
 KIND = NestKind()

@@ -174,7 +174,7 @@ class ProductKind(StepKind[ProductStep]):
         return RequiredFamilies(name, library.families(operands, n, width), width)
 
     def compiled(
-        self, step: ProductStep, required: RequiredFamilies | None, loaded: Loaded
+        self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledProduct:
         assert required is not None
         products, width = loaded.products(required.library), required.width

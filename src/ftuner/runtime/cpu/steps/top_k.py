@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.codegen.llvm.objects.bundle import TopKBundle
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.top_k import TopKProblem, top_k_cost
@@ -23,14 +23,14 @@ from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 class TopKKind(StepKind[TopKStep]):
     """A top-k is one kernel, with a task for each row."""
 
-    def bundle(self, step: TopKStep, hardware: CpuHardware, isa: Isa) -> TopKBundle:
-        return TopKBundle(step.x.layout.dtype, step.largest)
+    def bundle(self, step: TopKStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        emitter = "ftuner.codegen.llvm.kernels.top_k"
+        return kernel_bundle(emitter, "top_k", step.x.layout.dtype, step.largest)
 
     def compiled(
-        self, step: TopKStep, required: RequiredFamilies | None, loaded: Loaded
+        self, step: TopKStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledStep:
-        address = loaded.addresses[self.bundle(step, loaded.hardware, loaded.isa).symbol]
-        return CompiledKernel(step, address, step.parameters(), step.rows)
+        return CompiledKernel(step, kernel, step.parameters(), step.rows)
 
     def report(
         self, step: TopKStep, extents: Extents, machine: Machine, resident_bytes: int

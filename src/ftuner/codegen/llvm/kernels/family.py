@@ -1,0 +1,24 @@
+"""Emits the uKernels of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.kernels.dot import emit_dot
+from ftuner.codegen.llvm.kernels.product import emit_ukernel
+from ftuner.core.cpu.tile import DOT, UKernel
+from ftuner.hardware.tuning import KLoopTuning
+
+
+def emit(
+    module: ir.Module, kernels: Sequence[UKernel], fused: bool, masked: bool, tuning: KLoopTuning,
+    line_bytes: int,
+) -> None:  # fmt: skip
+    """Add the functions of all kernels to a module; the other arguments as in `emit_ukernel`."""
+    for kernel in kernels:
+        if kernel.b_layout == DOT:
+            emit_dot(module, kernel, fused, masked)
+        else:
+            emit_ukernel(module, kernel, fused, masked, tuning, line_bytes)
