@@ -48,15 +48,41 @@ def test_page_has_every_walk() -> None:
     assert set(WALKS) == {p.name for p in HERE.iterdir() if (p / USE).exists()}
 
 
-@pytest.mark.parametrize(("walk", "files"), WALKS.items())
-def test_walk(walk: str, files: int, tmp_path: Path, cache_folder: Path) -> None:
-    assert len([name for name in files_of(walk) if name != USE]) == files
-    shutil.copytree(HERE / walk, tmp_path / walk)
-    environment = {
-        **os.environ, "FTUNER_CACHE_DIR": str(cache_folder), "PYTHONPATH": str(SOURCES)
-    }  # fmt: skip
+ON_A_GPU = """
+import runpy, sys, torch
+import ftuner.inference
+from ftuner.hardware.recorded import load_recorded
+from ftuner.runtime.gpu.backend import GpuBackend
+backend = GpuBackend(torch.device("cpu"), load_recorded("h200"), None)
+ftuner.inference.backend_of = lambda device: backend
+sys.path[0] = sys.argv[1]
+runpy.run_path(f"{sys.argv[1]}/use.py")
+"""
+"""Runs a walk with models on a GPU, whose kernels are interpreted."""
+
+
+def run(*arguments: str, folder: Path, **variables: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), **variables}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / walk / USE)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+        check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A copy of the walks, outside the source tree."""
+    return Path(shutil.copytree(HERE, tmp_path / "walks"))
+
+
+@pytest.mark.parametrize(("walk", "files"), WALKS.items())
+def test_walk(walk: str, files: int, outside: Path, cache_folder: Path) -> None:
+    assert len([name for name in files_of(walk) if name != USE]) == files
+    run(str(outside / walk / USE), folder=outside, FTUNER_CACHE_DIR=str(cache_folder))
+
+
+@pytest.mark.parametrize("walk", ["front_end", "function"])
+def test_walk_on_a_gpu(walk: str, outside: Path) -> None:
+    pytest.importorskip("triton")
+    run("-c", ON_A_GPU, str(outside / walk), folder=outside, TRITON_INTERPRET="1")

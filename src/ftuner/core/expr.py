@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.functions import SCALAR_FUNCTIONS, ScalarFunction
 from ftuner.errors import ExpressionError
 
 Array = npt.NDArray[Any]
@@ -116,9 +116,13 @@ class Apply(Expr):
     arguments: tuple[Expr, ...]
 
     def __post_init__(self) -> None:
-        _expect(self.function, _NODES, "function")
+        row = SCALAR_FUNCTIONS.get(self.function)
+        if self.function != "where" and (
+            row is None or row.composition is not None or "float" not in row.kinds
+        ):
+            raise ExpressionError(f"function is {self.function!r}; expected one of floats")
         _expect_expr(*self.arguments)
-        arity = 3 if self.function == "where" else SCALAR_FUNCTIONS[self.function].arity
+        arity = 3 if row is None else row.arity
         if len(self.arguments) != arity:
             raise ExpressionError(
                 f"{self.function} of {len(self.arguments)} arguments; expected {arity}"
@@ -127,12 +131,6 @@ class Apply(Expr):
             if is_condition(argument) != (self.function == "where" and at == 0):
                 given = "condition" if is_condition(argument) else "number"
                 raise ExpressionError(f"argument {at} of {self.function} is a {given}")
-
-
-_NODES = (
-    *(n for n, f in SCALAR_FUNCTIONS.items() if "float" in f.kinds and f.composition is None),
-    "where",
-)
 
 
 def is_condition(expr: Expr) -> bool:
@@ -156,9 +154,19 @@ def applied(function: str, *arguments: Expr | float) -> Expr:
 
 def composition(function: str) -> Expr:
     """The composition of a function, of the operands `x` and `y` (of kind matrix)."""
-    return applied(
-        function, *(Operand(name, "matrix") for name in "xy"[: SCALAR_FUNCTIONS[function].arity])
-    )
+    return applied(function, *_arguments_of(SCALAR_FUNCTIONS[function]))
+
+
+def expect_composition(row: ScalarFunction) -> None:
+    """Raise ExpressionError unless the composition of a row can be compiled."""
+    if row.composition is not None:
+        value = _composed(row.composition, dict(zip("xy", _arguments_of(row), strict=False)))
+        if is_condition(as_expr(value)):
+            raise ExpressionError(f"composition {row.composition!r} is a condition, not a number")
+
+
+def _arguments_of(row: ScalarFunction) -> tuple[Expr, ...]:
+    return tuple(Operand(name, "matrix") for name in "xy"[: row.arity])
 
 
 @cache
@@ -169,14 +177,19 @@ def composed_steps(function: str) -> tuple[FlatStep, ...]:
 
 def _composed(text: str, names: dict[str, Expr | float]) -> Expr | float:
     """The value of a composition's text, the arguments being given by name."""
-    *assignments, last = ast.parse(text).body
-    for statement in assignments:
-        assert isinstance(statement, ast.Assign), text
-        (target,) = statement.targets
-        assert isinstance(target, ast.Name), text
-        names[target.id] = _value(statement.value, names)
-    assert isinstance(last, ast.Expr), text
-    return _value(last.value, names)
+    try:
+        *assignments, last = ast.parse(text).body
+        for statement in assignments:
+            match statement:
+                case ast.Assign([ast.Name(name)], value):
+                    names[name] = _value(value, names)
+                case _:
+                    raise ExpressionError(f"{ast.unparse(statement)!r} is not an assignment")
+        if not isinstance(last, ast.Expr):
+            raise ExpressionError(f"it ends in {ast.unparse(last)!r}; expected an expression")
+        return _value(last.value, names)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ExpressionError(f"composition {text!r}: {error}") from error
 
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
@@ -185,32 +198,26 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
-    ast.USub: operator.neg,
 }
 
 
 def _value(node: ast.expr, names: Mapping[str, Expr | float]) -> Expr | float:
-    """Of a part of a composition; arithmetic of numbers alone gives a number."""
-    value: Expr | float
-    if isinstance(node, ast.Name):
-        value = names[node.id]
-    elif isinstance(node, ast.BinOp):
-        sides = (_value(side, names) for side in (node.left, node.right))
-        value = _OPERATORS[type(node.op)](*sides)
-    elif isinstance(node, ast.UnaryOp):
-        value = _OPERATORS[type(node.op)](_value(node.operand, names))
-    elif isinstance(node, ast.Compare):
-        (compared,) = node.comparators
-        assert isinstance(node.ops[0], ast.Lt), ast.unparse(node)
-        value = applied("less", _value(node.left, names), _value(compared, names))
-    elif isinstance(node, ast.Call):
-        assert isinstance(node.func, ast.Name), ast.unparse(node)
-        value = applied(node.func.id, *(_value(a, names) for a in node.args))
-    else:
-        assert isinstance(node, ast.Constant), ast.unparse(node)
-        assert isinstance(node.value, (int, float)), ast.unparse(node)
-        value = node.value
-    return value
+    """The value of a part of a composition; arithmetic of numbers alone gives a number."""
+    match node:
+        case ast.Name(name) if name in names:
+            return names[name]
+        case ast.Constant(int() | float() as number):
+            return number
+        case ast.BinOp(x, sign, y) if type(sign) in _OPERATORS:
+            value: Expr | float = _OPERATORS[type(sign)](_value(x, names), _value(y, names))
+            return value
+        case ast.UnaryOp(ast.USub(), x):
+            return -_value(x, names)
+        case ast.Compare(x, [ast.Lt()], [y]):
+            return applied("less", _value(x, names), _value(y, names))
+        case ast.Call(ast.Name(function), arguments, []):
+            return applied(function, *(_value(argument, names) for argument in arguments))
+    raise ExpressionError(f"{ast.unparse(node)!r} is not supported")
 
 
 ACCUMULATOR = Operand("acc", "tile")

@@ -17,6 +17,7 @@ import numpy as np
 
 from ftuner.core import references
 from ftuner.core.dtype import DType
+from ftuner.errors import ConfigurationError
 
 
 class Instructions(NamedTuple):
@@ -55,6 +56,12 @@ class ScalarFunction:
     """Whether the epilogue of a matrix product may hold it."""
     onnx: str | None = None
     """The operator of ONNX that is this function: of the same arguments, without attributes."""
+    llvm: str | None = None
+    """The module outside ftuner that has the emitter for LLVM, `name(builder, *arguments, fused)`,
+    as the functions of `codegen/llvm/ir/vector_math.py` are."""
+    triton: str | None = None
+    """The module outside ftuner that has the emitter for Triton, `name(functions, dtype)`: the text
+    of a body that returns the function of `x` (and `y`), where `functions.apply` applies others."""
 
 
 NUMBERS = frozenset({"float", "int", "uint"})
@@ -170,7 +177,7 @@ _LOG1P = (
 )
 
 
-SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
+_TABLE: dict[str, ScalarFunction] = {
     "add": _arithmetic(np.add, epilogue=True, onnx="Add"),
     "subtract": _arithmetic(np.subtract, epilogue=True, onnx="Sub"),
     "multiply": _arithmetic(np.multiply, epilogue=True, onnx="Mul"),
@@ -264,10 +271,35 @@ SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "shift_left": ScalarFunction(2, INTEGERS, np.left_shift, cost=3),
     "shift_right": ScalarFunction(2, INTEGERS, np.right_shift, cost=3),
 }
+SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = _TABLE
 """Functions of floats are within 4 ulp of the exact value, however small it is, where a code
 generator computes them; the modules of `codegen` give the largest errors seen. `swish` is
 x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and `MAX_SLOPE`."""
 MIN_SLOPE, MAX_SLOPE = 2.0**-10, 2.0**10
+
+
+def register(name: str, row: ScalarFunction) -> None:
+    """Add a function of floats from outside ftuner: a composition, or one with both emitters.
+    `graph.operators.register_function` also makes an operator of it.
+
+    Raises:
+        ConfigurationError: another function has the name, or the row cannot be compiled.
+    """
+    known = _TABLE.get(name)
+    if known is not None:
+        if known != row:
+            raise ConfigurationError(f"another scalar function is called {name!r}; choose a name")
+        return
+    if not name.isidentifier():
+        raise ConfigurationError(f"scalar function {name!r}: expected an identifier as its name")
+    if row.arity not in (1, 2) or row.kinds != FLOATS or row.result != "same":
+        raise ConfigurationError(f"scalar function {name!r}: expected one of one or two floats")
+    made = (row.composition is not None, row.llvm is not None, row.triton is not None)
+    if made not in ((True, False, False), (False, True, True)):
+        raise ConfigurationError(
+            f"scalar function {name!r}: expected a composition, or emitters in `llvm` and `triton`"
+        )
+    _TABLE[name] = row
 
 
 def neutral(kind: str, dtype: DType) -> float:

@@ -4,6 +4,7 @@ attention. Joins expressions into one nest."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Shape
@@ -22,19 +23,17 @@ MAX_REPEATED_STEPS = 8
 """Longest expression that each of several consumers computes again."""
 
 
-def _is_expensive(function: str) -> bool:
-    if function in ("where", "remainder", "fmod"):
+@cache
+def is_expensive(function: str) -> bool:
+    """Whether a step of a nest is a scalar function that is too expensive to compute twice."""
+    row = SCALAR_FUNCTIONS.get(function)
+    if row is None or function in ("remainder", "fmod"):
         # Remainders are mostly of indices, which are integers.
         return False
-    row = SCALAR_FUNCTIONS[function]
     if row.composition is None:
         return isinstance(row.cost, Instructions) or row.cost == "library"
     used = [s.node.function for s in composed_steps(function) if isinstance(s.node, Apply)]
-    return len(used) > MAX_REPEATED_STEPS or any(map(_is_expensive, used))
-
-
-EXPENSIVE = frozenset(filter(_is_expensive, SCALAR_FUNCTIONS))
-"""Scalar functions that are too expensive to compute twice."""
+    return len(used) > MAX_REPEATED_STEPS or any(map(is_expensive, used))
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Lazy:
 
     @property
     def expensive(self) -> bool:
-        return any(s.op in EXPENSIVE for s in self.nest.steps)
+        return any(is_expensive(s.op) for s in self.nest.steps)
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ftuner.core import functions
+from ftuner.core.expr import expect_composition
+from ftuner.core.functions import SCALAR_FUNCTIONS, ScalarFunction
+from ftuner.errors import ConfigurationError
 from ftuner.graph.operator import Operator
 from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
-from ftuner.graph.ops.pointwise import POINTWISE
+from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 
-OPERATORS: Mapping[str, Operator] = {
+_TABLE: dict[str, Operator] = {
     o.name: o
     for o in (
         *POINTWISE,
@@ -29,3 +33,19 @@ OPERATORS: Mapping[str, Operator] = {
         *ROTARY,
     )
 }
+OPERATORS: Mapping[str, Operator] = _TABLE
+
+
+def register_function(name: str, row: ScalarFunction) -> None:
+    """Add a scalar function from outside ftuner, and the operator that applies it to elements.
+
+    Raises:
+        ConfigurationError: another function or operator has the name, or the row cannot be
+            compiled.
+        ExpressionError: its composition uses unknown functions, or is not of their arguments.
+    """
+    if name in OPERATORS and name not in SCALAR_FUNCTIONS:
+        raise ConfigurationError(f"another operator is called {name!r}; choose a name")
+    expect_composition(row)
+    functions.register(name, row)
+    _TABLE[name] = pointwise(name)

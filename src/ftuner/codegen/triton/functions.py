@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from ftuner.codegen import coefficients
 from ftuner.codegen.triton import vector_math as elementary
@@ -139,8 +140,13 @@ class Functions:
         ))  # fmt: skip
 
     def _float(self, name: str, arguments: Sequence[str], dtype: str) -> str:
-        if SCALAR_FUNCTIONS[name].composition is not None:
+        row = SCALAR_FUNCTIONS[name]
+        if row.composition is not None:
             return self._composed(name, arguments, dtype)
+        if row.triton is not None:
+            body = getattr(import_module(row.triton), name)(self, FLOATS[dtype])
+            helper = self._helper(f"{name}_{dtype}", ", ".join("xy"[: row.arity]), body)
+            return f"{helper}({', '.join(arguments)})"
         if name in ("remainder", "fmod"):
             helper = self._helper(f"fmod_{dtype}", "x, y", _float_fmod(dtype))
             if name == "remainder":

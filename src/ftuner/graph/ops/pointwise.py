@@ -157,7 +157,8 @@ def _define(types: Sequence[TensorType], attributes: Attributes, results: Sequen
     return injective(types, result, body)
 
 
-def _pointwise(name: str) -> Operator:
+def pointwise(name: str) -> Operator:
+    """The operator that applies a scalar function to elements."""
     function = SCALAR_FUNCTIONS[name]
 
     def infer(
@@ -225,7 +226,7 @@ def _define_cast(
 
 
 POINTWISE = (
-    *(_pointwise(name) for name in SCALAR_FUNCTIONS),
+    *(pointwise(name) for name in SCALAR_FUNCTIONS),
     Operator("where", _infer_where, np.where, _define_where),
     Operator("cast", _infer_cast, _reference_cast, _define_cast),
 )

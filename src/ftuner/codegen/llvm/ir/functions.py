@@ -7,6 +7,7 @@ gives zero, conversions of floats that no integer can hold give the nearest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 import llvmlite.ir as ir
 
@@ -21,7 +22,7 @@ from ftuner.errors import ExpressionError
 VECTOR_MATH: Mapping[str, vector_arithmetic.VectorFunction] = {
     name: getattr(vector_math, name)
     for name, row in SCALAR_FUNCTIONS.items()
-    if isinstance(row.cost, Instructions)
+    if isinstance(row.cost, Instructions) and row.llvm is None
 }
 """The emitters of `vector_math`, by the names of the rows that count their instructions."""
 
@@ -168,8 +169,12 @@ def _float(
         apart = builder.xor(*(builder.fcmp_ordered("<", v, zero(x.type)) for v in (rest, y)))
         wrong = builder.and_(apart, builder.fcmp_ordered("!=", rest, zero(x.type)))
         return builder.select(wrong, builder.fadd(rest, y), rest)
-    if SCALAR_FUNCTIONS[name].composition is not None:
+    row = SCALAR_FUNCTIONS[name]
+    if row.composition is not None:
         return emit(builder, composition(name), dict(zip("xy", arguments, strict=False)), fused)
+    if row.llvm is not None:
+        emitter: vector_arithmetic.VectorFunction = getattr(import_module(row.llvm), name)
+        return emitter(builder, *arguments, fused=fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     if name == "isinf":
