@@ -1,6 +1,6 @@
 """The plan chosen by arithmetic against the best of all that could be launched, measured.
 
-For each shape every uKernel of the library is run: each tile with k in any number of parts that the
+For each shape every uKernel of the library is run: each tile with every split-k that the
 planner considers, and each pair at each of its heights. Regret is the time of the chosen plan over
 that of the fastest, less one; the chosen plan is timed among them, so noise can only make it worse.
 """
@@ -53,10 +53,10 @@ def plans(planner: ProductPlanner, problem: ProductProblem) -> Iterator[ProductP
         for estimate in _estimates(candidate, problem):
             kernel = planner.library.kernel(
                 candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
-                estimate.parts > 1, c_aligned=problem.c_aligned,
+                estimate.split_k > 1, c_aligned=problem.c_aligned,
             )  # fmt: skip
             yield ProductPlan(
-                problem, kernel, estimate.rows or problem.m, estimate.parts, estimate.group,
+                problem, kernel, estimate.rows or problem.m, estimate.split_k, estimate.swizzle,
                 estimate.programs,
             )  # fmt: skip
 
@@ -69,15 +69,15 @@ def _estimates(candidate: Candidate, problem: ProductProblem) -> Iterator[Candid
             yield candidate.estimate(talls, tiles - talls * ratio, 1)
         return
     columns = -(-problem.n // candidate.tiles[0].bn)
-    for parts in candidate.parts(tiles * columns * problem.batch):
-        yield candidate.estimate(tiles, 0, parts)
+    for split_k in candidate.split_k_choices(tiles * columns * problem.batch):
+        yield candidate.estimate(tiles, 0, split_k)
 
 
 def named(plan: ProductPlan) -> str:
     """A plan in a few words."""
     tiles = " + ".join(str(tile) for tile in plan.kernel.tiles)
-    parts = f", k in {plan.parts}" if plan.parts > 1 else ""
-    return f"{tiles}{parts}"
+    split_k = f", split-k {plan.split_k}" if plan.split_k > 1 else ""
+    return f"{tiles}{split_k}"
 
 
 def run_case(bench: Bench, case: Product) -> dict[str, Any]:

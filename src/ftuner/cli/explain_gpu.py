@@ -22,9 +22,9 @@ def show_block(found: BlockExplanation) -> None:
     out = console()
     out.print(_plan_table(found))
     plan = found.plan
-    parts = f", {plan.parts} parts of k" if plan.parts > 1 else ""
+    split_k = f", split-k {plan.split_k}" if plan.split_k > 1 else ""
     out.print(
-        f"{plan.kernel.loads}; {count(plan.group, 'row tile')} walked together{parts}; "
+        f"{plan.kernel.loads}; swizzle of {count(plan.swizzle, 'row tile')}{split_k}; "
         f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
         soft_wrap=True,
     )

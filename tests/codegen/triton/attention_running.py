@@ -90,9 +90,9 @@ def kernel_of(
 class Launcher:
     """A kernel with its workspace and counters, which stay from launch to launch."""
 
-    def __init__(self, kernel: AttentionKernel, group: int = 2, parts: int = 1) -> None:
+    def __init__(self, kernel: AttentionKernel, l2_heads: int = 2, split_keys: int = 1) -> None:
         complete()
-        self.kernel, self.group, self.parts = kernel, group, parts
+        self.kernel, self.l2_heads, self.split_keys = kernel, l2_heads, split_keys
         self.function = load(attention_source(kernel))
         self.arrivals = torch.zeros(0, dtype=torch.int32)
 
@@ -105,7 +105,7 @@ class Launcher:
         kernel, (q, k, v, mask) = self.kernel, operands
         past = weighting.causal if isinstance(weighting.causal, int) else 0
         problem = (problem or operands.problem)._replace(past=past)
-        plan = AttentionPlan(problem, kernel, self.group, self.parts)
+        plan = AttentionPlan(problem, kernel, self.l2_heads, self.split_keys)
         if out is None:
             out = torch.full((*q.shape[:-1], v.shape[-1]), SENTINEL, dtype=q.dtype)
         if blind is None:
@@ -121,7 +121,7 @@ class Launcher:
             strides += mask.stride()
         call = AttentionCall(
             problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
-            problem.depth, problem.columns, past, plan.tiles, self.group, self.parts,
+            problem.depth, problem.columns, past, plan.tiles, self.l2_heads, self.split_keys,
             weighting.scale, weighting.hidden, blind, *strides,
         )  # fmt: skip
         arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, **(offsets or {})}
@@ -171,12 +171,12 @@ def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighti
 
 def run(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> Any:
     """What a kernel of small tiles gives, told nothing of its extents."""
-    group, parts = options.pop("group", 2), options.pop("parts", 1)
+    l2_heads, split_keys = options.pop("l2_heads", 2), options.pop("split_keys", 1)
     if weighting.causal is not None:
         options.setdefault("causal", "first")
     dtype = next(d for d, t in TORCH_DTYPES.items() if t == operands.q.dtype)
-    kernel = kernel_of(operands, dtype, split=parts > 1, **options)
-    return Launcher(kernel, group, parts)(operands, weighting)
+    kernel = kernel_of(operands, dtype, split=split_keys > 1, **options)
+    return Launcher(kernel, l2_heads, split_keys)(operands, weighting)
 
 
 def check(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> None:

@@ -32,9 +32,9 @@ def run(
     extra: Mapping[str, torch.Tensor] | None = None,
     *,
     rows: int | None = None,
-    group: int = 2,
+    swizzle: int = 2,
     programs: int = 3,
-    parts: int = 1,
+    split_k: int = 1,
     counters: torch.Tensor | None = None,
     bases: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
@@ -46,7 +46,7 @@ def run(
     a_stored = a if kernel.a_order == "k" else a.transpose(1, 2)
     b_stored = b if kernel.b_order == "k" else b.transpose(1, 2)
     values: dict[str, Any] = {
-        "m": m, "n": n, "k": k, "batch": batch, "group": group, "parts": parts,
+        "m": m, "n": n, "k": k, "batch": batch, "swizzle": swizzle, "split_k": split_k,
         "rows": m if rows is None else rows,
         "a_stride": a_stored.stride(1), "b_stride": b_stored.stride(1),
         "c_row": c.stride(1), "c_batch": c.stride(0),
@@ -74,7 +74,7 @@ def run(
             c, rest.bm, rest.bn // kernel.slices
         )
     if kernel.split:
-        elements = workspace_elements(kernel, m, n, batch, values["rows"], parts)
+        elements = workspace_elements(kernel, m, n, batch, values["rows"], split_k)
         values["workspace"] = torch.full((elements,), float("nan"))
         values["counters"] = counters
     for operand in operands(kernel.epilogue):

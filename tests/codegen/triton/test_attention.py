@@ -86,14 +86,14 @@ def test_large_scores() -> None:
 @pytest.mark.each_value
 @pytest.mark.parametrize("number", range(len(EXTENTS)))
 @pytest.mark.parametrize("past", [0, 3, 30, -3, -1000, 1000])
-@pytest.mark.parametrize("parts", [1, 3])
-def test_causal(number: int, past: int, parts: int) -> None:
+@pytest.mark.parametrize("split_keys", [1, 3])
+def test_causal(number: int, past: int, split_keys: int) -> None:
     extents = EXTENTS[number]
     rows, keys = extents[3:5]
     # As a call gives it.
     limit = min(max(past, -rows), keys)
-    packed = (number + parts) % 2 == 0
-    check(operands_of(extents), Weighting(SCALE, limit), packed=packed, parts=parts)
+    packed = (number + split_keys) % 2 == 0
+    check(operands_of(extents), Weighting(SCALE, limit), packed=packed, split_keys=split_keys)
 
 
 def test_the_last_position_sees_all_keys() -> None:
@@ -148,7 +148,7 @@ def test_masks(number: int, axes: tuple[int, ...], boolean: bool) -> None:
     mask = masks_of(extents, axes, BOOL if boolean else FLOAT32)
     weighting = Weighting(SCALE, 2 if number % 2 else None)
     check(operands_of(extents, mask=mask), weighting, packed=number % 3 == 0,
-          parts=1 + number % 2)  # fmt: skip
+          split_keys=1 + number % 2)  # fmt: skip
 
 
 @pytest.mark.each_value
@@ -178,15 +178,15 @@ def test_layouts_of_masks(boolean: bool) -> None:
 @pytest.mark.parametrize(
     ("hidden", "safe"), [(-math.inf, False), (LOWEST, False), (-1e4, False), (-math.inf, True)]
 )
-@pytest.mark.parametrize("parts", [1, 2])
-def test_rows_that_a_mask_hides(hidden: float, safe: bool, parts: int) -> None:
+@pytest.mark.parametrize("split_keys", [1, 2])
+def test_rows_that_a_mask_hides(hidden: float, safe: bool, split_keys: int) -> None:
     """A softmax of minus infinities is NaN, unless zeros are asked for; of equal numbers it is
     even."""
     mask = torch.from_numpy(np.random.default_rng(0).random((19, 37)) < 0.5)
     mask[[0, 7, 18]] = False
     operands = operands_of((2, 3, 1, 19, 37, 8, 5), mask=mask)
     weighting = Weighting(SCALE, None, hidden, safe)
-    found = run(operands, weighting, parts=parts)
+    found = run(operands, weighting, split_keys=split_keys)
     assert_attention(found, operands, weighting)
     assert bool(torch.isnan(found[..., 7, :]).all()) == (math.isinf(hidden) and not safe)
     assert bool((found[..., 7, :] == 0).all()) == safe
@@ -260,13 +260,19 @@ def test_infinite_scores(bad: float) -> None:
     past=st.none() | st.integers(-45, 55),
     mask=st.sampled_from((None, BOOL, FLOAT16)),
     packed=st.booleans(),
-    parts=st.integers(1, 4),
-    group=st.integers(1, 13),
+    split_keys=st.integers(1, 4),
+    l2_heads=st.integers(1, 13),
 )  # fmt: skip
 def test_any_extents(
-    extents: tuple[int, ...], past: int | None, mask: DType | None, packed: bool, parts: int,
-    group: int,
+    extents: tuple[int, ...], past: int | None, mask: DType | None, packed: bool, split_keys: int,
+    l2_heads: int,
 ) -> None:  # fmt: skip
     given_mask = None if mask is None else masks_of(extents, (0, 3, 4), mask)
     operands = operands_of(extents, FLOAT16, given_mask)
-    check(operands, Weighting(SCALE, past, safe=True), packed=packed, parts=parts, group=group)
+    check(
+        operands,
+        Weighting(SCALE, past, safe=True),
+        packed=packed,
+        split_keys=split_keys,
+        l2_heads=l2_heads,
+    )

@@ -1,4 +1,4 @@
-"""Attention kernels of a GPU: parts of keys, operands as they lie, unequal requests, text."""
+"""Attention kernels of a GPU: split keys, operands as they lie, unequal requests, text."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ PLAIN = Weighting(SCALE)
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("parts", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("split_keys", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("causal", [None, 7])
-def test_parts(parts: int, causal: int | None) -> None:
-    """More parts than blocks of keys are as many as there are; counters are as they were."""
+def test_split_keys(split_keys: int, causal: int | None) -> None:
+    """No more parts than blocks of keys are used; counters are zero again afterwards."""
     operands = operands_of((2, 1, 3, 21, 83, 8, 24))
     weighting = Weighting(SCALE, causal)
     kernel = kernel_of(operands, packed=True, split=True,
                        causal="none" if causal is None else "first")  # fmt: skip
-    launcher = Launcher(kernel, parts=parts)
+    launcher = Launcher(kernel, split_keys=split_keys)
     found = launcher(operands, weighting)
     assert_attention(found, operands, weighting)
     assert torch.equal(launcher(operands, weighting), found)
@@ -67,7 +67,7 @@ def test_parts(parts: int, causal: int | None) -> None:
 def test_parts_of_wide_tiles() -> None:
     """More values than are added up together."""
     operands = operands_of((1, 1, 1, 70, 100, 16, 144), FLOAT16)
-    check(operands, tile=AttentionTile(64, 16, 4, 2), parts=3)
+    check(operands, tile=AttentionTile(64, 16, 4, 2), split_keys=3)
 
 
 # Where operands lie.
@@ -127,7 +127,7 @@ def test_descriptors(causal: int | None) -> None:
     for extents in ((1, 1, 1, 3, 1, 8, 8), (2, 2, 3, 21, 45, 72, 24), (1, 2, 1, 17, 33, 32, 80)):
         operands = operands_of(extents, FLOAT16)
         check(operands, Weighting(SCALE, causal), **options)
-        check(operands, Weighting(SCALE, causal), packed=True, parts=2, **options)
+        check(operands, Weighting(SCALE, causal), packed=True, split_keys=2, **options)
     operands = operands_of((1, 2, 1, 17, 33, 32, 80), FLOAT16)
     shared = Operands(operands.q.expand(2, 2, 1, 17, 32), operands.k, operands.v)
     kernel = kernel_of(shared, FLOAT16, **options)
@@ -148,7 +148,7 @@ LENGTHS = (
 
 def ragged(
     lengths: tuple[tuple[int, int], ...], causal: str, offsets: DType, past: int = 0,
-    parts: int = 1, packed: bool = False, heads: int = 1, sharing: int = 2, **form: Any,
+    split_keys: int = 1, packed: bool = False, heads: int = 1, sharing: int = 2, **form: Any,
 ) -> None:  # fmt: skip
     """Requests one after the other give what each gives alone."""
     depth, columns = 8, 24
@@ -162,7 +162,7 @@ def ragged(
     v[:, :, keys:] = math.nan
     problem = AttentionProblem(len(lengths), heads, sharing, rows, keys, depth, columns)
     operands = Operands(q, k, v)
-    kernel = kernel_of(operands, dtype, packed=packed, split=parts > 1, causal=causal,
+    kernel = kernel_of(operands, dtype, packed=packed, split=split_keys > 1, causal=causal,
                        ragged=offsets, **form)  # fmt: skip
     starts = [tuple(map(int, each)) for each in np.cumsum([(0, 0), *lengths], axis=0)]
     given = {
@@ -170,7 +170,7 @@ def ragged(
         for i, name in enumerate(("q_offsets", "k_offsets"))
     }
     out = torch.full((1, heads, sharing, rows, columns), SENTINEL, dtype=q.dtype)
-    launcher = Launcher(kernel, parts=parts)
+    launcher = Launcher(kernel, split_keys=split_keys)
     launcher(operands, Weighting(SCALE, past), math.nan, problem, out, given)
     again = launcher(operands, Weighting(SCALE, past), math.nan, problem, out.clone(), given)
     assert torch.equal(again, out)
@@ -187,7 +187,7 @@ def ragged(
 @pytest.mark.parametrize("causal", ["none", "first", "last"])
 def test_requests_of_unequal_length(number: int, causal: str) -> None:
     ragged(LENGTHS[number], causal, INT32, heads=2)
-    ragged(LENGTHS[number], causal, INT64, parts=3, packed=True)
+    ragged(LENGTHS[number], causal, INT64, split_keys=3, packed=True)
 
 
 @pytest.mark.full
@@ -200,7 +200,9 @@ def test_requests_of_unequal_length_by_descriptors() -> None:
     """What the next request has does not reach the one before."""
     for causal in ("none", "last"):
         ragged(LENGTHS[0], causal, INT32, loads="descriptors", aligned=True)
-        ragged(LENGTHS[1], causal, INT32, parts=2, packed=True, loads="descriptors", aligned=True)
+        ragged(
+            LENGTHS[1], causal, INT32, split_keys=2, packed=True, loads="descriptors", aligned=True
+        )
 
 
 def test_the_next_request_may_hold_anything() -> None:
@@ -227,12 +229,12 @@ def test_the_next_request_may_hold_anything() -> None:
     causal=st.sampled_from(("none", "first", "last")),
     past=st.integers(-5, 5),
     packed=st.booleans(),
-    parts=st.integers(1, 3),
+    split_keys=st.integers(1, 3),
 )
 def test_any_lengths(
-    lengths: list[tuple[int, int]], causal: str, past: int, packed: bool, parts: int
+    lengths: list[tuple[int, int]], causal: str, past: int, packed: bool, split_keys: int
 ) -> None:
-    ragged(tuple(lengths), causal, INT32, past, parts, packed)
+    ragged(tuple(lengths), causal, INT32, past, split_keys, packed)
 
 
 # The text.

@@ -57,7 +57,7 @@ def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, aligned:
 
 
 def run(
-    kernel: ProductKernel, sizes: Sequence[tuple[int, int, int]], programs: int, group: int = 2,
+    kernel: ProductKernel, sizes: Sequence[tuple[int, int, int]], programs: int, swizzle: int = 2,
 ) -> None:  # fmt: skip
     """Launch a kernel on products of some sizes, in their order, and compare."""
     tile, dtype = kernel.main, kernel.dtype
@@ -74,7 +74,7 @@ def run(
         )  # fmt: skip
         ends.append(begin + -(-m // tile.bm) * -(-n // tile.bn))
         triples.append((a, b, whole))
-    launch(kernel, rows, ends, programs, group)
+    launch(kernel, rows, ends, programs, swizzle)
     for (m, n, k), (a, b, whole) in zip(sizes, triples, strict=True):
         wide_a = (a if kernel.a_order == "k" else a.mT).double()
         wide_b = (b.mT if kernel.b_order == "k" else b).double()
@@ -88,13 +88,13 @@ def run(
 
 def launch(
     kernel: ProductKernel, rows: Sequence[Sequence[int]], ends: Sequence[int], programs: int,
-    group: int,
+    swizzle: int,
 ) -> None:  # fmt: skip
     filled = [*ends, *[BEHIND_ALL] * (-len(ends) % LOOKED_AT)]
     source = grouped_source(kernel)
     load(source)[(programs,)](
         torch.tensor(filled, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64).flatten(),
-        ends[-1], group,
+        ends[-1], swizzle,
     )  # fmt: skip
 
 
@@ -114,12 +114,12 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], aligne
 @given(
     sizes=st.lists(st.tuples(*[st.integers(1, 40)] * 3), min_size=1, max_size=5),
     orders=st.tuples(*[st.sampled_from(ORDERS)] * 2), programs=st.integers(1, 7),
-    group=st.integers(1, 4),
+    swizzle=st.integers(1, 4),
 )  # fmt: skip
 def test_any_groups(
-    sizes: list[tuple[int, int, int]], orders: tuple[Order, Order], programs: int, group: int
+    sizes: list[tuple[int, int, int]], orders: tuple[Order, Order], programs: int, swizzle: int
 ) -> None:
-    run(kernel_of(orders=orders, aligned=False), sizes, programs, group)
+    run(kernel_of(orders=orders, aligned=False), sizes, programs, swizzle)
 
 
 @pytest.mark.each_value

@@ -113,10 +113,12 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], loads:
 @given(
     extents=st.tuples(*[st.integers(1, 53)] * 3), batch=st.integers(1, 3),
     orders=st.tuples(*[st.sampled_from(ORDERS)] * 2), loads=st.sampled_from(LOADS),
-    parts=st.integers(1, 4), programs=st.integers(1, 5), group=st.integers(1, 3),
+    split_k=st.integers(1, 4), programs=st.integers(1, 5), swizzle=st.integers(1, 3),
     bands=st.booleans(), seed=st.integers(0, 9),
 )  # fmt: skip
-def test_any_extents(extents, batch, orders, loads, parts, programs, group, bands, seed) -> None:  # type: ignore[no-untyped-def]
+def test_any_extents(
+    extents, batch, orders, loads, split_k, programs, swizzle, bands, seed
+) -> None:  # type: ignore[no-untyped-def]
     """Each result computed once, whatever the plan; aligned where pointers allow it."""
     m, n, k = extents
     aligned = loads == "descriptors" or k % 4 == 0
@@ -125,9 +127,9 @@ def test_any_extents(extents, batch, orders, loads, parts, programs, group, band
     b = operand(rng, (1 if seed % 2 else batch, n, k), FLOAT32, orders[1], aligned)
     c = guarded((batch, m, n), FLOAT32, aligned)
     tiles = (BlockTile(32, 16, 16, 4, 2), SMALL) if bands else (SMALL,)
-    kernel = kernel_of(*tiles, orders=orders, loads=loads, aligned=aligned, split=parts > 1)
+    kernel = kernel_of(*tiles, orders=orders, loads=loads, aligned=aligned, split=split_k > 1)
     counters = torch.zeros(1000, dtype=torch.int32)
-    options = {"parts": parts, "programs": programs, "group": group, "counters": counters}
+    options = {"split_k": split_k, "programs": programs, "swizzle": swizzle, "counters": counters}
     run(kernel, a, b, c, rows=m // 32 * 32 if bands else None, **options)
     assert_product(c, a, b, FLOAT32)
     assert not counters.any()
@@ -154,7 +156,7 @@ def test_empty_extents(extents: tuple[int, int, int], split: bool) -> None:
     c = torch.full((1, m, n), math.nan)
     counters = torch.zeros(4, dtype=torch.int32)
     kernel = kernel_of(epilogue=ACCUMULATOR + 1.5, aligned=False, split=split)
-    run(kernel, a, b, c, parts=2, counters=counters)
+    run(kernel, a, b, c, split_k=2, counters=counters)
     assert (c == 1.5).all()
 
 
@@ -176,8 +178,8 @@ def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("loads", LOADS)
-@pytest.mark.parametrize("parts", [2, 3, 4, 5])
-def test_parts_of_k_are_added_in_their_order(parts: int, loads: Loads) -> None:
+@pytest.mark.parametrize("split_k", [2, 3, 4, 5])
+def test_parts_of_k_are_added_in_their_order(split_k: int, loads: Loads) -> None:
     """Twice, so that the counters must have been reset; equal bit by bit, however many programs."""
     rng = np.random.default_rng(3)
     a, b = operand(rng, (2, 20, 76), FLOAT32), operand(rng, (2, 35, 76), FLOAT32)
@@ -186,7 +188,7 @@ def test_parts_of_k_are_added_in_their_order(parts: int, loads: Loads) -> None:
     results = []
     for programs in (1, 7):
         c = guarded((2, 20, 35), FLOAT32)
-        run(kernel, a, b, c, parts=parts, programs=programs, counters=counters)
+        run(kernel, a, b, c, split_k=split_k, programs=programs, counters=counters)
         assert_product(c, a, b, FLOAT32, torch.relu)
         assert not counters.any()
         results.append(c.clone())
@@ -200,7 +202,7 @@ def test_the_last_part_to_arrive_adds_them_up() -> None:
     a, b = operand(rng, (1, 16, 64), FLOAT32), operand(rng, (1, 16, 64), FLOAT32)
     c = guarded((1, 16, 16), FLOAT32)
     counters = torch.ones(1, dtype=torch.int32)
-    run(kernel_of(split=True), a, b, c, parts=3, programs=1, counters=counters)
+    run(kernel_of(split=True), a, b, c, split_k=3, programs=1, counters=counters)
     assert counters.item() == 1
     assert torch.isnan(c).all()
 

@@ -32,13 +32,13 @@ ORDER = {
     POINTERS: (
         "a:*fp32:16 b:*fp32:16 c:*fp32:16 workspace:*fp32:16 counters:*i32:4 operand_bias:*fp32:4 "
         "m:i32:1 n:i32:1 k:i32:4 batch:i32:1 a_stride:i64:4 b_stride:i64:4 a_batch:i64:4 "
-        "b_batch:i64:4 c_row:i64:4 c_batch:i64:4 group:i32:1 parts:i32:1"
+        "b_batch:i64:4 c_row:i64:4 c_batch:i64:4 swizzle:i32:1 split_k:i32:1"
     ),
     DESCRIPTORS: (
         "a:tensordesc<bf16[1, 16, 32]>:1 b:tensordesc<bf16[1, 32, 16]>:1 "
         "c:tensordesc<bf16[1, 32, 32]>:1 a_rest:tensordesc<bf16[1, 16, 16]>:1 "
         "c_rest:tensordesc<bf16[1, 16, 32]>:1 m:i32:1 n:i32:1 k:i32:1 batch:i32:1 rows:i32:1 "
-        "a_batch:i32:1 b_batch:i32:1 group:i32:1"
+        "a_batch:i32:1 b_batch:i32:1 swizzle:i32:1"
     ),
     product_kernel(
         (TALL,), BFLOAT16, "bfloat16", "spatial", "spatial", c_aligned=False,
@@ -46,13 +46,13 @@ ORDER = {
     ): (
         "a:*bf16:16 b:*bf16:16 c:*bf16:2 operand_res:*bf16:2 m:i32:1 n:i32:1 k:i32:1 batch:i32:1 "
         "a_stride:i64:8 b_stride:i64:8 a_batch:i64:8 b_batch:i64:8 c_row:i64:1 c_batch:i64:1 "
-        "operand_res_row:i64:1 operand_res_batch:i64:1 group:i32:1"
+        "operand_res_row:i64:1 operand_res_batch:i64:1 swizzle:i32:1"
     ),
     product_kernel(
         (TALL,), BFLOAT16, "bfloat16", "k", "k", loads="descriptors", c_aligned=False
     ): (
         "a:tensordesc<bf16[1, 32, 16]>:1 b:tensordesc<bf16[1, 32, 16]>:1 c:*bf16:2 m:i32:1 n:i32:1 "
-        "k:i32:1 batch:i32:1 a_batch:i32:1 b_batch:i32:1 c_row:i64:1 c_batch:i64:1 group:i32:1"
+        "k:i32:1 batch:i32:1 a_batch:i32:1 b_batch:i32:1 c_row:i64:1 c_batch:i64:1 swizzle:i32:1"
     ),
 }  # fmt: skip
 

@@ -85,9 +85,9 @@ def test_any_extents(
     tile, packed = plan.kernel.tile, plan.kernel.packed
     assert plan.tiles * tile.bq >= rows * (sharing if packed else 1)
     assert (plan.tiles - 1) * tile.bq < rows * (sharing if packed else 1)
-    assert (plan.parts > 1) == plan.kernel.split
-    assert 1 <= plan.parts <= -(-keys // tile.bk)
-    assert 1 <= plan.group <= plan.elements
+    assert (plan.split_keys > 1) == plan.kernel.split
+    assert 1 <= plan.split_keys <= -(-keys // tile.bk)
+    assert 1 <= plan.l2_heads <= plan.elements
     # What is compiled beforehand is all that a plan may launch.
     assert plan.kernel in planner.kernels
     terms = planner.estimate(plan)
@@ -159,7 +159,7 @@ def test_few_rows_and_many_keys_are_spread() -> None:
     plan = plan_of("h200", (1, 1, 8, 1, 100_000, 128, True))
     assert plan.kernel.packed
     assert plan.programs >= 60
-    assert plan_of("h200", (64, 32, 1, 1024, 1024, 128, True)).parts == 1
+    assert plan_of("h200", (64, 32, 1, 1024, 1024, 128, True)).split_keys == 1
 
 
 def test_what_a_chip_cannot_multiply() -> None:
@@ -195,7 +195,7 @@ def test_selection(name: str, golden: Callable[[str, str], None]) -> None:
         shape = f"{batch}*{heads}*{sharing} {rows}x{keys}x{depth}{' causal' * causal}"
         packed = ", packed" * plan.kernel.packed
         lines.append(
-            f"{shape:29} {plan.tiles:4} tiles {plan.parts:2} parts, {plan.programs:5} programs, "
-            f"group {plan.group:3}: {plan.kernel.tile}{packed}"
+            f"{shape:29} {plan.tiles:4} tiles, split {plan.split_keys:2}, "
+            f"{plan.programs:5} programs, heads in L2 {plan.l2_heads:3}: {plan.kernel.tile}{packed}"
         )
     golden(f"attention-plans-{name}.txt", "\n".join(lines) + "\n")

@@ -13,7 +13,7 @@ from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.tile import MOST_COUNTED
-from ftuner.cost.gpu.product import Walk, chip_of, estimate_product, work_of
+from ftuner.cost.gpu.product import TileSchedule, chip_of, estimate_product, tiling_of
 from ftuner.planner.gpu import grouped as block_grouped
 from ftuner.planner.gpu.grouped import GroupedPlan, GroupedPlanner, GroupedProblem
 from ftuner.ukernels.gpu.library import build_gpu_library
@@ -39,9 +39,9 @@ def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
             m, n, _ = plan.problem.sizes[number]
             inside = index - (plan.ends[place - 1] if place else 0)
             rows, columns = ceil(m / tile.bm), ceil(n / tile.bn)
-            first = inside // (plan.group * columns) * plan.group
-            height = min(rows - first, plan.group)
-            within = inside % (plan.group * columns)
+            first = inside // (plan.swizzle * columns) * plan.swizzle
+            height = min(rows - first, plan.swizzle)
+            within = inside % (plan.swizzle * columns)
             key = (number, first + within % height, within // height)
             found[key] = found.get(key, 0) + 1
             assert key[1] < rows
@@ -91,9 +91,9 @@ def test_one_group_takes_what_one_product_takes(m: int, n: int, k: int, name: st
     tile = plan.kernel.main
     rows = ceil(m / tile.bm)
     chip = chip_of(planner.library.hardware, FLOAT16)
-    work = work_of((planner.library.cost(tile),), n, k, 1, False)
-    walk = Walk((rows, 0), 1, min(plan.group, rows), plan.programs)
-    assert plan.seconds == pytest.approx(estimate_product(chip, work, walk, m).seconds)
+    tiling = tiling_of((planner.library.cost(tile),), n, k, 1, False)
+    schedule = TileSchedule((rows, 0), 1, min(plan.swizzle, rows), plan.programs)
+    assert plan.seconds == pytest.approx(estimate_product(chip, tiling, schedule, m).seconds)
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -131,7 +131,7 @@ def test_tiles_walked_together_can_be_counted() -> None:
     planner = GroupedPlanner(replace(library, tiles=(narrow,), pairs=()))
     plan = planner.plan(GroupedProblem(((8, MOST_COUNTED, 8),)))
     assert plan.tiles * narrow.bn == MOST_COUNTED
-    assert plan.group * plan.tiles <= MOST_COUNTED
+    assert plan.swizzle * plan.tiles <= MOST_COUNTED
 
 
 def test_plans_are_kept_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +164,6 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
         plan = planner.plan(GroupedProblem(sizes))
         lines.append(
             f"{label:28} {plan.kernel.main!s:18} {plan.tiles:5} tiles, {plan.programs:4} programs, "
-            f"group {plan.group:2}"
+            f"swizzle {plan.swizzle:2}"
         )
     golden(f"block-grouped-{name}.txt", "\n".join(lines) + "\n")

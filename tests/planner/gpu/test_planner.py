@@ -51,10 +51,10 @@ def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool)
     tiles = plan.kernel.tiles
     assert plan.rows == m if len(tiles) == 1 else 0 < plan.rows < m
     assert len(tiles) == 1 or plan.rows % tiles[0].bm == 0
-    assert (plan.parts > 1) == plan.kernel.split
-    assert 1 <= plan.parts <= -(-k // plan.kernel.main.bk)
-    assert 1 <= plan.programs <= plan.tiles * plan.parts
-    assert plan.group >= 1
+    assert (plan.split_k > 1) == plan.kernel.split
+    assert 1 <= plan.split_k <= -(-k // plan.kernel.main.bk)
+    assert 1 <= plan.programs <= plan.tiles * plan.split_k
+    assert plan.swizzle >= 1
     # What is compiled beforehand is all that a plan may launch.
     assert plan.kernel in planner.library.kernels("k", "k", aligned)
     terms = planner.estimate(plan)
@@ -64,8 +64,8 @@ def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool)
     (candidate,) = (c for c in planner.candidates(plan.problem) if c.tiles == tiles)
     lows = -(-(m - (0 if len(tiles) == 1 else plan.rows)) // tiles[-1].bm)
     heights = (lows, 0) if len(tiles) == 1 else (plan.rows // tiles[0].bm, lows)
-    estimate = candidate.estimate(*heights, plan.parts)
-    assert (estimate.group, estimate.programs) == (plan.group, plan.programs)
+    estimate = candidate.estimate(*heights, plan.split_k)
+    assert (estimate.swizzle, estimate.programs) == (plan.swizzle, plan.programs)
     exponent = planner.library.hardware.tuning.overlap_exponent
     assert estimate.seconds(m, exponent) == pytest.approx(terms.seconds, rel=1e-9)
 
@@ -95,8 +95,8 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
         shape = f"{batch}*{m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
         bands = " + ".join(f"{last - first} by {tile}" for tile, first, last in plan.bands)
         lines.append(
-            f"{shape:16} {plan.tiles:5} tiles {plan.parts:2} parts, {plan.programs:4} programs, "
-            f"group {plan.group:2}: {bands}"
+            f"{shape:16} {plan.tiles:5} tiles, split-k {plan.split_k:2}, "
+            f"{plan.programs:4} programs, swizzle {plan.swizzle:2}: {bands}"
         )
     golden(f"block-plans-{name}.txt", "\n".join(lines) + "\n")
 

@@ -240,7 +240,7 @@ def test_requests(attend: Attention, causal: bool) -> None:
 def test_long_requests_are_cut(attend: Attention) -> None:
     """One long request beside a short one, on many multiprocessors."""
     requests_right(attend, [(1, 3000), (2, 7)], True, heads=(2, 1))
-    assert last_plan(attend).parts > 1
+    assert last_plan(attend).split_keys > 1
 
 
 @settings(max_examples=20, deadline=None)

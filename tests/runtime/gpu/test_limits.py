@@ -75,10 +75,10 @@ def test_products(
     for tile, first, last in plan.bands:
         rows = -(-(last - first) // tile.bm)
         assert first + rows * tile.bm < OVERFLOWING
-        assert batch * rows * plan.columns * plan.parts + plan.programs < OVERFLOWING
+        assert batch * rows * plan.columns * plan.split_k + plan.programs < OVERFLOWING
     assert plan.columns * plan.kernel.main.bn < OVERFLOWING
-    assert plan.group * plan.columns < OVERFLOWING
-    assert -(-k // plan.kernel.main.bk) * plan.parts < OVERFLOWING
+    assert plan.swizzle * plan.columns < OVERFLOWING
+    assert -(-k // plan.kernel.main.bk) * plan.split_k < OVERFLOWING
     assert n + plan.kernel.main.bn < OVERFLOWING
 
 
@@ -141,10 +141,10 @@ def test_attention(
     plan, numbers = launched[-1].plan, launched[-1].numbers
     tile = plan.kernel.tile
     assert plan.tiles * tile.bq < OVERFLOWING
-    assert plan.group * plan.tiles < OVERFLOWING
+    assert plan.l2_heads * plan.tiles < OVERFLOWING
     assert numbers.keys + tile.bk < OVERFLOWING
     assert numbers.rows + tile.bq + numbers.past < OVERFLOWING
-    assert -(-numbers.keys // tile.bk) * plan.parts < OVERFLOWING
+    assert -(-numbers.keys // tile.bk) * plan.split_keys < OVERFLOWING
 
 
 @pytest.mark.parametrize("extents", LARGER_ATTENTIONS, ids=str)

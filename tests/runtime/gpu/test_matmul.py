@@ -126,7 +126,7 @@ def test_k_cut_in_parts(matmul: Matmul, backend: GpuBackend) -> None:
     a, b = random(16, 4096), random(4096, 32, seed=1)
     for _ in range(2):
         assert_product(matmul(a, b), a, b)
-    assert any(call.plan.parts > 1 for call in backend.products._calls.values())
+    assert any(call.plan.split_k > 1 for call in backend.products._calls.values())
 
 
 def test_nan_and_infinity(matmul: Matmul) -> None:

@@ -18,7 +18,7 @@ from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.program import Program
 from ftuner.runtime.model import Model
@@ -44,7 +44,7 @@ class Recordings:
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def record(self, work: Work) -> Work:
+    def record(self, work: FixedLaunch) -> FixedLaunch:
         self.made += 1
 
         def replay() -> None:
@@ -57,7 +57,7 @@ class Recordings:
 class Failing:
     usable = True
 
-    def record(self, work: Work) -> Work:
+    def record(self, work: FixedLaunch) -> FixedLaunch:
         self.usable = False
         raise RuntimeError("an operation is not permitted while capturing")
 

@@ -12,8 +12,8 @@ and only those do. Powers are of two. Without a mask the scale and the logarithm
 a power is a multiply-add and one instruction more. With a mask, scores stay as they are until the
 largest is taken off, because masks are made of the least finite number, which no factor may exceed.
 
-A kernel that splits is launched with `parts` programs for a tile. Each leaves its sums in the
-workspace, and the last to arrive adds all up in their order (`arrivals`).
+A kernel that splits keys is launched with `split_keys` programs for each tile. Each stores its sums
+in the workspace, and the last-arriving program adds them up in their order (`split_k`).
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def attention_source(kernel: AttentionKernel) -> Source:
 def _place(kernel: AttentionKernel) -> list[str]:
     """Which tile of which head this program does, and the lengths of its request.
 
-    Tiles of `group` heads, whose keys and values stay in L2 together, follow each other; the last
-    tiles of a causal attention, which see the most, come first, so that short ones fill the gaps at
-    the end.
+    The tiles of `l2_heads` heads, whose keys and values L2 holds together, are interleaved. The
+    last tiles of causal attention, which see the most keys, come first, so that short tiles fill
+    the gaps at the end.
     """
     form = kernel.form
     lines = ["number = tl.program_id(0)"]
     if kernel.split:
-        lines += ["part = number % parts", "number = number // parts"]
+        lines += ["part = number % split_keys", "number = number // split_keys"]
     if not kernel.packed:
         lines += ["heads = heads * sharing"]
     lines += [
         "together = heads" + ("" if form.ragged is not None else " * batch"),
-        "element = number // (group * tiles) * group",
-        "together = tl.minimum(together - element, group)",
+        "element = number // (l2_heads * tiles) * l2_heads",
+        "together = tl.minimum(together - element, l2_heads)",
         "tile = (number - element * tiles) // together",
         "element += (number - element * tiles) % together",
     ]
@@ -134,7 +134,7 @@ def _range(kernel: AttentionKernel) -> list[str]:
     if kernel.split:
         lines += [
             "blocks = (end + BK - 1) // BK",
-            "used = tl.maximum(tl.minimum(parts, blocks), 1)",
+            "used = tl.maximum(tl.minimum(split_keys, blocks), 1)",
             "if part >= used:",
             "    return",
             "begin = part * blocks // used * BK",
@@ -282,8 +282,8 @@ def _result(kernel: AttentionKernel) -> list[str]:
 
 
 def _combined(kernel: AttentionKernel) -> list[str]:
-    """Where a tile has several parts: leave the sums in the workspace, and if all parts are there,
-    add them up (`arrivals`). Only the last program to arrive stores the tile."""
+    """With split keys: stores this program's sums in the workspace. Only the last-arriving program
+    adds up the sums of all and stores the tile (`split_k`)."""
     form, width, counter = kernel.form, kernel.form.columns, "arrivals + number"
     places = [
         f"sums + (row[:, None] * {width} + column_{i}[None, :])"
@@ -297,7 +297,7 @@ def _combined(kernel: AttentionKernel) -> list[str]:
     return [
         "if used > 1:",
         "    row = tl.arange(0, BQ)",
-        f"    all_sums = workspace + number.to(tl.int64) * parts * {size}",
+        f"    all_sums = workspace + number.to(tl.int64) * split_keys * {size}",
         f"    sums = all_sums + part * {size}",
         *(f"    tl.store({place}, value_{i})" for i, place in enumerate(places)),
         f"    tl.store({of_row[0]}, largest)",

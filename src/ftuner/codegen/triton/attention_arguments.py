@@ -41,16 +41,17 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     numbers = []
     for name, kind in get_type_hints(AttentionCall).items():
         array, _, axis = name.partition("_")
+        is_stride = array in ("q", "k", "v", "out", "mask")
         if kind is float:
             numbers.append(Argument(name, floats))
         elif described and array in ("k", "v"):
-            # Of descriptors: 0 or 1.
+            # Strides of descriptors are 0 or 1.
             numbers.append(Argument(name, counts))
         elif axis == "key":
-            # Only a mask has it, one that is of any stride.
+            # Only a mask has a stride along keys; it may be any.
             numbers.append(Argument(name, "i64"))
         else:
-            numbers.append(Argument(name, "i64" if axis else counts, divisors.get(array, 1)))
+            numbers.append(Argument(name, "i64" if is_stride else counts, divisors.get(array, 1)))
     return (*(pointers[name] for name in kernel.pointers), *numbers)
 
 

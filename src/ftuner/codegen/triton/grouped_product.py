@@ -34,10 +34,10 @@ ARGUMENTS = (
     Argument("ends", "*i64", ALIGNMENT_BYTES),
     Argument("table", "*i64", ALIGNMENT_BYTES),
     Argument("tiles", "i32"),
-    Argument("group", "i32"),
+    Argument("swizzle", "i32"),
 )
 """`ends`: of each group, in tiles, ascending. `table`: a row of `COLUMNS` for each group. `tiles`:
-of all groups. `group`: row tiles that are walked together, as in `gemm`."""
+of all groups. `swizzle`: row tiles that are walked together, as in `gemm`."""
 
 
 def grouped_source(kernel: ProductKernel) -> Source:
@@ -57,7 +57,7 @@ def grouped_source(kernel: ProductKernel) -> Source:
         f"at = table + number.to(tl.int64) * {len(COLUMNS)}",
         *_table_lines(kernel),
         f"row_tiles = tl.cdiv(m, {tile.bm})",
-        f"in_group = group * tl.cdiv(n, {tile.bn})",
+        f"in_swizzle = swizzle * tl.cdiv(n, {tile.bn})",
         f"steps = tl.cdiv(k, {tile.bk})",
         "place = index - begin",
         *place_lines(tile),

@@ -2,8 +2,8 @@
 
 `C[b, m, n] = epilogue(sum over k of A[b, m, k] B[b, k, n])`. Program p of P walks tiles p, p + P,
 ...: those of the first band, then those of the second. Within a band a tile is numbered by batch
-element, then by groups of `group` row tiles, which are walked column by column, so that L2 still
-holds what they share, then by part of k.
+element, then by blocks of `swizzle` row tiles, each walked column by column, so that L2 still holds
+what they share, then by part of k.
 
 Where the copy engine loads, Triton makes one loop of tiles and steps (`flatten`), so that the next
 tile is on its way while this one is stored. It can if each tile takes as many steps, at least one.
@@ -48,10 +48,10 @@ def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:
     """`row` and `column` of the tile numbered `place` within its matrix; `rest` if it is of the
     second band."""
     return [
-        "first = place // in_group * group",
-        "height = tl.minimum(row_tiles - first, group)",
-        f"row = (first + place % in_group % height) * {tile.bm}{' + rows' if rest else ''}",
-        f"column = place % in_group // height * {tile.bn}",
+        "first = place // in_swizzle * swizzle",
+        "height = tl.minimum(row_tiles - first, swizzle)",
+        f"row = (first + place % in_swizzle % height) * {tile.bm}{' + rows' if rest else ''}",
+        f"column = place % in_swizzle // height * {tile.bn}",
     ]
 
 
@@ -65,8 +65,8 @@ def _band_lines(kernel: ProductKernel, tile: BlockTile, extent: str) -> list[str
     lines = [
         f"row_tiles = tl.cdiv({extent}, {tile.bm})",
         "in_element = row_tiles * columns",
-        "in_group = group * columns",
-        f"tiles = in_element * batch{' * parts' if kernel.split else ''}",
+        "in_swizzle = swizzle * columns",
+        f"tiles = in_element * batch{' * split_k' if kernel.split else ''}",
     ]
     begin = "program"
     if rest:
@@ -77,7 +77,7 @@ def _band_lines(kernel: ProductKernel, tile: BlockTile, extent: str) -> list[str
         options += ", warp_specialize=True"
     number = ["tile = index"]
     if kernel.split:
-        number = ["part = index % parts", "tile = index // parts"]
+        number = ["part = index % split_k", "tile = index // split_k"]
     inside = [
         *number,
         "element = tile // in_element",

@@ -46,7 +46,7 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     that is; `c_row` and `operand_NAME_row` likewise. None of descriptors.
     `a_batch`, `b_batch`, `c_batch`, `operand_NAME_batch`: elements from one batch element to the
     next, 0 if all share one; of descriptors of A and B 1 or 0, and none of C.
-    `group`: row tiles that are walked together. `parts`: parts of k, if it is split.
+    `swizzle`: as in `ProductPlan`. `split_k`: parts of k, if it is split.
     """
     dtype, itemsize = TRITON_TYPES[kernel.dtype.name], kernel.dtype.itemsize
     ab, c = granule(kernel), c_granule(kernel)
@@ -96,19 +96,19 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     for name in matrices:
         add(f"{name}_row", _STRIDE, c)
         add(f"{name}_batch", _STRIDE, c)
-    add("group", "i32")
+    add("swizzle", "i32")
     if kernel.split:
-        add("parts", "i32")
+        add("split_k", "i32")
     return tuple(found)
 
 
 def workspace_elements(
-    kernel: ProductKernel, m: int, n: int, batch: int, rows: int, parts: int
+    kernel: ProductKernel, m: int, n: int, batch: int, rows: int, split_k: int
 ) -> int:
-    """Numbers of float32 that the parts of a split product leave."""
+    """Returns the number of float32 values in the workspace of a product with split-k."""
     columns = -(-n // kernel.main.bn)
     extents = (rows, m - rows) if len(kernel.tiles) > 1 else (m,)
     return sum(
-        batch * -(-extent // tile.bm) * columns * parts * tile.bm * tile.bn
+        batch * -(-extent // tile.bm) * columns * split_k * tile.bm * tile.bn
         for tile, extent in zip(kernel.tiles, extents, strict=True)
     )

@@ -1,10 +1,10 @@
-"""What becomes of the sums of a tile, as Triton text: adding parts of k, epilogue, storing.
+"""The results of a tile from its sums, as Triton text: reduction of split-k, epilogue, stores.
 
 A tile passes through the epilogue in slices of its columns, one after the other, so that a thread
 works on few values at once.
 
-Split k. Each part leaves its sums in a workspace; the last one to arrive adds up all parts
-(`arrivals`) and applies the epilogue.
+With split-k each program stores its sums in a workspace. The last-arriving program adds up the sums
+of all parts (`split_k`) and applies the epilogue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
     rows, columns = f"tl.arange(0, {tile.bm})[:, None]", f"tl.arange(0, {tile.bn})[None, :]"
     return [
         f"within = {rows} * {tile.bn} + {columns}",
-        f"slots = workspace + ({used}(tile * parts).to(tl.int64) * {area})",
+        f"slots = workspace + ({used}(tile * split_k).to(tl.int64) * {area})",
         f"tl.store(slots + part * {area} + within, sums)",
         *arrival_lines(counter),
-        "if arrived == parts - 1:",
+        "if arrived == split_k - 1:",
         f"    sums = tl.zeros(({tile.bm}, {tile.bn}), dtype=tl.float32)",
-        "    for other in range(parts):",
+        "    for other in range(split_k):",
         f"        sums += {part_load(f'slots + other * {area} + within')}",
         f"    {departure_line(counter)}",
         *(f"    {line}" for line in finished),

@@ -47,12 +47,15 @@ def _sides(kernel: ProductKernel, tile: BlockTile) -> tuple[_Side, _Side]:
 
 def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
     """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
-    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `parts`. `rest` tells
-    which descriptors have its blocks."""
+    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `split_k`. `rest`:
+    whether the descriptors with blocks of the second band are read."""
     before: list[str] = []
     steps = "steps"
     if kernel.split:
-        before = ["begin_step = part * steps // parts", "end_step = (part + 1) * steps // parts"]
+        before = [
+            "begin_step = part * steps // split_k",
+            "end_step = (part + 1) * steps // split_k",
+        ]
         steps = "begin_step, end_step"
     inside: list[str] = []
     if kernel.loads == "descriptors":

@@ -236,9 +236,9 @@ class AttentionCall(NamedTuple):
     """As in `Causal`."""
     tiles: int
     """Of one head: of all requests if they are ragged, else of one."""
-    group: int
+    l2_heads: int
     """Heads whose tiles are taken side by side."""
-    parts: int
+    split_keys: int
     scale: float
     hidden: float
     """What stands for scores that a boolean mask hides."""

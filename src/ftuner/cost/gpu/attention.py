@@ -1,16 +1,16 @@
 """The estimate of an attention on a GPU: seconds by cause, and how they come together.
 
-Tiles of rows, or parts of their keys, are dealt to the S multiprocessors as these become free. Of
-`u` units that walk over as many blocks of keys each, the busiest multiprocessor does `ceil(u / S)`;
-where lengths differ or rows see ever more keys, long ones begin first, and the busiest one does an
-even share and half of a unit, or the longest unit alone. What lies above an even share is the tail
-of the last wave.
+A unit is a tile of rows, or with split keys a part of one. Multiprocessors take units as they
+become free. Of u units with equally many blocks of keys, the busiest of S multiprocessors does
+`ceil(u / S)`. Where request lengths differ or attention is causal, long units begin first, and the
+busiest multiprocessor does an even share and half of a unit, or the longest unit alone. Its time
+beyond an even share is the tail of the last wave.
 
     seconds = overlapped_seconds(max(matrix, power, shared) + stall + tail, l2, dram)
               + fill + store + reduce + launch
 
-Sources: makespans by waves as in `cost.gpu.product`; parts of keys from flash-decoding (Dao et
-al. 2023), whose sums the last part adds up.
+Sources: makespans by waves as in `cost.gpu.product`; split keys, whose sums the
+last-arriving program adds up, from flash-decoding (Dao et al. 2023).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AttentionEstimate(NamedTuple):
     store_s: float
     """Their results, likewise."""
     reduce_s: float
-    """Adding up the parts of keys."""
+    """Adding up the sums of split keys."""
     launch_s: float
     overlap_exponent: float
     """As in `GpuTuning`."""
@@ -69,8 +69,8 @@ class AttentionEstimate(NamedTuple):
         return {name: s for name, s in self._asdict().items() if name.endswith("_s")}
 
 
-class AttentionWork(NamedTuple):
-    """An attention by one tile, without the parts of its keys."""
+class AttentionTiling(NamedTuple):
+    """An attention by one tile, before keys are split."""
 
     units: int
     """Tiles of all heads."""
@@ -99,28 +99,32 @@ def mask_bytes_of_block(form: AttentionForm, tile: AttentionTile) -> float:
 
 
 def estimate_attention(
-    chip: Chip, form: AttentionForm, cost: AttentionTileCost, work: AttentionWork, parts: int
+    chip: Chip,
+    form: AttentionForm,
+    cost: AttentionTileCost,
+    tiling: AttentionTiling,
+    split_keys: int,
 ) -> AttentionEstimate:
-    """Of one launch, the keys of each tile cut into so many parts."""
+    """Returns the estimate of one launch, with the keys of each tile in `split_keys` parts."""
     (bq, bk), sms = (cost.tile.bq, cost.tile.bk), chip.multiprocessors
     across = form.depth + form.columns
-    units = work.units * parts
+    units = tiling.units * split_keys
     share = -(-units // sms)
     resident = min(cost.blocks, share)
     step_s = cost.step_s[resident]
-    longest = -(-work.longest // parts)
+    longest = -(-tiling.longest // split_keys)
 
     # The busiest multiprocessor.
-    even = work.blocks / sms
+    even = tiling.blocks / sms
     matrix_s, power_s = even * cost.matrix_s, even * cost.power_s
     shared_s = even * cost.shared_s
     even_s = even * step_s
-    if work.even:
+    if tiling.even:
         busiest_s = share * longest * step_s
     else:
         busiest_s = even_s
         if units > sms:
-            busiest_s += chip.last_unit_share * work.blocks / units * step_s
+            busiest_s += chip.last_unit_share * tiling.blocks / units * step_s
         busiest_s = max(busiest_s, longest * cost.step_s[1])
     most_s = max(matrix_s, power_s, shared_s)
 
@@ -128,19 +132,19 @@ def estimate_attention(
     rounds = -(-units // (sms * resident))
     around = (rounds - 1) / resident + 1.0
     reduce_s = summed_bytes = 0.0
-    if parts > 1:
-        reduce_s = chip.reduce_s + cost.partial_s * (1 + parts)
+    if split_keys > 1:
+        reduce_s = chip.reduce_s + cost.partial_s * (1 + split_keys)
         # Written, and read back by the one that adds them up.
         summed_bytes = 2.0 * units * bq * (form.columns + 2) * ACCUMULATOR_BYTES
 
     # L2 and DRAM.
-    mask_bytes = work.blocks * mask_bytes_of_block(form, cost.tile)
-    l2_bytes = work.blocks * bk * across * chip.itemsize + work.own_bytes + mask_bytes
+    mask_bytes = tiling.blocks * mask_bytes_of_block(form, cost.tile)
+    l2_bytes = tiling.blocks * bk * across * chip.itemsize + tiling.own_bytes + mask_bytes
     passes = 1
-    if work.head_bytes > chip.held_bytes:
+    if tiling.head_bytes > chip.held_bytes:
         # Those that run together walk over the same keys.
-        passes = -(-work.head_units // (sms * cost.blocks))
-    dram_bytes = work.own_bytes + passes * work.key_bytes + mask_bytes
+        passes = -(-tiling.head_units // (sms * cost.blocks))
+    dram_bytes = tiling.own_bytes + passes * tiling.key_bytes + mask_bytes
     return AttentionEstimate(
         matrix_s,
         power_s,

@@ -1,7 +1,7 @@
 """The estimate of a product on a GPU: seconds by cause, and how they come together.
 
 Bands of tiles of one or two heights are computed by a persistent launch: of `units` (tiles, times
-the parts that k is cut into), program p of P does p, p + P, ... Programs are dealt to the S
+`split_k`), program p of P does p, p + P, ... Programs are dealt to the S
 multiprocessors in turn, so that the busiest one does every S-th unit from the first on: with the
 taller tiles first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That is its
 makespan; what lies above an even share is the tail of the last wave.
@@ -10,10 +10,10 @@ makespan; what lies above an even share is the tail of the last wave.
               + fill + store + reduce + launch
 
 L2 is read once for each tile's rows of A and columns of B, by all multiprocessors together. DRAM is
-read again for what L2 could not keep: row tiles are walked in groups, column by column, so that B
-passes once a group, and A once if L2 holds the group's rows of it, else once a wave.
+read again for what L2 could not keep: blocks of `swizzle` row tiles are walked column by
+column, so that B is read once a block, and A once if L2 holds the block's rows, else once a wave.
 
-Sources: makespans by waves from FTuner (arXiv 2407.21418); parts of k from Stream-K (arXiv
+Sources: makespans by waves from FTuner (arXiv 2407.21418); split-k from Stream-K (arXiv
 2301.03598); reuse in L2 by the tiles that run together from Origami (tritonBLAS).
 """
 
@@ -51,7 +51,7 @@ class ProductEstimate:
     store_s: float = 0.0
     """The epilogues of tiles, likewise."""
     reduce_s: float = 0.0
-    """Adding up the parts of k."""
+    """Adding up the parts of split-k."""
     launch_s: float = 0.0
 
     @property
@@ -96,18 +96,18 @@ class Chip(NamedTuple):
     last_unit_share: float
 
 
-class Walk(NamedTuple):
-    """How the tiles of a product are spread and ordered; `Work` says of what product."""
+class TileSchedule(NamedTuple):
+    """How the tiles of a `Tiling` are spread over programs, and their order; see `ProductPlan`."""
 
     row_tiles: tuple[int, int]
-    """Of the first band, and of the second."""
-    parts: int
-    group: int
+    """Row tiles of the first band and of the second."""
+    split_k: int
+    swizzle: int
     programs: int
 
 
-class Work(NamedTuple):
-    """A product of one or two tiles, without its rows."""
+class Tiling(NamedTuple):
+    """A product cut into tiles of one or two sizes, before its number of rows is known."""
 
     first: TileCost
     second: TileCost | None
@@ -138,23 +138,23 @@ def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
     )
 
 
-def work_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool) -> Work:
+def tiling_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool) -> Tiling:
     """One launch runs both tiles, so its blocks are as large as the larger one needs."""
     second = tiles[1] if len(tiles) > 1 else None
     blocks = min(tile.blocks for tile in tiles)
-    return Work(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
+    return Tiling(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
 
 
-def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> ProductEstimate:
-    """A walk over the first band of all batch elements, then over the second, `m` rows in all."""
-    first, second = work.first, work.second or work.first
-    (tall, low), parts, _, programs = walk
-    per_row = work.batch * work.columns * parts
+def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int) -> ProductEstimate:
+    """Returns the estimate of `m` rows: the first band of all batch elements, then the second."""
+    first, second = tiling.first, tiling.second or tiling.first
+    (tall, low), split_k, _, programs = schedule
+    per_row = tiling.batch * tiling.columns * split_k
     units_tall, units_low = tall * per_row, low * per_row
     units = units_tall + units_low
     sms = chip.multiprocessors
-    all_steps = -(-work.k // first.tile.bk)
-    steps = -(-all_steps // parts)
+    all_steps = -(-tiling.k // first.tile.bk)
+    steps = -(-all_steps // split_k)
 
     # The busiest multiprocessor.
     share = -(-units // sms)
@@ -174,24 +174,24 @@ def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> ProductEstim
     rounds_low = rounds - rounds_tall
     hidden = 1.0 - 1.0 / resident
     fills_s = first.fill_s
-    if not work.chained or parts > 1:
+    if not tiling.chained or split_k > 1:
         fills_s = rounds_tall * first.fill_s + rounds_low * second.fill_s
     stores_s = rounds_tall * first.store_s + rounds_low * second.store_s
     last = second if rounds_low else first
     reduce_s = 0.0
     summed_bytes = 0.0
-    if parts > 1:
+    if split_k > 1:
         partial_s = rounds_tall * first.partial_s + rounds_low * second.partial_s
-        reduce_s = chip.reduce_s + partial_s * (1 + parts)
+        reduce_s = chip.reduce_s + partial_s * (1 + split_k)
         # Written, and read back by the one that adds them up.
-        summed_bytes = 2.0 * parts * work.batch * m * work.n * ACCUMULATOR_BYTES
+        summed_bytes = 2.0 * split_k * tiling.batch * m * tiling.n * ACCUMULATOR_BYTES
 
     # L2 and DRAM.
-    row_bytes = work.batch * work.k * chip.itemsize
-    written_bytes = work.batch * m * work.n * chip.itemsize
-    l2_bytes = row_bytes * (m * work.columns + work.n * (tall + low)) + written_bytes
-    passes_a, passes_b = passes(chip, work, walk)
-    dram_bytes = row_bytes * (m * passes_a + work.n * passes_b) + written_bytes
+    row_bytes = tiling.batch * tiling.k * chip.itemsize
+    written_bytes = tiling.batch * m * tiling.n * chip.itemsize
+    l2_bytes = row_bytes * (m * tiling.columns + tiling.n * (tall + low)) + written_bytes
+    passes_a, passes_b = passes(chip, tiling, schedule)
+    dram_bytes = row_bytes * (m * passes_a + tiling.n * passes_b) + written_bytes
     return ProductEstimate(
         overlap_exponent=chip.overlap_exponent,
         issue_s=issue_s,
@@ -207,19 +207,19 @@ def estimate_product(chip: Chip, work: Work, walk: Walk, m: int) -> ProductEstim
     )
 
 
-def passes(chip: Chip, work: Work, walk: Walk) -> tuple[int, int]:
+def passes(chip: Chip, tiling: Tiling, schedule: TileSchedule) -> tuple[int, int]:
     """How often A and B of a batch element are read from DRAM."""
-    rows = walk.row_tiles[0] * work.first.tile.bm
-    if work.second is not None:
-        rows += walk.row_tiles[1] * work.second.tile.bm
-    row_bytes = work.k * chip.itemsize
-    if (rows + work.n) * row_bytes <= chip.held_bytes:
+    rows = schedule.row_tiles[0] * tiling.first.tile.bm
+    if tiling.second is not None:
+        rows += schedule.row_tiles[1] * tiling.second.tile.bm
+    row_bytes = tiling.k * chip.itemsize
+    if (rows + tiling.n) * row_bytes <= chip.held_bytes:
         return 1, 1
-    tiles = walk.row_tiles[0] + walk.row_tiles[1]
+    tiles = schedule.row_tiles[0] + schedule.row_tiles[1]
     # Half of what L2 keeps is for the operand that stays, the rest for the one that passes.
     kept = chip.held_bytes / 2
-    passes_b = 1 if work.n * row_bytes <= kept else -(-tiles // walk.group)
-    if walk.group * work.first.tile.bm * row_bytes <= kept:
+    passes_b = 1 if tiling.n * row_bytes <= kept else -(-tiles // schedule.swizzle)
+    if schedule.swizzle * tiling.first.tile.bm * row_bytes <= kept:
         return 1, passes_b
-    at_once = max(walk.programs // walk.parts, 1)
-    return -(-walk.group * work.columns // at_once), passes_b
+    at_once = max(schedule.programs // schedule.split_k, 1)
+    return -(-schedule.swizzle * tiling.columns // at_once), passes_b

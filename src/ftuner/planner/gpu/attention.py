@@ -140,25 +140,27 @@ class AttentionPlanner:
                 continue
             if candidate.cost.tile.bq <= many:
                 least_key_s = candidate.key_s
-            seconds, parts = candidate.best_split(problem, summary)
+            seconds, split_keys = candidate.best_split(problem, summary)
             if seconds < least:
-                least, best, chosen = seconds, parts, candidate
+                least, best, chosen = seconds, split_keys, candidate
         kernel = chosen.whole if best == 1 else chosen.split
         assert kernel is not None
-        return AttentionPlan(problem, kernel, self._group(chosen, problem), best)
+        return AttentionPlan(problem, kernel, self._l2_heads(chosen, problem), best)
 
     def estimate(
         self, plan: AttentionPlan, lengths: RequestLengths | None = None
     ) -> AttentionEstimate:
         """What a plan of this planner takes, term by term."""
         candidate = self._candidate(plan)
-        work = candidate.work(plan.problem, self._summary(lengths))
-        return estimate_attention(self._chip, self._form, candidate.cost, work, plan.parts)
+        tiling = candidate.tiling(plan.problem, self._summary(lengths))
+        return estimate_attention(self._chip, self._form, candidate.cost, tiling, plan.split_keys)
 
     def seconds(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
         """The seconds that a plan of this planner was chosen by."""
         candidate = self._candidate(plan)
-        return candidate.seconds(candidate.work(plan.problem, self._summary(lengths)), plan.parts)
+        return candidate.seconds(
+            candidate.tiling(plan.problem, self._summary(lengths)), plan.split_keys
+        )
 
     def _candidate(self, plan: AttentionPlan) -> Candidate:
         return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
@@ -166,7 +168,7 @@ class AttentionPlanner:
     def _summary(self, lengths: RequestLengths | None) -> Summary | None:
         return None if lengths is None else summary_of(lengths, self._form.causal != "none")
 
-    def _group(self, candidate: Candidate, problem: AttentionProblem) -> int:
+    def _l2_heads(self, candidate: Candidate, problem: AttentionProblem) -> int:
         """Heads side by side. Rows that see ever more keys begin with the last ones of as many
         heads as L2 holds the keys of, so that short tiles come last; else tiles of one head follow
         each other."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
-from ftuner.cost.gpu.attention import AttentionWork, mask_bytes_of_block
+from ftuner.cost.gpu.attention import AttentionTiling, mask_bytes_of_block
 from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES
@@ -84,7 +84,7 @@ class Candidate:
         self._l2_s_per_part = summed_bytes / chip.l2_bytes_per_s
         self._around_s = cost.fill_s + cost.store_s
 
-    def work(self, problem: AttentionProblem, summary: Summary | None) -> AttentionWork:
+    def tiling(self, problem: AttentionProblem, summary: Summary | None) -> AttentionTiling:
         """What the tile makes of a problem; `summary` where requests are of unequal length."""
         batch, heads, sharing, rows, keys, depth, columns, past = problem
         bq, bk = self._bq, self._bk
@@ -111,7 +111,7 @@ class Candidate:
                     seen = _mean_between(first, last, keys)
                 blocks = min(units * (seen / bk + 0.5), blocks)
             own, each = batch * heads * sharing * rows * size, keys * size
-            return AttentionWork(
+            return AttentionTiling(
                 units, blocks, longest, even, own, batch * heads * each, each, tiles * apart
             )
         # Each request has half a tile more than its rows on average, and one at least.
@@ -120,17 +120,17 @@ class Candidate:
         tiled = max(requests, summary.rows * per_tile + requests / 2)
         seen = max(summary.seen, summary.seen_by_rows * per_tile + summary.seen / 2)
         head_tiles = -(-summary.longest_rows * packed_heads // bq)
-        return AttentionWork(
+        return AttentionTiling(
             heads * apart * round(tiled), heads * apart * (seen / bk + tiled / 2),
             -(-summary.longest_keys // bk), False, heads * sharing * rows * size,
             heads * keys * size, summary.longest_keys * size, head_tiles * apart,
         )  # fmt: skip
 
     def best_split(self, problem: AttentionProblem, summary: Summary | None) -> tuple[float, int]:
-        """The least seconds, and the number of parts of keys that take them."""
-        work = self.work(problem, summary)
-        units, _, longest, *_ = work
-        seconds, best = self.seconds(work, 1), 1
+        """Returns the least seconds, and the `split_keys` that takes them."""
+        tiling = self.tiling(problem, summary)
+        units, _, longest, *_ = tiling
+        seconds, best = self.seconds(tiling, 1), 1
         sms, tuning = self._chip.multiprocessors, self._tuning
         least_blocks = tuning.split_key_blocks
         starved = units < tuning.starved_waves * sms and longest >= 2 * least_blocks
@@ -139,27 +139,27 @@ class Candidate:
         most = min(longest // least_blocks, tuning.max_split_keys)
         tried = 1
         for waves in (1, self.cost.blocks):
-            parts = min(waves * sms // units, most)
-            if parts > tried:
-                tried = parts
-                cut = self.seconds(work, parts)
+            split_keys = min(waves * sms // units, most)
+            if split_keys > tried:
+                tried = split_keys
+                cut = self.seconds(tiling, split_keys)
                 spread = best == 1 and units < sms and cut < tuning.split_tolerance * seconds
                 if cut < seconds or spread:
-                    seconds, best = cut, parts
+                    seconds, best = cut, split_keys
         return seconds, best
 
-    def seconds(self, work: AttentionWork, parts: int) -> float:
+    def seconds(self, tiling: AttentionTiling, split_keys: int) -> float:
         """The same as `AttentionEstimate.seconds`; a test holds both equal."""
-        units, blocks, longest, even, own_bytes, key_bytes, head_bytes, head_units = work
+        units, blocks, longest, even, own_bytes, key_bytes, head_bytes, head_units = tiling
         chip, cost = self._chip, self.cost
         sms = chip.multiprocessors
         l2_s = blocks * self._l2_s_per_block + own_bytes / chip.l2_bytes_per_s
         around_s = chip.launch_s
-        if parts > 1:
-            units *= parts
-            longest = -(-longest // parts)
+        if split_keys > 1:
+            units *= split_keys
+            longest = -(-longest // split_keys)
             l2_s += units * self._l2_s_per_part
-            around_s += chip.reduce_s + cost.partial_s * (1 + parts)
+            around_s += chip.reduce_s + cost.partial_s * (1 + split_keys)
         share = -(-units // sms)
         resident = min(cost.blocks, share)
         step_s = cost.step_s[resident]

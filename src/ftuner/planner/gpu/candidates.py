@@ -14,7 +14,7 @@ from math import inf, isqrt
 from typing import NamedTuple
 
 from ftuner.core.gpu.tile import BlockTile
-from ftuner.cost.gpu.product import Chip, Work
+from ftuner.cost.gpu.product import Chip, Tiling
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.gpu_tuning import GpuTuning
 
@@ -36,8 +36,8 @@ class CandidateEstimate(NamedTuple):
     dram_s_per_row: float
     rows: int
     """Of the first band of a pair; 0 for a single tile."""
-    parts: int
-    group: int
+    split_k: int
+    swizzle: int
     programs: int
 
     def seconds(self, m: int, overlap_exponent: float) -> float:
@@ -54,10 +54,10 @@ class Candidate:
     """A tile, or a pair of them, for a problem of any m."""
 
     def __init__(
-        self, chip: Chip, tiles: tuple[BlockTile, ...], work: Work, tuning: GpuTuning
+        self, chip: Chip, tiles: tuple[BlockTile, ...], tiling: Tiling, tuning: GpuTuning
     ) -> None:
         self.tiles = tiles
-        self.work = work
+        self.tiling = tiling
         self.granule = tiles[-1].bm
         """Rows between two estimates."""
         self.first_row = 1
@@ -67,28 +67,30 @@ class Candidate:
         self._chip = chip
         self._tuning = tuning
         self._sms = chip.multiprocessors
-        self._blocks = work.blocks
-        self._resident = work.blocks * chip.multiprocessors
-        self._per_row_tile = work.batch * work.columns
-        self._steps = -(-work.k // tiles[0].bk)
+        self._blocks = tiling.blocks
+        self._resident = tiling.blocks * chip.multiprocessors
+        self._per_row_tile = tiling.batch * tiling.columns
+        self._steps = -(-tiling.k // tiles[0].bk)
         self._split_k_steps = tuning.split_k_steps
-        self._tall, self._low = work.first, work.second or work.first
+        self._tall, self._low = tiling.first, tiling.second or tiling.first
         self._tall_step_s = self._step_table(self._tall)
         self._low_step_s = self._step_table(self._low)
         # Transfers.
         size = chip.itemsize
-        self._batch_k = work.batch * work.k * size
-        self._written = work.batch * work.n * size
-        self._l2_per_tile_s = self._batch_k * work.n / chip.l2_bytes_per_s
-        row_s = (self._batch_k * work.columns + self._written) / chip.l2_bytes_per_s
+        self._batch_k = tiling.batch * tiling.k * size
+        self._written = tiling.batch * tiling.n * size
+        self._l2_per_tile_s = self._batch_k * tiling.n / chip.l2_bytes_per_s
+        row_s = (self._batch_k * tiling.columns + self._written) / chip.l2_bytes_per_s
         self._l2_per_row_s = row_s
-        self._part_per_row_s = 2.0 * work.batch * work.n * ACCUMULATOR_BYTES / chip.l2_bytes_per_s
+        self._part_per_row_s = (
+            2.0 * tiling.batch * tiling.n * ACCUMULATOR_BYTES / chip.l2_bytes_per_s
+        )
         # What L2 keeps, in rows of A or columns of B.
-        row_bytes = work.k * size
+        row_bytes = tiling.k * size
         kept = int(chip.held_bytes / 2) // row_bytes
         self._kept_tiles = kept // tiles[0].bm
-        self._b_is_kept = work.n <= kept
-        self._all_kept = int(chip.held_bytes) // row_bytes - work.n
+        self._b_is_kept = tiling.n <= kept
+        self._all_kept = int(chip.held_bytes) // row_bytes - tiling.n
         self._wave_aspect = tiles[0].bn / tiles[0].bm
         # What no cover by these tiles is below: the chip full of blocks, A and C moved once.
         tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
@@ -131,12 +133,12 @@ class Candidate:
         if units >= self._tuning.starved_waves * self._sms or self._steps < 2 * self._split_k_steps:
             return self.estimate(tiles, 0, 1)
         m = tiles * self.granule
-        found = [self.estimate(tiles, 0, parts) for parts in self.parts(units)]
+        found = [self.estimate(tiles, 0, split_k) for split_k in self.split_k_choices(units)]
         exponent = self._chip.overlap_exponent
         return min(found, key=lambda estimate: estimate.seconds(m, exponent))
 
-    def parts(self, units: int) -> tuple[int, ...]:
-        """Numbers of parts of split-k to try: one, and those that fill one wave, two waves, or all
+    def split_k_choices(self, units: int) -> tuple[int, ...]:
+        """Returns the values of split-k to try: 1, and those that fill one wave, two waves, or all
         resident blocks."""
         most = min(self._steps // self._split_k_steps, self._tuning.max_split_k)
         cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
@@ -168,9 +170,9 @@ class Candidate:
         if 0 < filling < most:
             yield filling
 
-    def _near_s(self, talls: int, lows: int, parts: int) -> tuple[int, int, float]:
+    def _near_s(self, talls: int, lows: int, split_k: int) -> tuple[int, int, float]:
         """Units of the first band and of both, and seconds of the busiest multiprocessor."""
-        per_row = self._per_row_tile * parts
+        per_row = self._per_row_tile * split_k
         units_tall = talls * per_row
         units = units_tall + lows * per_row
         share = -(-units // self._sms)
@@ -178,15 +180,15 @@ class Candidate:
         resident = self._blocks if share > self._blocks else share
         near_s = share_tall * self._tall_step_s[resident]
         near_s += (share - share_tall) * self._low_step_s[resident]
-        return units_tall, units, near_s * -(-self._steps // parts)
+        return units_tall, units, near_s * -(-self._steps // split_k)
 
     def estimate(
-        self, talls: int, lows: int, parts: int, limit_s: float = inf
+        self, talls: int, lows: int, split_k: int, limit_s: float = inf
     ) -> CandidateEstimate:
-        """The estimate for `talls` and `lows` row tiles, or for one band with k in `parts`;
-        `ENDLESS` beyond the limit."""
+        """Returns the estimate of `talls` and `lows` row tiles (split-k takes one band); `ENDLESS`
+        beyond the limit."""
         chip = self._chip
-        units_tall, units, near_s = self._near_s(talls, lows, parts)
+        units_tall, units, near_s = self._near_s(talls, lows, split_k)
         resident = min(self._blocks, -(-units // self._sms))
         programs = min(units, self._resident)
 
@@ -199,7 +201,7 @@ class Candidate:
         stores_s = rounds_tall * tall.store_s + rounds_low * low.store_s
         last_s = low.store_s if rounds_low else tall.store_s
         around_s = chip.launch_s + stores_s / resident + hidden * last_s
-        if self.work.chained and parts == 1:
+        if self.tiling.chained and split_k == 1:
             around_s += tall.fill_s
         else:
             fills_s = rounds_tall * tall.fill_s + rounds_low * low.fill_s
@@ -207,44 +209,44 @@ class Candidate:
         if near_s + around_s >= limit_s:
             return ENDLESS
         l2_per_row_s = self._l2_per_row_s
-        if parts > 1:
+        if split_k > 1:
             partial_s = rounds_tall * tall.partial_s + rounds_low * low.partial_s
-            around_s += chip.reduce_s + partial_s * (1 + parts)
-            l2_per_row_s += parts * self._part_per_row_s
+            around_s += chip.reduce_s + partial_s * (1 + split_k)
+            l2_per_row_s += split_k * self._part_per_row_s
 
         # Order of tiles, and what it leaves to DRAM.
         tiles = talls + lows
-        at_once = max(programs // parts, 1)
+        at_once = max(programs // split_k, 1)
         square = min(isqrt(int(at_once * self._wave_aspect)) or 1, tiles)
-        group, passes_a, passes_b = square, 1, 1
+        swizzle, passes_a, passes_b = square, 1, 1
         if talls * tall.tile.bm + lows * low.tile.bm > self._all_kept:
-            group, passes_a, passes_b = self._group(tiles, square, at_once)
+            swizzle, passes_a, passes_b = self._swizzle(tiles, square, at_once)
         rate = chip.dram_bytes_per_s
         return CandidateEstimate(
             near_s,
             around_s,
             tiles * self._l2_per_tile_s,
             l2_per_row_s,
-            self._batch_k * self.work.n * passes_b / rate,
+            self._batch_k * self.tiling.n * passes_b / rate,
             (self._batch_k * passes_a + self._written) / rate,
             talls * tall.tile.bm if lows else 0,
-            parts,
-            group,
+            split_k,
+            swizzle,
             programs,
         )
 
-    def _group(self, tiles: int, square: int, at_once: int) -> tuple[int, int, int]:
-        """Row tiles walked together, and how often DRAM is read for A and B: groups of which L2
-        keeps A, or those whose waves are square, whichever DRAM is read less for."""
+    def _swizzle(self, tiles: int, square: int, at_once: int) -> tuple[int, int, int]:
+        """Returns the swizzle, and how often A and B are read from DRAM. The swizzle is that whose
+        rows of A stay in L2, or that of square waves, whichever reads less from DRAM."""
         best = None
-        for group in {square, min(max(self._kept_tiles, 1), tiles)}:
-            passes_b = 1 if self._b_is_kept else -(-tiles // group)
+        for swizzle in {square, min(max(self._kept_tiles, 1), tiles)}:
+            passes_b = 1 if self._b_is_kept else -(-tiles // swizzle)
             passes_a = 1
-            if group > self._kept_tiles:
-                passes_a = -(-group * self.work.columns // at_once)
-            moved = passes_a * tiles * self.tiles[0].bm + passes_b * self.work.n
+            if swizzle > self._kept_tiles:
+                passes_a = -(-swizzle * self.tiling.columns // at_once)
+            moved = passes_a * tiles * self.tiles[0].bm + passes_b * self.tiling.n
             if best is None or moved < best[0]:
-                best = (moved, group, passes_a, passes_b)
+                best = (moved, swizzle, passes_a, passes_b)
         assert best is not None
         return best[1:]
 
@@ -276,7 +278,7 @@ def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: i
                 limits.append(max(last, other.first_row - 1))
             no_smaller = larger.bm >= tile.bm and larger.bn >= tile.bn and larger != tile
             if no_smaller and other_per_row <= per_row:
-                tiles = ample_waves * multiprocessors // (other.work.columns * other.work.batch)
+                tiles = ample_waves * multiprocessors // (other.tiling.columns * other.tiling.batch)
                 limits.append(max(max(tiles, 1) * larger.bm, other.first_row - 1))
         candidate.last_row = max(min(limits), lowest)
 
@@ -284,10 +286,10 @@ def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: i
 def _row_cost(candidate: Candidate, multiprocessors: int) -> tuple[float, float]:
     """Seconds of an even share for each row of a single tile, with the chip full; and what a last
     wave may add."""
-    work, tile = candidate.work, candidate.tiles[0]
-    steps = -(-work.k // tile.bk)
-    around_s = work.first.fill_s + work.first.store_s
-    tile_s = steps * work.first.seconds_of_step(work.blocks) + around_s / work.blocks
-    alone_s = steps * work.first.seconds_of_step(1) + around_s
-    per_row_s = tile_s * work.columns * work.batch / (multiprocessors * tile.bm)
+    tiling, tile = candidate.tiling, candidate.tiles[0]
+    steps = -(-tiling.k // tile.bk)
+    around_s = tiling.first.fill_s + tiling.first.store_s
+    tile_s = steps * tiling.first.seconds_of_step(tiling.blocks) + around_s / tiling.blocks
+    alone_s = steps * tiling.first.seconds_of_step(1) + around_s
+    per_row_s = tile_s * tiling.columns * tiling.batch / (multiprocessors * tile.bm)
     return per_row_s, per_row_s * tile.bm + alone_s

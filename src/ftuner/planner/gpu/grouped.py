@@ -49,7 +49,7 @@ class GroupedPlan(NamedTuple):
     """Numbers of the groups in the order in which their tiles are taken."""
     ends: tuple[int, ...]
     """Where the tiles of each of them end in the list of all."""
-    group: int
+    swizzle: int
     """As in `ProductPlan`, in every product."""
     programs: int
     seconds: float
@@ -160,11 +160,11 @@ class GroupedPlanner:
         written = chip.itemsize * (m * n.astype(float)).sum()
         l2_bytes = (bytes_a * columns + bytes_b * rows).sum(axis=1) + written
         at_once = programs[:, np.newaxis]
-        group = np.minimum(np.maximum(np.sqrt(at_once * self._bn / self._bm) // 1.0, 1.0), rows)
+        swizzle = np.minimum(np.maximum(np.sqrt(at_once * self._bn / self._bm) // 1.0, 1.0), rows)
         kept_bytes = chip.held_bytes / 2
-        passes_b = np.where(bytes_b <= kept_bytes, 1.0, np.ceil(rows / group))
-        kept_a = group * self._bm * k * chip.itemsize <= kept_bytes
-        passes_a = np.where(kept_a, 1.0, np.ceil(group * columns / at_once))
+        passes_b = np.where(bytes_b <= kept_bytes, 1.0, np.ceil(rows / swizzle))
+        kept_a = swizzle * self._bm * k * chip.itemsize <= kept_bytes
+        passes_a = np.where(kept_a, 1.0, np.ceil(swizzle * columns / at_once))
         once = bytes_a + bytes_b
         again = bytes_a * passes_a + bytes_b * passes_b
         dram_bytes = np.where(once <= chip.held_bytes, once, again)

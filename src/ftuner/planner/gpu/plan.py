@@ -27,19 +27,19 @@ class ProductProblem(NamedTuple):
 class ProductPlan(NamedTuple):
     """The exact cover of one shape.
 
-    A tile is numbered within its band; bands follow each other, and batch elements. Of `tiles`
-    tiles, each cut into `parts` parts of k, program `p` of `programs` does p, p + programs, ...
+    A tile is numbered within its band; bands follow each other, and batch elements. Each of
+    `tiles` tiles is `split_k` units of work; program `p` of `programs` does p, p + programs, ...
     """
 
     problem: ProductProblem
     kernel: ProductKernel
     rows: int
     """Of the first band, a multiple of its `bm` unless it is the only one."""
-    parts: int
-    """Parts that k is cut into; 1 unless the kernel splits."""
-    group: int
-    """Row tiles that are walked together, column by column, so that L2 still holds what they
-    share."""
+    split_k: int
+    """Parts that k is cut into; 1 unless the kernel splits k."""
+    swizzle: int
+    """Row tiles that are walked column by column before the next ones, so that L2 still holds what
+    they share: the swizzle size of CUTLASS, `GROUP_SIZE_M` in Triton's tutorials."""
     programs: int
     """Programs launched: all that fit the chip at once, or fewer."""
 
@@ -66,7 +66,7 @@ class ProductPlan(NamedTuple):
     def waves(self) -> int:
         """Units, a unit being a part of a tile, that the busiest program does one after the
         other."""
-        return -(-self.tiles * self.parts // self.programs)
+        return -(-self.tiles * self.split_k // self.programs)
 
     def number(self, row: int, column: int) -> int:
         """The number of the tile that computes an element of the first matrix of a batch, in the
@@ -78,15 +78,15 @@ class ProductPlan(NamedTuple):
                 break
             before += self.problem.batch * row_tiles * self.columns
         row_tile = (row - first) // tile.bm
-        first_of_group = row_tile // self.group * self.group
-        height = min(row_tiles - first_of_group, self.group)
-        place = column // tile.bn * height + row_tile - first_of_group
-        return before + first_of_group * self.columns + place
+        first_of_swizzle = row_tile // self.swizzle * self.swizzle
+        height = min(row_tiles - first_of_swizzle, self.swizzle)
+        place = column // tile.bn * height + row_tile - first_of_swizzle
+        return before + first_of_swizzle * self.columns + place
 
     def wave(self, row: int, column: int) -> int:
         """When an element is ready: how many units the program that finishes its tile has done
         before."""
-        return ((self.number(row, column) + 1) * self.parts - 1) // self.programs
+        return ((self.number(row, column) + 1) * self.split_k - 1) // self.programs
 
 
 class AttentionProblem(NamedTuple):
@@ -115,19 +115,19 @@ class RequestLengths(NamedTuple):
 
 
 class AttentionPlan(NamedTuple):
-    """One launch: `parts` programs for each tile of each head, or group of heads."""
+    """One launch: `split_keys` programs for each tile of each head, or of heads that share keys."""
 
     problem: AttentionProblem
     kernel: AttentionKernel
-    group: int
-    """Heads whose tiles are taken side by side, so that L2 holds their keys and values."""
-    parts: int
-    """Parts that the keys of a tile are cut into; 1 unless the kernel splits."""
+    l2_heads: int
+    """Heads whose tiles are interleaved: as many as L2 holds the keys and values of."""
+    split_keys: int
+    """Parts that the keys of a tile are cut into; 1 unless the kernel splits keys."""
 
     @property
     def elements(self) -> int:
-        """Heads, or groups of heads, whose tiles are counted apart: those of one request, if
-        requests are of unequal length, else of all."""
+        """Heads, or sets of heads that share keys where these are packed: of one request if they
+        are of unequal length, else of the whole batch."""
         problem, kernel = self.problem, self.kernel
         heads = problem.heads * (1 if kernel.packed else problem.sharing)
         return heads if kernel.form.ragged is not None else heads * problem.batch
@@ -148,14 +148,13 @@ class AttentionPlan(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Of keys, that a tile which sees all of them takes one after the other, its parts
-        together."""
+        """Blocks of keys of a tile that sees all keys."""
         return -(-self.problem.keys // self.kernel.tile.bk)
 
     @property
     def programs(self) -> int:
         """Launched; 0 if there is nothing to compute."""
-        return self.elements * self.tiles * self.parts
+        return self.elements * self.tiles * self.split_keys
 
     @property
     def workspace_floats(self) -> int:

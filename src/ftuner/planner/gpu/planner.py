@@ -17,10 +17,10 @@ from ftuner.core.gpu.tile import BlockTile, ProductKernel
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.product import (
     ProductEstimate,
-    Walk,
+    TileSchedule,
     chip_of,
     estimate_product,
-    work_of,
+    tiling_of,
 )
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
@@ -32,8 +32,9 @@ MAX_KERNELS = 4096
 """Kernels that are kept, so that equal plans share one."""
 
 
-class Option(NamedTuple):
-    """A candidate with what planning reads first; a tuple, because planning unpacks all of them."""
+class RankedCandidate(NamedTuple):
+    """A candidate with the numbers that planning reads of all candidates: a tuple unpacks faster
+    than attributes are read."""
 
     first_row: int
     last_row: int
@@ -53,7 +54,7 @@ class ProductPlanner:
         self._chip = chip_of(library.hardware, library.dtype)
         self._exponent = self._chip.overlap_exponent
         self._root = 1.0 / self._exponent
-        self._options: RecentlyUsed[tuple[object, ...], tuple[Option, ...]] = RecentlyUsed(
+        self._ranked: RecentlyUsed[tuple[object, ...], tuple[RankedCandidate, ...]] = RecentlyUsed(
             MAX_PROBLEMS
         )
         self._kernels: dict[tuple[object, ...], ProductKernel] = {}
@@ -61,7 +62,7 @@ class ProductPlanner:
     def plan(self, problem: ProductProblem, epilogue: Expr = ACCUMULATOR) -> ProductPlan:
         """The cheapest plan; every extent of the problem is positive."""
         m = problem.m
-        known = self._options.get(problem[1:])
+        known = self._ranked.get(problem[1:])
         if known is None:
             known = self._known(problem)
         least, best, chosen = inf, ENDLESS, None
@@ -82,33 +83,37 @@ class ProductPlanner:
                 if seconds < least:
                     least, best, chosen = seconds, found, candidate
         assert chosen is not None
-        kernel = self._kernel(problem, chosen.tiles, best.parts > 1, epilogue)
-        return ProductPlan(problem, kernel, best.rows or m, best.parts, best.group, best.programs)
+        kernel = self._kernel(problem, chosen.tiles, best.split_k > 1, epilogue)
+        return ProductPlan(
+            problem, kernel, best.rows or m, best.split_k, best.swizzle, best.programs
+        )
 
     def estimate(self, plan: ProductPlan) -> ProductEstimate:
         """The estimate of any plan for this library, term by term."""
         problem, tiles = plan.problem, plan.kernel.tiles
-        work = work_of(
+        tiling = tiling_of(
             tuple(self.library.cost(tile) for tile in tiles), problem.n, problem.k, problem.batch,
             plan.kernel.loads == "descriptors",
         )  # fmt: skip
         heights = [-(-(last - first) // tile.bm) for tile, first, last in plan.bands]
         row_tiles = (heights[0], heights[1] if len(heights) > 1 else 0)
-        walk = Walk(row_tiles, plan.parts, plan.group, plan.programs)
-        return estimate_product(self._chip, work, walk, problem.m)
+        schedule = TileSchedule(row_tiles, plan.split_k, plan.swizzle, plan.programs)
+        return estimate_product(self._chip, tiling, schedule, problem.m)
 
     def candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         """The candidates of a problem, for any m: every tile and pair no wider than n needs."""
-        known = self._options.get(problem[1:])
-        return tuple(option.candidate for option in known or self._known(problem))
+        known = self._ranked.get(problem[1:])
+        return tuple(ranked.candidate for ranked in known or self._known(problem))
 
-    def _known(self, problem: ProductProblem) -> tuple[Option, ...]:
+    def _known(self, problem: ProductProblem) -> tuple[RankedCandidate, ...]:
         # The most promising candidate comes first: it spares others their estimate.
         found = tuple(
-            Option(c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c)
+            RankedCandidate(
+                c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c
+            )
             for c in sorted(self._make_candidates(problem), key=_promise)
         )
-        self._options.add(problem[1:], found)
+        self._ranked.add(problem[1:], found)
         return found
 
     def _make_candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
@@ -122,8 +127,8 @@ class ProductPlanner:
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:
                 continue
             costs = tuple(library.cost(tile) for tile in tiles)
-            work = work_of(costs, problem.n, problem.k, problem.batch, chained)
-            found.append(Candidate(self._chip, tiles, work, tuning))
+            tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained)
+            found.append(Candidate(self._chip, tiles, tiling, tuning))
         limit_rows(found, self._chip.multiprocessors, tuning.ample_waves)
         return tuple(found)
 

@@ -60,8 +60,8 @@ class BlockExplanation:
 
     @property
     def units(self) -> int:
-        """Tiles, times the parts that k is cut into."""
-        return self.plan.tiles * self.plan.parts
+        """Tiles, times split-k."""
+        return self.plan.tiles * self.plan.split_k
 
     @property
     def idle(self) -> int:
@@ -91,7 +91,7 @@ class BlockExplanation:
                      "wasted_rows": b.wasted_rows}
                     for b in self.bands()
                 ],
-                "loads": plan.kernel.loads, "parts": plan.parts, "group": plan.group,
+                "loads": plan.kernel.loads, "split_k": plan.split_k, "swizzle": plan.swizzle,
                 "programs": plan.programs, "units": self.units, "waves": plan.waves,
                 "idle": self.idle,
             },

@@ -73,8 +73,8 @@ class WavePicture:
         if plan.problem.batch > 1:
             title += f", the first of {plan.problem.batch}"
         title += f"; {count(found.units, 'unit')} in {count(plan.waves, 'wave')}"
-        if plan.parts > 1:
-            title += f", {plan.parts} parts of k a tile"
+        if plan.split_k > 1:
+            title += f", split-k {plan.split_k}"
         return [*lines, Text(title, style="dim")]
 
 

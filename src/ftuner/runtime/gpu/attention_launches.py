@@ -51,7 +51,7 @@ from ftuner.runtime.gpu.attention_layout import (
     readable_mask,
     whole_loads,
 )
-from ftuner.runtime.gpu.cuda_graphs import Work, is_capturing
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, is_capturing
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.scratch import Counters
@@ -182,7 +182,7 @@ class Attentions:
             values = self._values(direct.call, arrays, offsets)
             self._launch(direct.call, values, direct.requests)
 
-    def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[Work]:
+    def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[FixedLaunch]:
         """What `again` launches for these very tensors, to be launched again and again."""
         call = direct.call
         return [
@@ -261,7 +261,7 @@ class Attentions:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
         prepared = self._prepare(form, problem.sharing > 1)
         plan = prepared.planner.plan(problem, lengths)
-        counted = max(plan.programs, plan.blocks * plan.parts, plan.packed_rows)
+        counted = max(plan.programs, plan.blocks * plan.split_keys, plan.packed_rows)
         if counted > MOST_COUNTED:
             raise ShapeError(
                 f"attention in {counted} parts of tiles, parts of blocks of keys, or rows of heads "
@@ -272,7 +272,7 @@ class Attentions:
         strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
-            plan.group, plan.parts, weighting.scale, weighting.hidden,
+            plan.l2_heads, plan.split_keys, weighting.scale, weighting.hidden,
             0.0 if weighting.safe else math.nan, *strides,
         )  # fmt: skip
         return _Call(prepared.kernels[plan.kernel], plan, numbers, described, batch.offsets)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-Work = Callable[[], None]
+FixedLaunch = Callable[[], None]
 """Launches kernels on the current stream, with the same arguments each time."""
 
 
@@ -18,7 +18,7 @@ class Recorder(Protocol):
     usable: bool
     """Whether recording has not failed yet."""
 
-    def record(self, work: Work) -> Work:
+    def record(self, work: FixedLaunch) -> FixedLaunch:
         """What does the work again, on the stream that is then current. All that it does has
         been done before, so that nothing is compiled or loaded now. Raises what the work raises,
         or RuntimeError where something in it cannot be recorded."""
@@ -29,7 +29,7 @@ class Repeating:
 
     usable = True
 
-    def record(self, work: Work) -> Work:
+    def record(self, work: FixedLaunch) -> FixedLaunch:
         return work
 
 
@@ -45,7 +45,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
         self.usable = True
 
-    def record(self, work: Work) -> Work:
+    def record(self, work: FixedLaunch) -> FixedLaunch:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             try:
@@ -63,7 +63,7 @@ class CudaRecorder:
                 # What is left of it is in torch's hands; there will be no second.
                 self.usable = False
                 raise
-        replay: Work = graph.replay
+        replay: FixedLaunch = graph.replay
         return replay
 
 

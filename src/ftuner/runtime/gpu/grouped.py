@@ -122,7 +122,7 @@ class GroupedProducts:
         if plan.tiles > MOST_COUNTED:
             raise ShapeError(f"{plan.tiles} tiles in one call: at most {MOST_COUNTED} are possible")
         ends, table = self._uploaded(*_numbers(plan, groups))
-        kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.group)
+        kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.swizzle)
 
     def _prepare(self, like: _Like) -> _Ready:
         """All kernels that a plan may launch, compiled when the first of them is asked for."""

@@ -35,7 +35,7 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
-from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.scratch import Counters
@@ -180,7 +180,7 @@ class Products:
     def fixed(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool,
-    ) -> list[Work] | None:  # fmt: skip
+    ) -> list[FixedLaunch] | None:  # fmt: skip
         """What `run` launches for these very tensors, to be launched again and again; None if an
         operand is copied on the way."""
         if order_of(a, -1) is None or order_of(b, -2) is None:
@@ -242,16 +242,16 @@ class Products:
             m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned
         )
         plan, kernel = self._planned(like, problem)
-        # Steps of k by parts of it are less: no plan has more parts than a tile has steps.
-        if plan.tiles * plan.parts > MOST_COUNTED:
+        # Steps of k times split-k are fewer: split-k is at most the steps of a tile.
+        if plan.tiles * plan.split_k > MOST_COUNTED:
             raise ShapeError(
-                f"{axis.extent} products of {m} x {n} x {k} have {plan.tiles * plan.parts} tiles "
+                f"{axis.extent} products of {m} x {n} x {k} have {plan.tiles * plan.split_k} tiles "
                 f"and parts of tiles: at most {MOST_COUNTED} are possible; cut the longest extent"
             )
         described = plan.kernel.loads == "descriptors"
         numbers = {
             "m": m, "n": n, "k": k, "batch": axis.extent, "rows": plan.rows,
-            "group": plan.group, "parts": plan.parts,
+            "swizzle": plan.swizzle, "split_k": plan.split_k,
             "a_stride": between(a, a_order, -1), "b_stride": between(b, b_order, -2),
             "a_batch": axis.strides[0], "b_batch": axis.strides[1], "c_batch": axis.strides[2],
             "c_row": between(c, "k", -1),
@@ -294,7 +294,7 @@ class Products:
         kernel, plan = call.plan.kernel, call.plan
         if kernel.split:
             p = plan.problem
-            elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.parts)
+            elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.split_k)
             workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
             counters = self._counters.zeros(plan.tiles)
             values = {**values, "workspace": workspace, "counters": counters}

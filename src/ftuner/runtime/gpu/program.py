@@ -9,7 +9,7 @@ import torch
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
-from ftuner.runtime.gpu.cuda_graphs import Recorder, Work
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder
 
 Launch = Callable[[Sequence[Tensor]], None]
 """What a step does, given the inputs and outputs of the run."""
@@ -30,7 +30,7 @@ class _Recorded:
             for launch in launches:
                 launch(given)
 
-        self._replay: Work = recorder.record(work)
+        self._replay: FixedLaunch = recorder.record(work)
 
     @property
     def memory(self) -> list[Tensor]:

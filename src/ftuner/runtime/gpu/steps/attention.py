@@ -11,7 +11,7 @@ from ftuner.core.dtype import DType
 from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
-from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
 
@@ -29,7 +29,7 @@ class BoundAttention(Rehearsal):
         self._how = weighting, past, tf32
         self._operands = operands
         self._stays = stay(operands)
-        self._fixed: list[Work] | None = None
+        self._fixed: list[FixedLaunch] | None = None
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
         if self._fixed is not None:

@@ -11,7 +11,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.graph.steps import ProductStep
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.cuda_graphs import Work
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
@@ -30,7 +30,7 @@ class BoundProduct(Rehearsal):
         self._tf32 = tf32
         self._operands = operands
         self._stays = stay(operands)
-        self._fixed: list[Work] | None = None
+        self._fixed: list[FixedLaunch] | None = None
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
         if self._fixed is None:
