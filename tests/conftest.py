@@ -7,9 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ftuner.core import functions
+from ftuner.graph import operators
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.hardware.system import isas_of, read_system
@@ -125,6 +128,17 @@ def recorded(request: pytest.FixtureRequest) -> CpuHardware:
     found = request.param
     assert isinstance(found, CpuHardware)
     return found
+
+
+@pytest.fixture
+def tables_put_back() -> Iterator[None]:
+    """Functions and operators that a test registers are gone after it."""
+    tables: tuple[Any, ...] = (functions._TABLE, functions._REGISTERED, operators._TABLE)
+    before = [dict(table) for table in tables]
+    yield
+    for table, rows in zip(tables, before, strict=True):
+        table.clear()
+        table.update(rows)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +11,12 @@ import pytest
 from ftuner.core import functions
 from ftuner.core.functions import FLOATS, NUMBERS, SCALAR_FUNCTIONS, ScalarFunction
 from ftuner.errors import ConfigurationError, ExpressionError
-from ftuner.graph import operators
 from ftuner.graph.operators import OPERATORS, register_function
 
 ROW = ScalarFunction(1, FLOATS, np.cbrt, composition="sign(x) * exp(log(absolute(x)) / 3)")
 
 
-@pytest.fixture(autouse=True)
-def tables() -> Iterator[None]:
-    """The tables are put back after a test."""
-    known: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (table, dict(table)) for table in (functions._TABLE, operators._TABLE)
-    ]
-    yield
-    for table, rows in known:
-        table.clear()
-        table.update(rows)
+pytestmark = pytest.mark.usefixtures("tables_put_back")
 
 
 def test_a_registered_row_is_a_function_and_an_operator() -> None:
@@ -88,3 +77,11 @@ def test_compositions_that_cannot_be_read(composition: str, message: str) -> Non
     with pytest.raises(ExpressionError, match=message):
         register_function("cbrt", replace(ROW, composition=composition))
     assert "cbrt" not in SCALAR_FUNCTIONS
+
+
+def test_what_a_value_names() -> None:
+    assert functions.registered_in("cbrt") == ()
+    register_function("cbrt", ROW)
+    assert functions.registered_in(("exp", 1)) == ()
+    assert functions.registered_in(("exp", ("cbrt", 1))) == (("cbrt", ROW),)
+    assert "0x" not in repr(functions.registered_in("cbrt")), "its text is that of any process"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ class ScalarFunction:
     arity: int
     kinds: frozenset[str]
     """The kinds of dtype that it takes: float, int, uint, bool."""
-    reference: Callable[..., Any]
+    reference: Callable[..., Any] = field(repr=False)
     """NumPy arrays to a NumPy array: the meaning of the function."""
     result: Literal["same", "bool"] = "same"
     """The dtype of the result: that of the arguments, or bool."""
@@ -271,6 +271,8 @@ _TABLE: dict[str, ScalarFunction] = {
     "shift_left": ScalarFunction(2, INTEGERS, np.left_shift, cost=3),
     "shift_right": ScalarFunction(2, INTEGERS, np.right_shift, cost=3),
 }
+_REGISTERED: dict[str, ScalarFunction] = {}
+"""Rows that are from outside ftuner."""
 SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = _TABLE
 """Functions of floats are within 4 ulp of the exact value, however small it is, where a code
 generator computes them; the modules of `codegen` give the largest errors seen. `swish` is
@@ -299,7 +301,14 @@ def register(name: str, row: ScalarFunction) -> None:
         raise ConfigurationError(
             f"scalar function {name!r}: expected a composition, or emitters in `llvm` and `triton`"
         )
-    _TABLE[name] = row
+    _TABLE[name] = _REGISTERED[name] = row
+
+
+def registered_in(value: object) -> tuple[tuple[str, ScalarFunction], ...]:
+    """All functions from outside ftuner if the text of a value names one of them, else none: they
+    may be composed of each other."""
+    text = repr(value) if _REGISTERED else ""
+    return tuple(_REGISTERED.items()) if any(name in text for name in _REGISTERED) else ()
 
 
 def neutral(kind: str, dtype: DType) -> float:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
 
@@ -31,8 +32,11 @@ from ftuner.codegen.llvm.objects.keys import (
     bundle_key,
     generator_digest,
 )
+from ftuner.core import functions
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.expr import Apply, Operand
+from ftuner.core.functions import FLOATS, ScalarFunction
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning, constants, part_of
 
 EMITTERS = tuple(
@@ -40,6 +44,7 @@ EMITTERS = tuple(
     for name in ("kernels.attention", "kernels.family", "kernels.nest", "kernels.split_k",
                  "kernels.top_k", "native.runtime")
 )  # fmt: skip
+BIAS = Operand("bias", "column")
 IMPORTED = f"""
 import sys, types
 # The package without its front door, which imports all of it.
@@ -205,3 +210,31 @@ def test_another_library_is_another_build(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(found) == 4
     monkeypatch.undo()
     assert "llvmlite" in compiler_build()
+
+
+@pytest.mark.usefixtures("tables_put_back")
+def test_functions_outside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row counts for the bundles that apply it, and so does the module of its emitter."""
+    monkeypatch.syspath_prepend(tmp_path)
+    target = host_target(HOST_ISAS[0])
+    emitter = tmp_path / "cbrt_llvm.py"
+    row = ScalarFunction(1, FLOATS, np.cbrt, llvm="cbrt_llvm", triton="cbrt_triton")
+
+    def keys(text: str, row: ScalarFunction) -> tuple[str, str]:
+        """The keys of a bundle that applies the function, and of one that does not."""
+        emitter.write_text(text)
+        functions._TABLE.pop("cbrt", None)
+        functions.register("cbrt", row)
+        bundles = [kernel_bundle(EMITTERS[0], "f", e) for e in (Apply("cbrt", (BIAS,)), BIAS)]
+        assert [len(bundle.functions) for bundle in bundles] == [1, 0]
+        one, other = (bundle_key(bundle, target) for bundle in bundles)
+        return one, other
+
+    monkeypatch.setattr(
+        "ftuner.codegen.llvm.objects.keys.generator_digest",
+        lambda *modules: Sources(resources.files("ftuner")).digest(*modules),
+    )
+    found = [keys("one", row), keys("two", row), keys("one", replace(row, cost=2))]
+    assert len({one for one, _ in found}) == 3
+    assert len({other for _, other in found}) == 1
+    assert keys("one", row) == found[0]

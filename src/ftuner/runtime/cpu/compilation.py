@@ -92,8 +92,8 @@ def _compiled(
 ) -> Generator[tuple[Bundle, bytes], None, None]:
     """The objects of bundles as they come, those of the largest first, kept in the cache."""
     left = sorted(bundles, key=lambda bundle: -bundle.size)
-    # A compiling process may not find emitters outside ftuner.
-    sent = [bundle for bundle in left if bundle.emitter.startswith("ftuner.")]
+    # A compiling process may not find what is from outside ftuner.
+    sent = [b for b in left if b.emitter.startswith("ftuner.") and not b.functions]
     processes = worthwhile_processes(len(sent), bundles_per_process)
     if processes > 1:
         requests = [Request(_name(bundle), (bundle, target)) for bundle in sent]

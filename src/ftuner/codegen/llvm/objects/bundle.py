@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.native.records import (
 )
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES
+from ftuner.core.functions import ScalarFunction, registered_in
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 LARGE = 1000
@@ -29,7 +30,7 @@ LARGE = 1000
 @dataclass(frozen=True)
 class Bundle:
     """A value that names everything that decides the machine code of some functions, except for the
-    target and the compiler (`keys`)."""
+    target, the compiler and `functions` (`keys`)."""
 
     emitter: str
     """The full name of the module whose `emit(module, *arguments)` adds the functions to an
@@ -49,6 +50,11 @@ class Bundle:
         """The one function."""
         (symbol,) = self.symbols
         return symbol
+
+    @property
+    def functions(self) -> tuple[tuple[str, ScalarFunction], ...]:
+        """Scalar functions from outside ftuner, if its code applies any."""
+        return registered_in(self.arguments)
 
 
 def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:

@@ -1,8 +1,8 @@
 """The keys of compiled objects on disk: hashes of everything that decides an object.
 
-That is the bundle, the target, the compiler (llvmlite and LLVM) and the code generator: every
-module that the bundle's emitter and `objects.compile` import, directly or indirectly, as found in
-the sources at each start. Any edit of such a module changes the key.
+That is the bundle, scalar functions from outside ftuner, the target, the compiler (llvmlite and
+LLVM) and the code generator: every module that emitters and `objects.compile` import, directly or
+indirectly, as found in the sources at each start. Any edit of such a module changes the key.
 """
 
 from __future__ import annotations
@@ -158,5 +158,8 @@ def generator_digest(*emitters: str) -> str:
 
 def bundle_key(bundle: Bundle, target: Target) -> str:
     """The key of a bundle's object. It never depends on a shape."""
-    text = repr((bundle, target, compiler_version(), generator_digest(bundle.emitter)))
+    functions = bundle.functions
+    emitters = [row.llvm for _, row in functions if row.llvm is not None]
+    generator = generator_digest(bundle.emitter, *emitters)
+    text = repr((bundle, functions, target, compiler_version(), generator))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
