@@ -45,6 +45,7 @@ ONLY_ON_GPU = {
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
     "runtime.cuda_graphs": "recorded launches",
+    "runtime.events": "the device's own time; a CPU has the clock of the host",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""

@@ -55,10 +55,12 @@ class Executable(ABC):
 
     @abstractmethod
     def step_seconds(self, arrays: Sequence[Any]) -> list[float]:
-        """The measured time of each step.
+        """The measured time of each step: the shortest of some runs, of which each takes the steps
+        in order. On a GPU the time is the device's.
 
         Raises:
-            UnsupportedKernelError: the back end does not time single steps.
+            ShapeError, AllocationError, IndexRangeError: as `run`.
+            UnsupportedKernelError: the caller captures a CUDA graph.
         """
 
     @abstractmethod
@@ -67,7 +69,7 @@ class Executable(ABC):
 
         Raises:
             ShapeError: extents that contradict the graph.
-            UnsupportedKernelError: the back end does not count them.
+            UnsupportedKernelError: the caller captures a CUDA graph.
         """
 
     @abstractmethod

@@ -16,13 +16,15 @@ class Memory:
     """Intermediate results, those that do not live at the same time in one place."""
     workspace_bytes: int
     """What steps need while they run, of all workers: k, v and scores of attention, operands of
-    products that are packed in each run, partial sums."""
+    products that are packed in each run, partial sums. On a GPU the most that one step allocates:
+    copies of operands, partial sums."""
     attention_worker_bytes: int
-    """The part of the workspace that each worker has in the largest attention."""
+    """The part of the workspace that each worker has in the largest attention; 0 on a GPU."""
     outputs_bytes: int
     """New arrays, one for each output."""
     records_bytes: int
-    """The program of this shape, with the plans that it points to; each shape has its own."""
+    """The program of this shape, with the plans that it points to; each shape has its own. On a GPU
+    the inputs and outputs of a recorded program, else 0."""
 
     @property
     def total_bytes(self) -> int:

@@ -106,7 +106,8 @@ class Model:
         """The measured time of each of `steps`; see `Executable.step_seconds`.
 
         Raises:
-            UnsupportedKernelError: the model is on a GPU.
+            InputError, ShapeError, IndexRangeError: as `run`.
+            UnsupportedKernelError: a CUDA graph is being captured.
         """
         times: list[float] = []
 
@@ -125,7 +126,7 @@ class Model:
             InputError: missing or unknown names, or another dtype or number of axes.
             ShapeError: extents that contradict the model.
             IndexRangeError: an index in the data that is out of range.
-            UnsupportedKernelError: the model is on a GPU.
+            UnsupportedKernelError: a CUDA graph is being captured.
         """
         found: list[Memory] = []
 

@@ -163,6 +163,15 @@ def address_range(x: Tensor) -> tuple[int, int]:
     return first, first + (reach + 1) * x.element_size()
 
 
+def copied_bytes(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> int:
+    """Returns the bytes of those tensors that do not share the memory of their originals."""
+    return sum(
+        x.untyped_storage().nbytes()
+        for x, original in zip(tensors, originals, strict=True)
+        if x.untyped_storage().data_ptr() != original.untyped_storage().data_ptr()
+    )
+
+
 def _overlaps_itself(x: Tensor) -> bool:
     """Whether two elements may lie at one address."""
     reach = 0

@@ -14,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_weights import Weighting
-from ftuner.core.dtype import INT32
+from ftuner.core.dtype import FLOAT32, INT32
 from ftuner.core.gpu.attention import (
     MAX_EXTENT,
     AttentionCall,
@@ -36,6 +36,7 @@ from ftuner.planner.gpu.plan import (
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     allows_tf32,
+    copied_bytes,
     matrix_dtype,
     multiply_of,
 )
@@ -71,6 +72,11 @@ class _Seen(NamedTuple):
     requests: Requests | None
     """Of unequal length."""
     tf32: bool
+
+    @classmethod
+    def of(cls, past: int | None, tf32: bool) -> _Seen:
+        """`past`: the value of `Weighting.causal`."""
+        return cls("none" if past is None else "first", past or 0, None, tf32)
 
 
 class _Call(NamedTuple):
@@ -134,17 +140,15 @@ class Attentions:
             ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
                 tiles, or parts of these.
         """
-        causal: Causal = "none" if past is None else "first"
         tf32 = allows_tf32() if tf32 is None else tf32
-        return self._cut(q, k.mT, v, out, mask, weighting, _Seen(causal, past or 0, None, tf32))
+        return self._cut(q, k.mT, v, out, mask, weighting, _Seen.of(past, tf32))
 
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         weighting: Weighting, past: int | None, tf32: bool,
     ) -> list[Source]:  # fmt: skip
         """What `run` may launch for operands that lie so; they may be tensors without data."""
-        causal: Causal = "none" if past is None else "first"
-        seen = _Seen(causal, past or 0, None, tf32)
+        seen = _Seen.of(past, tf32)
         if v.shape[-2] == 0:
             return []
         found: list[Source] = []
@@ -153,6 +157,21 @@ class Attentions:
             form = self._form(arrays, batch, weighting, seen)
             found += self._sources(form, batch.members.extent > 1).values()
         return found
+
+    def workspace_bytes(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        weighting: Weighting, past: int | None, tf32: bool,
+    ) -> int:  # fmt: skip
+        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
+        sums."""
+        if v.shape[-2] == 0:
+            return 0
+        given = _given(q, k.mT, v, out, mask)
+        arrays = _readable(given)
+        seen = _Seen.of(past, tf32)
+        plans = [self._call(piece, weighting, seen).plan for piece in _pieces(arrays)]
+        floats = max(plan.workspace_floats for plan in plans)
+        return copied_bytes(arrays, given) + FLOAT32.itemsize * floats
 
     def run_requests(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
@@ -208,6 +227,12 @@ class Attentions:
         return Direct(calls[0], seen.requests) if direct else None
 
     def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
+        call = self._call(arrays, weighting, seen)
+        for offsets in call.offsets:
+            self._launch(call, self._values(call, arrays, offsets), seen.requests)
+        return call
+
+    def _call(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
         weights = weighting.scale, weighting.hidden, weighting.safe
         dtype = matrix_dtype(arrays[0], "q")
@@ -216,8 +241,6 @@ class Attentions:
         if call is None:
             call = self._make(arrays, weighting, seen)
             self._calls.add(key, call)
-        for offsets in call.offsets:
-            self._launch(call, self._values(call, arrays, offsets), seen.requests)
         return call
 
     def _form(

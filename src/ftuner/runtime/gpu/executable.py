@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, product
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -36,7 +36,8 @@ from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Setting
 from ftuner.runtime.gpu.steps.kinds import kind_of
-from ftuner.runtime.gpu.steps.operand import Memory
+from ftuner.runtime.gpu.steps.operand import Places
+from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import Span, places
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
 
@@ -119,11 +120,31 @@ class CompiledGraph(Executable):
     def record(self, wanted: bool) -> None:
         self.recording = wanted
 
-    def step_seconds(self, arrays: Sequence[Tensor]) -> list[float]:
-        raise UnsupportedKernelError("steps of a model on a GPU are not timed one by one")
+    def step_seconds(self, arrays: Sequence[Tensor], rounds: int = 5) -> list[float]:
+        """The device's time for each step, the shortest of some rounds."""
+        with self._lock:
+            seconds = self._uncaptured(arrays).step_seconds(arrays, rounds)
+            if self._checks:
+                _raise_status(self._status, self._checks)
+        return seconds
 
-    def memory(self, arrays: Sequence[Tensor]) -> NoReturn:
-        raise UnsupportedKernelError("the memory of a model on a GPU is not counted")
+    def memory(self, arrays: Sequence[Tensor]) -> Memory:
+        weights_bytes = sum(x.nbytes for x in self._constants.values())
+        with self._lock:
+            return self._uncaptured(arrays).memory_use(arrays, weights_bytes)
+
+    def _uncaptured(self, arrays: Sequence[Tensor]) -> Program:
+        """Returns the program of a run on the current stream.
+
+        Raises:
+            UnsupportedKernelError: a CUDA graph is being captured.
+        """
+        if is_capturing(self._session.device):
+            raise UnsupportedKernelError(
+                "the steps of a model cannot be measured while a CUDA graph is captured"
+            )
+        self._follow()
+        return self._program(_shapes(arrays))
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
@@ -195,19 +216,18 @@ class CompiledGraph(Executable):
         values = evaluated(self._evaluate, self._binding(shapes), self._extents)
         outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
         addressable(values, outputs, self._loops)
-        memory = self._memory(values)
+        memory, arena_bytes = self._places(values)
         words = iter(self._status.unbind())
-        launches: list[Launch] = []
+        launches: list[Launch | None] = []
         for step in self._steps:
             word = next(words).unsqueeze(0) if step.checks else None
-            launch = step.bind(values, memory, word)
-            if launch is not None:
-                launches.append(launch)
+            launches.append(step.bind(values, memory, word))
         session = self._session
-        return Program(launches, outputs, session.device, session.hardware)
+        return Program(launches, outputs, session.device, session.hardware, arena_bytes)
 
-    def _memory(self, values: Sequence[int]) -> Memory:
-        """A place for each buffer, such that those of the arena that live together are apart."""
+    def _places(self, values: Sequence[int]) -> tuple[Places, int]:
+        """Returns a place for each buffer, and the bytes that all take of the arena. Buffers of the
+        arena share memory only if no step needs both."""
         spans = []
         for buffer, (first, last) in self._spans.items():
             size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
@@ -225,7 +245,7 @@ class CompiledGraph(Executable):
             part = arena[offsets[buffer] : offsets[buffer] + size]
             return part.view(TORCH_DTYPES[buffer.dtype.name])
 
-        return memory
+        return memory, total
 
     def _room(self, size: int) -> Tensor:
         """The arena, as large as it must be; one of its own for what a caller captures."""

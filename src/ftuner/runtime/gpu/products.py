@@ -19,7 +19,7 @@ from ftuner.codegen.triton.product_arguments import (
     workspace_elements,
 )
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.gpu.tile import (
@@ -34,7 +34,14 @@ from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Progress, Tuned
-from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.arrays import (
+    Tensor,
+    aligned,
+    allows_tf32,
+    copied_bytes,
+    matrix_dtype,
+    multiply_of,
+)
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
@@ -192,6 +199,16 @@ class Products:
             for offsets in call.offsets
         ]
 
+    def workspace_bytes(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
+        tf32: bool,
+    ) -> int:  # fmt: skip
+        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
+        sums."""
+        found = _arranged(a, b, c, operands, tf32)
+        copies = copied_bytes([found.a, found.b], [a, b])
+        return copies + FLOAT32.itemsize * _workspace_elements(self._call(found, epilogue).plan)
+
     def _call(self, operands: _Operands, epilogue: Expr) -> _Call:
         layout = [(x.shape, x.stride()) for x in operands.matrices]
         key = (
@@ -293,12 +310,19 @@ class Products:
     def _launch(self, call: _Call, values: Mapping[str, Any]) -> None:
         kernel, plan = call.plan.kernel, call.plan
         if kernel.split:
-            p = plan.problem
-            elements = workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.split_k)
+            elements = _workspace_elements(plan)
             workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
             counters = self._counters.zeros(plan.tiles)
             values = {**values, "workspace": workspace, "counters": counters}
         call.kernel(plan.programs, *[values[name] for name in call.arguments])
+
+
+def _workspace_elements(plan: ProductPlan) -> int:
+    """Returns the number of float32 partial sums of a launch; 0 without split-k."""
+    kernel, p = plan.kernel, plan.problem
+    if not kernel.split:
+        return 0
+    return workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.split_k)
 
 
 def _arranged(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from math import inf
 
 import torch
 
@@ -10,9 +13,24 @@ from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder
+from ftuner.runtime.gpu.events import device_seconds
+from ftuner.runtime.memory_use import Memory
 
-Launch = Callable[[Sequence[Tensor]], None]
-"""What a step does, given the inputs and outputs of the run."""
+HELD_MARGIN = 5.0
+"""Times `GpuTuning.host_launch_s` for which the device is held for each launch that is timed.
+Assumed: an event and the step's own Python come on top of a launch."""
+
+
+class Launch(ABC):
+    """A step at known extents. Calling it launches the step on the current stream; `arrays` are the
+    inputs and outputs of the run."""
+
+    @abstractmethod
+    def __call__(self, arrays: Sequence[Tensor]) -> None: ...
+
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        """Bytes that a call allocates on the device and frees: copies of operands, partial sums."""
+        return 0
 
 
 class _Recorded:
@@ -48,14 +66,20 @@ class Program:
     before."""
 
     def __init__(
-        self, launches: Sequence[Launch], outputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        device: torch.device, hardware: GpuHardware,
+        self, steps: Sequence[Launch | None],
+        outputs: Sequence[tuple[tuple[int, ...], torch.dtype]], device: torch.device,
+        hardware: GpuHardware, arena_bytes: int = 0,
     ) -> None:  # fmt: skip
-        """`outputs`: shapes and dtypes."""
-        self._launches = launches
+        """`steps`: a launch for each step, None where a step has nothing to do. `outputs`: shapes
+        and dtypes. `arena_bytes`: what the buffers of the program take of the arena."""
+        self._steps = steps
+        self._launches = [launch for launch in steps if launch is not None]
         self._outputs = outputs
+        self._arena_bytes = arena_bytes
         self._device = device
         self._bytes_per_s = hardware.dram_bandwidth_bytes_per_s
+        queueing_s = HELD_MARGIN * hardware.tuning.host_launch_s * len(steps)
+        self._held_cycles = int(queueing_s * hardware.clock_hz)
         self._tuning = hardware.tuning
         self._recorded: _Recorded | None = None
         self._runs = 0
@@ -73,7 +97,7 @@ class Program:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in self.memory)
+        return sum(x.nbytes for x in self.memory)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, on the current stream."""
@@ -85,6 +109,29 @@ class Program:
         for launch in self._launches:
             launch(given)
         return outputs
+
+    def step_seconds(self, inputs: Sequence[Tensor], rounds: int) -> list[float]:
+        """Returns the device's time for each step: the shortest of `rounds` runs after a first."""
+        given = [*map(_aligned, inputs), *self._made()]
+        launches = [_nothing if step is None else partial(step, given) for step in self._steps]
+        shortest = [inf] * len(launches)
+        for _ in range(rounds + 1):
+            seconds = device_seconds(self._device, launches, self._held_cycles)
+            shortest = list(map(min, shortest, seconds))
+        return shortest
+
+    def memory_use(self, inputs: Sequence[Tensor], weights_bytes: int) -> Memory:
+        """Returns the bytes that a run takes, and that recording the program takes."""
+        given = [*map(_aligned, inputs), *self._made()]
+        workspaces = [launch.workspace_bytes(given) for launch in self._launches]
+        return Memory(
+            weights_bytes=weights_bytes,
+            arena_bytes=self._arena_bytes,
+            workspace_bytes=max(workspaces, default=0),
+            attention_worker_bytes=0,
+            outputs_bytes=sum(x.nbytes for x in given[len(inputs) :]),
+            records_bytes=self.kept_bytes,
+        )
 
     def is_due(self, inputs: Sequence[Tensor]) -> bool:
         """Whether the program is to be recorded before it runs again: it has come often enough,
@@ -104,7 +151,7 @@ class Program:
     def bytes_to_keep(self, inputs: Sequence[Tensor]) -> int:
         """Of inputs and outputs of its own, if the program is recorded."""
         elements = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._outputs]
-        return sum(elements) + sum(x.numel() * x.element_size() for x in inputs)
+        return sum(elements) + sum(x.nbytes for x in inputs)
 
     def record(self, inputs: Sequence[Tensor], recorder: Recorder) -> None:
         """Raises what the recorder raises; the program then stays as it is, and is never due."""
@@ -123,6 +170,10 @@ class Program:
         except RuntimeError:
             # Which one it is.
             return [allocated(s, t, self._device) for s, t in self._outputs]
+
+
+def _nothing() -> None:
+    """The launch of a step that has nothing to do."""
 
 
 def _aligned(x: Tensor) -> Tensor:

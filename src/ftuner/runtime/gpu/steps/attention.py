@@ -13,7 +13,14 @@ from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
+from ftuner.runtime.gpu.steps.operand import (
+    BoundOperand,
+    Operands,
+    Places,
+    exist,
+    reversed_bytes,
+    stay,
+)
 
 
 class BoundAttention(Rehearsal):
@@ -41,6 +48,10 @@ class BoundAttention(Rehearsal):
         if self._stays and direct is not None:
             given = (q, k.mT, v, out, *(() if mask is None else (mask,)))
             self._fixed = self._attentions.fixed(direct, given)
+
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        found = self._attentions.workspace_bytes(*self._tensors(arrays), *self._how)
+        return found + reversed_bytes(self._operands, arrays)
 
     @property
     def exists(self) -> bool:
@@ -70,11 +81,11 @@ class CompiledAttention(CompiledStep):
     """The number of the dim `weighting.causal`; None if that is None."""
 
     def bind(
-        self, values: Sequence[int], memory: Memory, status: Tensor | None
+        self, values: Sequence[int], memory: Places, status: Tensor | None
     ) -> BoundAttention | None:
         return self.rehearsal(values, memory)
 
-    def rehearsal(self, values: Sequence[int], memory: Memory) -> BoundAttention | None:
+    def rehearsal(self, values: Sequence[int], memory: Places) -> BoundAttention | None:
         operands = self.operands.bound(values, memory)
         if 0 in operands[-1].shape:
             return None

@@ -12,7 +12,7 @@ from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.operand import Memory
+from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 
 S = TypeVar("S", bound=Step)
@@ -29,8 +29,9 @@ class Setting(NamedTuple):
     layouts: Layouts
 
 
-class Rehearsal(ABC):
-    """A launch at extents that stand for others, of operands that may be without data."""
+class Rehearsal(Launch):
+    """A launch whose kernels depend on how its operands lie. It may be asked for them at extents
+    that stand for others, of operands without data."""
 
     @property
     @abstractmethod
@@ -51,11 +52,11 @@ class CompiledStep(ABC):
     """What a status of n + 1 means; none if the step checks nothing."""
 
     @abstractmethod
-    def bind(self, values: Sequence[int], memory: Memory, status: Tensor | None) -> Launch | None:
+    def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims; None if there is nothing to do. `status`: the word
         that checks write to, if the step has some."""
 
-    def rehearsal(self, values: Sequence[int], memory: Memory) -> Rehearsal | None:
+    def rehearsal(self, values: Sequence[int], memory: Places) -> Rehearsal | None:
         """The launch for values of the dims, if its kernels depend on how its operands lie."""
         return None
 

@@ -17,10 +17,10 @@ from ftuner.core.gpu.schedule import (
 from ftuner.graph.steps import NestStep
 from ftuner.hardware.model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.kernels import Kernels
+from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import Memory
+from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.shapes.evaluation import Dims
 
 MAX_LAUNCHED = 1 << 20
@@ -41,6 +41,24 @@ class _Made(NamedTuple):
     tiles: int
     parameters: tuple[int, ...]
     even_parameters: tuple[int, ...]
+
+
+class BoundNest(Launch):
+    """A nest at known extents."""
+
+    def __init__(
+        self, kernel: Kernel, programs: int, buffers: Sequence[Tensor | int],
+        rest: Sequence[Tensor | int],
+    ) -> None:  # fmt: skip
+        """`buffers`: tensors, or the numbers of arrays of the run. `rest`: the other arguments."""
+        self._kernel = kernel
+        self._programs = programs
+        self._buffers = buffers
+        self._rest = rest
+
+    def __call__(self, arrays: Sequence[Tensor]) -> None:
+        given = [_bytes(arrays[x]) if isinstance(x, int) else x for x in self._buffers]
+        self._kernel(self._programs, *given, *self._rest)
 
 
 class CompiledNest(CompiledStep):
@@ -68,7 +86,7 @@ class CompiledNest(CompiledStep):
         self.checks = tuple(self._made[0].whatever.checks)
         self.sources = [k.source for made in self._made for k in (made.whatever, made.even)]
 
-    def bind(self, values: Sequence[int], memory: Memory, status: Tensor | None) -> Launch | None:
+    def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims, or None if there is nothing to do."""
         lanes = [values[made.lanes] for made in self._made]
         best = best_schedule(self._schedules, lanes, values[self._reduced], self._sizes)
@@ -86,12 +104,7 @@ class CompiledNest(CompiledStep):
 
         # What stays where it is becomes an argument once.
         known = [place if isinstance(place, int) else _bytes(place) for place in places]
-
-        def launch(arrays: Sequence[Tensor]) -> None:
-            given = [_bytes(arrays[x]) if isinstance(x, int) else x for x in known]
-            kernel(programs, *given, *rest)
-
-        return launch
+        return BoundNest(kernel, programs, known, rest)
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from ftuner.graph.buffers import Buffer, View
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.shapes.evaluation import Layouts
 
-Memory = Callable[[Buffer], Tensor | int]
+Places = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
 
 
@@ -46,6 +46,11 @@ def exist(operands: Sequence[BoundOperand]) -> bool:
     return all(n >= 0 for x in operands for n in x.shape)
 
 
+def reversed_bytes(operands: Sequence[BoundOperand], arrays: Sequence[Tensor]) -> int:
+    """Returns the bytes of the copies of operands that have negative strides."""
+    return sum(x.tensor(arrays).nbytes for x in operands if x.backwards)
+
+
 def stay(operands: Sequence[BoundOperand]) -> bool:
     """Whether all of them are where they were in the run before: arguments are then made once."""
     return not any(isinstance(x.memory, int) or x.backwards for x in operands)
@@ -62,7 +67,7 @@ class Operands(NamedTuple):
     def of(cls, views: Sequence[View], layouts: Layouts) -> Operands:
         return cls(tuple(views), tuple(layouts.number(v.layout) for v in views), layouts)
 
-    def bound(self, values: Sequence[int], memory: Memory) -> list[BoundOperand]:
+    def bound(self, values: Sequence[int], memory: Places) -> list[BoundOperand]:
         """The operands for values of the dims."""
         found = []
         for view, number in zip(self.views, self.numbers, strict=True):

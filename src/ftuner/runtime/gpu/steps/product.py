@@ -14,7 +14,14 @@ from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory, Operands, exist, stay
+from ftuner.runtime.gpu.steps.operand import (
+    BoundOperand,
+    Operands,
+    Places,
+    exist,
+    reversed_bytes,
+    stay,
+)
 
 
 class BoundProduct(Rehearsal):
@@ -42,6 +49,10 @@ class BoundProduct(Rehearsal):
                 return
         for launch in self._fixed:
             launch()
+
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        given = *self._matrices(arrays), self._epilogue, self._given(arrays), self._tf32
+        return self._products.workspace_bytes(*given) + reversed_bytes(self._operands, arrays)
 
     @property
     def exists(self) -> bool:
@@ -75,11 +86,11 @@ class CompiledProduct(CompiledStep):
     operands: Operands
 
     def bind(
-        self, values: Sequence[int], memory: Memory, status: Tensor | None
+        self, values: Sequence[int], memory: Places, status: Tensor | None
     ) -> BoundProduct | None:
         return self.rehearsal(values, memory)
 
-    def rehearsal(self, values: Sequence[int], memory: Memory) -> BoundProduct | None:
+    def rehearsal(self, values: Sequence[int], memory: Places) -> BoundProduct | None:
         operands = self.operands.bound(values, memory)
         if 0 in operands[2].shape:
             return None

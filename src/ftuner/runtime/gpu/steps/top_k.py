@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import TopKStep
 from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Memory
+from ftuner.runtime.gpu.steps.operand import BoundOperand, Places
 
 
 @dataclass(frozen=True)
-class BoundTopK:
+class BoundTopK(Launch):
     """The best of each row, in order of position where elements are equal."""
 
     x: BoundOperand
@@ -27,6 +30,11 @@ class BoundTopK:
         for target, source in zip(self.targets, found, strict=True):
             target.tensor(arrays).copy_(source[:, : target.shape[1]])
 
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        """The sorted values and their positions."""
+        x = self.x.tensor(arrays)
+        return x.nbytes + x.numel() * torch.int64.itemsize
+
 
 @dataclass(frozen=True)
 class CompiledTopK(CompiledStep):
@@ -37,7 +45,7 @@ class CompiledTopK(CompiledStep):
     """The numbers of the rows, then of `TopKStep.parameters`."""
 
     def bind(
-        self, values: Sequence[int], memory: Memory, status: Tensor | None
+        self, values: Sequence[int], memory: Places, status: Tensor | None
     ) -> BoundTopK | None:
         rows, count, wanted, distance, offset = (values[n] for n in self.dims)
         if not rows * wanted:
