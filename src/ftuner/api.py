@@ -1,5 +1,5 @@
-"""Public functions about the machine: tuning, hardware models, threads and plans. The operators are
-in `ftuner.ops`."""
+"""Public functions about the machine: tuning, hardware models, threads and plans. Operators are in
+`ftuner.ops`, models in `ftuner.inference`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TuneReport:
-    """What tuning did."""
+    """The result of tuning."""
 
     dtype: str
     isa: str
-    """What was compiled for: an ISA, or the architecture of a GPU."""
+    """The ISA, or the architecture of the GPU, that was compiled for."""
     funnel: Funnel[Any]
     compiled: int
     """Objects compiled now: bundles of uKernels on a CPU, single ones on a GPU."""
     cached: int
     """Objects found in the cache."""
     seconds: float
-    """From the call to ready for every shape, the probe of the machine included."""
+    """Seconds until every shape is ready, including the probe of the machine."""
 
 
 def tune(
@@ -59,21 +59,21 @@ def tune(
     """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
     compile.
 
-    Calls do this by themselves when they must; tuning beforehand, at installation or at the start
-    of a service, takes it out of them. What is in the cache is not made again.
+    A first call does this if it has not been done; tuning at installation or at the start of a
+    service keeps it out of the calls. Entries of the cache are not made again.
 
     Args:
         dtype: `float32` or `float64`; on a GPU `float16`, `bfloat16` or `float32`, which is
             multiplied as `torch.set_float32_matmul_precision` says.
         activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
         progress: called with (what, done, total).
-        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. There, products of contiguous
-            rows by contiguous or transposed matrices are made ready.
+        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
+            with contiguous rows and contiguous or transposed matrices are made ready.
 
     Raises:
         DTypeError, ExpressionError: unknown names.
-        ConfigurationError: no such device, or its extra is not installed; a `bias` or `residual`
-            that is not a boolean.
+        ConfigurationError: no such device, or its extra is not installed; `bias` or `residual` is
+            not a boolean.
         HardwareError: a GPU that kernels cannot run on.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
@@ -94,8 +94,8 @@ def tune(
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
-    """The hardware model of this machine, or of one of its GPUs: probed once, in a second or two,
-    and kept.
+    """The hardware model of this machine, or of one of its GPUs. It is probed once, in a second or
+    two, and kept in the cache folder.
 
     Args:
         device: as of `tune`.
@@ -107,16 +107,17 @@ def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
 
 
 def set_num_threads(threads: int) -> None:
-    """Threads that a call may use, the caller's own included; 1 to 1024.
+    """Set the number of threads that a call may use, including the caller's: 1 to 1024.
 
     Raises:
-        ConfigurationError: another number, or none.
+        ConfigurationError: `threads` is not an integer in this range.
     """
     default_backend().threads = checked_threads(threads)
 
 
 def get_num_threads() -> int:
-    """Threads that a call may use: what was set, `FTUNER_NUM_THREADS`, or the usable cores."""
+    """The number of threads that a call may use: as set, else `FTUNER_NUM_THREADS`, else the
+    usable cores."""
     return default_backend().threads
 
 
@@ -129,11 +130,11 @@ def explain(
     workers: int | None = None,
     hardware: str | PathLike[str] | None = None,
 ) -> Explanation | BlockExplanation:
-    """The plan of a product, its estimate by terms, and its place under the roofline.
+    """The plan of a product, the terms of its estimate, and its place under the roofline.
 
     Args:
         m, n, k, batch: extents, positive.
-        workers: threads; by default those in use here, or all cores of a recorded machine.
+        workers: threads; by default the number in use here, or all cores of a recorded machine.
         hardware: a recorded machine, by its name or by the path of its `.toml` file; by default
             this machine.
 

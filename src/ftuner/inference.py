@@ -25,26 +25,26 @@ def load(
 
     Args:
         model: the path of a file, its bytes, or an `onnx.ModelProto`.
-        threads: that a run uses, the caller's own included; by default those of the process
-            (`ftuner.set_num_threads`). On a GPU it is the caller's alone.
+        threads: the number of threads of a run, including the caller's; by default that of the
+            process (`ftuner.set_num_threads`). On a GPU only the caller's thread is used.
         progress: called with (what, done, total).
-        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes tensors
-            that are there as well as arrays, and gives what it was given.
-        dtype: on a GPU, what the model's float32 is held in: `bfloat16` or `float16` halve what is
-            read and written, and are multiplied many times as fast; by default as the file says.
-            Weights, activations and what products multiply are rounded to it; sums, norms, softmax
-            and everything between two of them is computed in float32, and positions, masks,
-            statistics, inputs and outputs stay as they are.
+        device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes arrays,
+            or tensors on that GPU, and returns the same kind.
+        dtype: on a GPU, the element type that float32 tensors are held in: `bfloat16` or `float16`
+            halve the bytes read and written, and are multiplied many times as fast; by default as
+            the file says. Weights, activations and operands of products are rounded to it; sums,
+            norms, softmax and the expressions between them are computed in float32. Positions,
+            masks, statistics, inputs and outputs keep their types.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.
 
     Raises:
-        UnsupportedOperatorError: operators that ftuner does not have, or not on the device; all of
-            them are listed.
-        GraphError: a file that is no valid model.
+        UnsupportedOperatorError: operators that ftuner, or the device, does not have; the message
+            lists all of them.
+        GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            a `dtype` that there is not, or not on a CPU.
+            an unknown `dtype`, or any on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
     backend, held = _target(device, dtype)
@@ -63,8 +63,9 @@ def compile(
         threads, progress, device, dtype: as of `load`.
 
     Raises:
-        UnsupportedOperatorError: operators that the device does not have; all of them are listed.
-        GraphError: a graph that breaks a rule of its operators, or tensors of an element type that
+        UnsupportedOperatorError: operators that the device does not have; the message lists all of
+            them.
+        GraphError: the graph breaks a rule of its operators, or has tensors of an element type that
             the device does not have.
         ConfigurationError, HardwareError: as of `load`.
     """
@@ -97,7 +98,7 @@ def _half(dtype: str | None) -> DType | None:
     """The element type that float32 is held in, or None for float32 itself.
 
     Raises:
-        ConfigurationError: no element type of this name.
+        ConfigurationError: not the name of an element type.
     """
     if dtype in (None, FLOAT32.name):
         return None
@@ -111,11 +112,11 @@ def _half(dtype: str | None) -> DType | None:
 
 @dataclass
 class SessionOptions:
-    """The settings of ONNX Runtime's `SessionOptions` that mean something here; others can be set
-    and change nothing."""
+    """The settings of ONNX Runtime's `SessionOptions`. Only `intra_op_num_threads` has an effect;
+    others can be set."""
 
     intra_op_num_threads: int = 0
-    """Threads of a run; 0: those of the process."""
+    """Threads of a run; 0 for those of the process."""
     inter_op_num_threads: int = 0
     log_severity_level: int = 2
     graph_optimization_level: object = None
@@ -148,7 +149,7 @@ class InferenceSession:
         provider_options: Sequence[object] | None = None,
         **kwargs: object,
     ) -> None:
-        """Compile a model; see `load`. Providers are ignored: there is one, the CPU."""
+        """Compile a model for the CPU; see `load`. `providers` has no effect."""
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
         self._model = load(path_or_bytes, threads=threads or None)
         self._options = sess_options or SessionOptions()
@@ -159,7 +160,7 @@ class InferenceSession:
         input_feed: Mapping[str, object],
         run_options: object = None,
     ) -> list[Array]:
-        """Run the model on arrays by name; the outputs asked for, or all, in order.
+        """Run the model on arrays by name; returns the named outputs, or all, in order.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes.

@@ -14,21 +14,21 @@ ATOL = 1e-4
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an output is from what it should be."""
+    """How far an output is from the expected one."""
 
     within: bool
     """Whether `|x - y| <= atol + rtol |y|` for each element, and both have one shape and dtype."""
     absolute: float | None
-    """The greatest |x - y|; None if the arrays cannot be compared or one of them alone is not
-    finite somewhere."""
+    """The greatest |x - y|; None if the arrays cannot be compared, or if at some element only one
+    of them is finite."""
     relative: float | None
-    """The greatest |x - y| / |y| of elements with |y| > atol: of others it says nothing."""
+    """The greatest |x - y| / |y| of the elements with |y| > atol."""
     why: str
-    """What differs that no error tells, if anything."""
+    """What differs besides finite values: shape, dtype, infinities or NaN. Often empty."""
 
 
 def agreement(x: Array, y: Array, rtol: float = RTOL, atol: float = ATOL) -> Agreement:
-    """Compare an output to the one expected. Infinities and NaN agree with themselves."""
+    """Compare an output to the expected one. Equal infinities agree, and so do NaN."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return Agreement(
             False, None, None,

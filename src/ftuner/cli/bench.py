@@ -1,4 +1,4 @@
-"""`ftuner bench`: ftuner against the peers that are installed, on a few shapes, in a minute."""
+"""`ftuner bench`: ftuner and the installed peers timed on a few shapes, in a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=ModelFiles,
     no_args_is_help=True,
-    help="Time ftuner against the peers that are installed.",
+    help="Time ftuner and the installed peers.",
 )
 app.command("model")(bench_model.model)
 
@@ -30,15 +30,17 @@ DEFAULT_GEMMS = (
 )  # fmt: skip
 """(m, n, k): layers of BERT base and one of a wider model, for sentences of several lengths."""
 DEFAULT_BMMS = ((12, 31, 31, 64), (12, 128, 128, 64), (12, 77, 64, 77), (16, 200, 200, 64))
-"""(batch, m, n, k): attention of models of that size, scores and weighted sums."""
+"""(batch, m, n, k): scores and weighted sums of the attention of models of that size."""
 
-Extent = typer.Option(min=1, help="All extents together, or none for a handful of shapes.")
-Peers = Annotated[str | None, typer.Option(help="Names separated by commas; by default all.")]
+Extent = typer.Option(min=1, help="Give all extents, or none for a few typical shapes.")
+Peers = Annotated[
+    str | None, typer.Option(help="Names of peers, separated by commas; default: all.")
+]
 
 
 @app.callback()
 def bench() -> None:
-    """Time ftuner against the peers that are installed."""
+    """Time ftuner and the installed peers."""
 
 
 @app.command()
@@ -50,7 +52,7 @@ def gemm(
     peers: Peers = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Products of x[m, k] by a constant weight[n, k], float32."""
+    """Time products of x[m, k] and a constant weight[n, k], float32."""
     shapes: list[tuple[int, ...]] = [(1, *s) for s in DEFAULT_GEMMS]
     if m is not None or n is not None or k is not None:
         shapes = [(1, *_all_given(m=m, n=n, k=k))]
@@ -67,7 +69,7 @@ def bmm(
     peers: Peers = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Batched products of a[batch, m, k] by b[batch, k, n], nothing constant, float32."""
+    """Time batched products of two inputs a[batch, m, k] and b[batch, k, n], float32."""
     shapes: list[tuple[int, ...]] = list(DEFAULT_BMMS)
     if batch is not None or m is not None or n is not None or k is not None:
         shapes = [_all_given(batch=batch, m=m, n=n, k=k)]

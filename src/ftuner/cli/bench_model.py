@@ -1,5 +1,5 @@
-"""`ftuner bench model`: a model on ftuner and on the peers that are installed, for several extents
-of its inputs."""
+"""`ftuner bench model`: a model timed on ftuner and on the installed peers, for several extents of
+its inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time an ONNX model against the peers, float32, equal threads, no shape prepared for."""
+    """Time an ONNX model on ftuner and on the peers: float32, the same threads, dynamic shapes."""
     from ftuner.cli.model_peers import MODEL_ENGINES
 
     found = contest(MODEL_ENGINES, peers, threads)
@@ -96,7 +96,7 @@ def _table(path: Path, document: dict[str, Any], peers: Sequence[str]) -> Table:
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    """What the table does not say."""
+    """Lines below the table: failures, differences, peers that are not installed."""
     lines = [f"{name} cannot load the model: {why}" for name, why in document["failed"].items()]
     for result in document["results"]:
         label = _label(result)

@@ -1,4 +1,4 @@
-"""`ftuner cache`: what is kept on disk, and how to be rid of it."""
+"""`ftuner cache`: lists or removes the entries of the cache folder."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Measuring in a process of its own, because BLAS libraries size their thread pools by the
-environment when they load. The request is its argument, one JSON document is its answer."""
+"""Measuring in a child process, because BLAS libraries size their thread pools by the environment
+when they load. The request is its argument; it prints one JSON document."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Document = dict[str, Any]
 
 
 def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> Document:
-    """What `python -m module REQUEST` answers. Its progress goes to stderr.
+    """Returns the document that `python -m module REQUEST` prints. Its progress goes to stderr.
 
     Raises:
-        FTunerError: what the process raised, or that it ended without an answer.
+        FTunerError: the process raised it, or ended without a document.
     """
     count = str(threads)
     environment = {
@@ -39,8 +39,8 @@ def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> 
 
 
 def answer(measure: Callable[[Any], Document]) -> None:
-    """The part of the measuring process: one document on stdout, of what was measured or of the
-    named error."""
+    """Run in the measuring process: print one document, with the measurements or with the named
+    error."""
     try:
         document = measure(json.loads(sys.argv[1]))
     except errors.FTunerError as error:

@@ -1,4 +1,4 @@
-"""`ftuner compare`: the outputs of a model beside those of ONNX Runtime."""
+"""`ftuner compare`: the outputs of a model compared with those of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ def compare(
     path: ModelArgument,
     inputs: InputOption = None,
     shapes: ShapeOption = None,
-    rtol: Annotated[float, typer.Option(min=0.0, help="Relative to the expected value.")] = RTOL,
-    atol: Annotated[float, typer.Option(min=0.0, help="In addition to that.")] = ATOL,
+    rtol: Annotated[
+        float, typer.Option(min=0.0, help="Tolerance relative to the expected value.")
+    ] = RTOL,
+    atol: Annotated[float, typer.Option(min=0.0, help="Absolute tolerance, in addition.")] = ATOL,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the outputs of an ONNX model to those of ONNX Runtime on the CPU; exit code 1 if they
-    differ."""
+    """Compare the outputs of an ONNX model with those of ONNX Runtime on the CPU; exit code 1 if
+    they differ."""
     from ftuner.cli.model_peers import MODEL_ENGINES
     from ftuner.cli.peers import version_of
 
@@ -81,7 +83,7 @@ def _expected(path: Path, threads: int, feeds: dict[str, Array]) -> list[Array]:
 
     try:
         return MODEL_ENGINES[REFERENCE].prepare(str(path), threads)(feeds)
-    except Exception as error:  # Of its own classes, which share no base.
+    except Exception as error:  # Its classes share no base.
         raise FTunerError(f"{REFERENCE} cannot run the model: {error}") from error
 
 

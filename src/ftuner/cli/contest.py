@@ -1,4 +1,4 @@
-"""What all benches do: choose peers, have a process of its own measure, sum ratios up."""
+"""What all benches share: choosing peers, measuring in a child process, averaging ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Contest(NamedTuple):
-    """Who takes part: ftuner, and the peers that were asked for and are installed."""
+    """The engines to time: ftuner, and the requested peers that are installed."""
 
     peers: tuple[str, ...]
     not_installed: tuple[str, ...]
@@ -35,8 +35,8 @@ def contest(
     peers: str | None,
     threads: int | None,
 ) -> Contest:
-    """Peers by their names, separated by commas, or all of `engines`; threads by default the
-    session's.
+    """The contest of the peers with the given names, separated by commas, or of all `engines`.
+    `threads` is by default the number that ftuner uses.
 
     Raises:
         ConfigurationError: a name that `engines` lacks.
@@ -57,7 +57,7 @@ def contest(
 
 
 def measured(module: str, request: Mapping[str, Any], found: Contest) -> Document:
-    """What the measuring process answers, with the geometric means of all that ran."""
+    """The document of the measuring process, with the geometric mean of each peer's ratios."""
     document = measured_in_child(module, request, found.threads)
     document["not_installed"] = list(found.not_installed)
     failed = document.get("failed", ())
@@ -70,7 +70,7 @@ def measured(module: str, request: Mapping[str, Any], found: Contest) -> Documen
 
 
 def geomean(ratios: Sequence[float]) -> float | None:
-    """Geometric mean; None of nothing."""
+    """The geometric mean, or None if there are no ratios."""
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
@@ -79,8 +79,8 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def ratio_table(subject: str, document: Document, ratio: str) -> Table:
-    """A table without columns that says what was measured, on how many threads, and what `ratio`
-    is of; versions below."""
+    """A table without columns. Its title has the subject and the number of threads, its caption
+    the meaning of `ratio` and the versions."""
     from rich.table import Table
 
     from ftuner.core.units import count

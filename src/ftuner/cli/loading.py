@@ -1,4 +1,4 @@
-"""Models for the commands: compiled with a bar on stderr, and timed."""
+"""Loads models for the commands, with a progress bar on stderr, and times them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX fi
 LEAST_SAMPLES = 5
 MOST_SAMPLES = 101
 SAMPLING_S = 0.25
-"""Samples are taken for so long, within their limits."""
+"""Duration of sampling, within the limits above."""
 
 
 HeldOption = Annotated[
@@ -29,7 +29,7 @@ HeldOption = Annotated[
 
 
 def read_specs(path: Path, device: str = "cpu") -> list[TensorSpec]:
-    """The inputs of a file that is to run on a device."""
+    """The inputs of a model file that is to run on a device."""
     from ftuner.core.dtype import GPU_TENSOR_DTYPES, TENSOR_DTYPES
     from ftuner.frontends.onnx.importer import import_model
     from ftuner.runtime.devices import CPU
@@ -58,7 +58,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def sampled(call: Callable[[], object]) -> list[float]:
-    """Seconds of single calls, one after the other, after one that does not count."""
+    """Seconds of single calls, after one that is not timed."""
     call()
     samples: list[float] = []
     while len(samples) < LEAST_SAMPLES or (

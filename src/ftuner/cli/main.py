@@ -1,6 +1,6 @@
-"""`ftuner`: the command line. Commands live one a file; this one puts them together.
+"""`ftuner`: the command line. Each command has a file; this one lists them.
 
-Help must be quick: what a command needs beyond its options is imported when it runs.
+So that help is quick, a command imports what it needs beyond its options when it runs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ftuner.cli import bench, cache, compare, demo, explain, hardware, run, tune
 from ftuner.errors import FTunerError
 
 EXIT_NAMED_ERROR = 2
-"""The exit code of an error that ftuner raises on purpose; also that of a bad option."""
+"""The exit code of an error that ftuner raises on purpose, and of a wrong option."""
 
 
 class NamedErrors(TyperGroup):
-    """A group that ends with one line on stderr where ftuner raises an error of its own."""
+    """A group of commands that prints a named error of ftuner as one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,8 +1,8 @@
 """Timing of `ftuner bench`: `python -m ftuner.cli.measure REQUEST` prints one JSON document.
 
-It runs in a process of its own, because BLAS libraries size their thread pools by the environment
-when they load. Engines are timed in interleaved rounds, in an order that is rotated from round to
-round, so that what else the machine does falls on all alike; the least time of each counts.
+It runs in a child process (`cli/child.py`). Engines are timed in interleaved rounds, in an order
+that rotates, so that other load on the machine affects all of them equally. The least time of each
+counts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ftuner.cli.peers import ENGINES, SUBJECT, Array, Operands, version_of
 
 ROUNDS = 9
 BURST_S = 3e-3
-"""A burst of calls lasts about this long; its mean is one sample."""
+"""Duration of a burst of calls; its mean is one sample."""
 SETTLE_S = 0.06
-"""Sleep between engines on several threads: their idle workers spin for up to 50 ms after a call
+"""Sleep between engines on several threads, whose idle workers spin for up to 50 ms after a call
 (ONNX Runtime 1.31 on two cores)."""
 UNIT_ROUNDOFF = 2.0**-24
 
@@ -59,8 +59,8 @@ def operands_of(case: Case, seed: int = 0) -> Operands:
 
 
 def is_right(out: Array, operands: Operands) -> bool:
-    """Whether each element errs by at most `(k + 1) u |a||b|`: any order of summation does no
-    worse (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1)."""
+    """Whether the error of each element is at most `(k + 1) u |a||b|`, which holds for any order of
+    summation (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1)."""
     a, b = operands.a.astype(np.float64), operands.right().astype(np.float64)
     bound = (a.shape[-1] + 1) * UNIT_ROUNDOFF * (np.abs(a) @ np.abs(b))
     return bool((np.abs(out - a @ b) <= bound).all())
@@ -90,7 +90,7 @@ def time_calls(calls: Mapping[str, Callable[[], object]], settle_s: float) -> Sa
 
 
 def measure(request: Request) -> dict[str, Any]:
-    """Check and time all cases. An engine whose output is wrong is named, not timed."""
+    """Check and time all cases. An engine whose output is wrong is listed and not timed."""
     results = []
     threads = request["threads"]
     progress = Console(stderr=True)

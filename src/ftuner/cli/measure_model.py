@@ -1,8 +1,8 @@
 """Timing of `ftuner bench model`: `python -m ftuner.cli.measure_model REQUEST` prints one JSON
 document.
 
-As in `measure`, engines are timed in interleaved rounds. Each is called with several copies of its
-inputs in turn, so that none of them works on the same memory all the time.
+As in `measure`, engines are timed in interleaved rounds. Calls rotate through several copies of the
+inputs, so that no engine reads the same memory in each call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ftuner.cli.model_peers import MODEL_ENGINES, Runner
 from ftuner.cli.peers import SUBJECT, version_of
 
 COPIES = 4
-"""Of the inputs of a set, each with values of its own."""
+"""Copies of the inputs of a set, each with different values."""
 
 Feeds = Mapping[str, Array]
 
@@ -42,7 +42,7 @@ class ModelRequest(TypedDict):
 
 
 def rotating(run: Runner, copies: Sequence[Feeds]) -> Callable[[], object]:
-    """Calls with one copy of the inputs after the other."""
+    """A call that takes the next copy of the inputs each time."""
     turn = cycle(copies)
     return lambda: run(next(turn))
 
@@ -50,8 +50,8 @@ def rotating(run: Runner, copies: Sequence[Feeds]) -> Callable[[], object]:
 def measure(request: ModelRequest) -> dict[str, Any]:
     """Prepare the engines, compare their outputs to the subject's and time all sets of extents.
 
-    A peer that cannot load or run the model is named with its reason. One whose outputs differ is
-    named too, and timed nevertheless: who is right is for `ftuner compare` to look into.
+    The document lists peers that cannot load or run the model, with the reason. It also lists peers
+    whose outputs differ; they are timed nevertheless, and `ftuner compare` shows the differences.
     """
     path, threads = request["model"], request["threads"]
     specs = read_specs(Path(path))
@@ -63,7 +63,7 @@ def measure(request: ModelRequest) -> dict[str, Any]:
             continue
         try:
             peers[name] = MODEL_ENGINES[name].prepare(path, threads)
-        except Exception as error:  # Each library has classes of its own.
+        except Exception as error:  # Each library raises its own classes.
             failed[name] = _reason(error)
     results = []
     progress = Console(stderr=True)
@@ -95,8 +95,8 @@ def measure(request: ModelRequest) -> dict[str, Any]:
 
 
 def summary(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Least and median seconds of each engine, and the ratios of the least: a peer's to the
-    subject's. The best peer is the fastest one."""
+    """Least and median seconds of each engine, the ratio of each peer's least time to the
+    subject's, and the fastest peer."""
     seconds = {
         name: {"least": min(found), "median": statistics.median(found)}
         for name, found in samples.items()

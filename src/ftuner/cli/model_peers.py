@@ -1,8 +1,8 @@
 """The engines that `ftuner bench model` and `ftuner compare` run models with: prepare for a file,
 then call with arrays by name.
 
-All compute in float32 on as many threads, and take inputs of any extents: nothing is prepared for
-one shape. Libraries are imported when an engine is asked for.
+All compute in float32 on the same number of threads and take inputs of any extents; none prepares
+for a shape. A library is imported when its engine is prepared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _onnxruntime(path: str, threads: int) -> Runner:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Warnings are about its own optimisations, and would be mixed with what the command says.
+    # Its warnings about optimisations would mix with the output of the command.
     options.log_severity_level = 3
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda feeds: list(session.run(None, feeds))
@@ -53,7 +53,7 @@ def _openvino(path: str, threads: int) -> Runner:
 
 
 class ModelEngine(NamedTuple):
-    """What has to be importable, and how an engine prepares."""
+    """The modules that an engine needs, and how it prepares."""
 
     modules: tuple[str, ...]
     prepare: Callable[[str, int], Runner]

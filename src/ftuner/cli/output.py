@@ -1,4 +1,4 @@
-"""What the commands share: the JSON option, consoles, and how documents and progress are shown."""
+"""What the commands share: common options, consoles, JSON documents and progress bars."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option(min=1, help="By default those that ftuner uses.")
+    int | None, typer.Option(min=1, help="Threads; default: those that ftuner uses.")
 ]
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, or a GPU as torch names it, such as cuda.")]
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     typer.echo(json.dumps(document, indent=1, allow_nan=False))
 
 
 def console() -> Console:
-    """Where results go. Made anew, so that it writes to what stdout is now."""
+    """A console for results. A new one each time, because tests replace stdout."""
     return Console()
 
 
 def progress_console() -> Console:
-    """Where progress and errors go: stderr."""
+    """A console for progress and errors, on stderr."""
     return Console(stderr=True)
 
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr while work lasts; gives what is to be called with (what, done, total)."""
+    """Show a bar on stderr while work lasts; yields a function of (what, done, total)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -1,7 +1,7 @@
 """The engines that `ftuner bench` compares, with one protocol: prepare for operands, then call.
 
-Everything that an engine can do once is done in preparing; the call that is timed computes one
-product into memory that is already there. Libraries are imported when an engine is asked for.
+Preparing does everything that an engine can do once; the timed call computes one product into
+memory that is already allocated. A library is imported when its engine is prepared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Operands(NamedTuple):
     constant: bool
 
     def output(self) -> Array:
-        """Memory for the product, NaN until it is written."""
+        """Memory for the product, filled with NaN."""
         n = self.b.shape[0] if self.constant else self.b.shape[-1]
         return np.full((*self.a.shape[:-1], n), np.nan, np.float32)
 
@@ -128,7 +128,7 @@ def _openvino(operands: Operands, threads: int) -> Call:
 
 
 class Engine(NamedTuple):
-    """What has to be importable, and how an engine prepares."""
+    """The modules that an engine needs, and how it prepares."""
 
     modules: tuple[str, ...]
     prepare: Callable[[Operands, int], Call]
@@ -138,7 +138,7 @@ class Engine(NamedTuple):
 
 
 SUBJECT = "ftuner"
-"""The engine that ratios are about; the others are its peers."""
+"""The engine whose time ratios are relative to; the others are its peers."""
 ENGINES: dict[str, Engine] = {
     SUBJECT: Engine(("ftuner",), _ftuner),
     "numpy": Engine(("numpy",), _numpy),

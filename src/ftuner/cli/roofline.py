@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def roofline_table(line: Roofline, measured_flops_per_s: float | None = None) -> Table:
-    """A row a level, then the peak and what the estimate reaches, and what was measured."""
+    """A row for each memory level, then the peak, the estimate, and the measured rate if given."""
     from rich.table import Table
 
     from ftuner.core.units import rate

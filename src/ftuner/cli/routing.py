@@ -1,4 +1,4 @@
-"""The path of a model where a group expects a command: `explain x.onnx` is
+"""A group of commands that takes the path of a model for a command: `explain x.onnx` means
 `explain model x.onnx`."""
 
 from __future__ import annotations

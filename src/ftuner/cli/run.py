@@ -24,7 +24,7 @@ def run(
     inputs: InputOption = None,
     shapes: ShapeOption = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="Save each output there, as a .npy file.")
+        Path | None, typer.Option(help="A folder to save outputs in, as .npy files.")
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
@@ -70,7 +70,7 @@ def run(
 
 
 def description(name: str, x: Array) -> dict[str, Any]:
-    """What is said of an output; numbers that JSON does not have are None."""
+    """An output's name, dtype, shape, least, mean and greatest value; None if not finite."""
     values = x.astype(np.float64)
     found: dict[str, float | None] = dict.fromkeys(("min", "mean", "max"))
     if x.size:
@@ -80,8 +80,8 @@ def description(name: str, x: Array) -> dict[str, Any]:
 
 
 def save(names: Sequence[str], arrays: Sequence[Array], folder: Path) -> dict[str, Path]:
-    """Write each output to a file of its name; what a file name should not have is written as in
-    addresses, `/` as `%2F`.
+    """Write each output to a file of its name. Characters that a file name should not have are
+    quoted as in URLs: `/` is `%2F`.
 
     Raises:
         ConfigurationError: the folder or a file cannot be written.

@@ -1,4 +1,4 @@
-"""An estimate by its terms, as a table."""
+"""The terms of an estimate, as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def estimate_table(estimate: Estimate | ProductEstimate) -> Table:
-    """A row a term, and their total, which is less than their sum where they overlap."""
+    """A row for each term, and the total, which is less than the sum if terms overlap."""
     from rich.table import Table
 
     from ftuner.core.units import duration

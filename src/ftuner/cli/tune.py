@@ -33,13 +33,13 @@ def tune(
     from ftuner.runtime.ops.layer import layer_epilogue
 
     if isa is not None and device != CPU:
-        raise typer.BadParameter("--isa is of a CPU")
+        raise typer.BadParameter("--isa is an option of the CPU")
     backend = backend_of(device)
     known = backend.product_dtypes
     if dtype not in known:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
     if isa is not None:
-        # What a process runs on is chosen before its first product, and by the environment.
+        # A process chooses its ISA before its first product, by the environment.
         os.environ[ISA_VARIABLE] = default_backend().hardware.isa(isa).name
     library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
     if not as_json:

@@ -13,42 +13,42 @@ def attention(
     scale: float | None = None, q_offsets: object | None = None,
     k_offsets: object | None = None, out: object | None = None,
 ) -> Any:  # fmt: skip
-    """`softmax(q k' * scale + mask) v`, row by row and head by head.
+    """`softmax(q k' * scale + mask) v` for each head and each row of q.
 
     Args:
-        q: `(..., heads, rows, depth)`, float32 or float64; or a torch tensor on a GPU, of float16,
-            bfloat16 or float32, and then so are all others. Any strides.
+        q: `(..., heads, rows, depth)`, float32 or float64, with any strides; or a torch tensor on a
+            GPU, float16, bfloat16 or float32. All operands are on one device.
         k, v: `(..., kv_heads, keys, depth)` and `(..., kv_heads, keys, columns)`, of the same dtype
-            and the same axes before the heads. `heads` is a multiple of `kv_heads`: so many heads
-            of q, one after the other, share one of k and v.
-        mask: booleans, True where a key may be seen, or numbers of the same dtype that are added;
+            and the same axes before the heads. `heads` is a multiple of `kv_heads`:
+            `heads / kv_heads` successive heads of q share one head of k and v.
+        mask: booleans, True where a key may be seen, or numbers of the same dtype to add;
             broadcast to `(..., heads, rows, keys)`.
-        causal: whether the last row sees all keys, the one before all but the last, and so on:
-            row i sees keys `j <= i + keys - rows`, as where earlier keys come from a cache.
-        scale: what products are multiplied by; by default `1 / sqrt(depth)`.
-        q_offsets, k_offsets: for requests of unequal length that lie one after the other, without
-            padding: q is `(heads, rows of all, depth)`, k and v likewise (where rows are the first
-            axis, transposed views), request i has rows `q_offsets[i]` to `q_offsets[i + 1]`, and
-            keys by `k_offsets`, which are `q_offsets` if not given. Integers, or int32 or int64, on
-            the host, because plans are made from them. Each request is attended for itself;
-            `causal` holds within each; there is no mask.
-        out: where to write, of the result's shape and dtype; any strides. It may overlap what is
-            read.
+        causal: whether row i sees only keys `j <= i + keys - rows`: the last row sees all keys, as
+            it must if earlier keys come from a cache.
+        scale: factor of the products; by default `1 / sqrt(depth)`.
+        q_offsets, k_offsets: for requests of unequal length, concatenated without padding: q is
+            `(heads, all rows, depth)`, and so are k and v (use transposed views if rows are the
+            first axis). Request i has rows `q_offsets[i]` to `q_offsets[i + 1]` and keys
+            `k_offsets[i]` to `k_offsets[i + 1]`; `k_offsets` defaults to `q_offsets`. Integers on
+            the host (int32 or int64 as an array), because plans depend on them. A request sees only
+            its own keys, and `causal` applies within each request. No mask can be given.
+        out: the array to write, with the result's shape and dtype and any strides. It may overlap
+            the operands.
 
     Returns:
-        `(..., heads, rows, columns)`: `out` if given, as a NumPy array, or as a tensor on the GPU,
-        written on its current stream. A row that sees no key gives zeros.
+        `(..., heads, rows, columns)`: `out` if given, else a new NumPy array, or a tensor on the
+        GPU. A GPU writes on its current stream. A row that sees no key gives zeros.
 
     Raises:
         ShapeError: extents or offsets that do not fit; on a GPU, a depth above 256.
-        DTypeError: another dtype, or two of them.
-        OperandError: an object that is no array, or an `out` that is read-only; operands on
-            several devices; offsets on a GPU, or beside a mask.
-        ConfigurationError: a scale that is not a finite number of the dtype that it is multiplied
-            in: float64 where the operands are, else float32. A `causal` that is not a boolean.
+        DTypeError: an unsupported dtype, or operands of different ones.
+        OperandError: an operand is not an array, or `out` is read-only; operands are on several
+            devices; offsets are on a GPU, or given together with a mask.
+        ConfigurationError: `scale` is not finite in float64 (float64 operands) or float32 (others);
+            `causal` is not a boolean.
         HardwareError: a GPU that kernels cannot run on.
-        UnsupportedKernelError: `q_offsets` while a CUDA graph is being captured: they are copied
-            from the host.
+        UnsupportedKernelError: `q_offsets` while a CUDA graph is being captured, because they
+            are copied from the host.
     """
     return backend_for(q, k, v).attention(
         q, k, v, mask=mask, causal=checked_flag(causal, "causal"), scale=scale,

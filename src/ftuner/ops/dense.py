@@ -11,9 +11,9 @@ from ftuner.runtime.ops.layer import Activation, Layer
 class Dense(Layer):
     """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x.
 
-    A layer is on the device of its weight. On a CPU the weight is packed at construction, and a
-    call compiles, packs and measures nothing. `Dense(...)` returns the layer of that device's back
-    end; all of them are instances of `Dense`.
+    A layer is on the device of its weight. On a CPU the constructor packs the weight; calls never
+    compile, pack or measure. `Dense(...)` returns the layer of the device's back end, which is an
+    instance of `Dense`.
     """
 
     def __new__(
@@ -29,24 +29,24 @@ class Dense(Layer):
 
         Args:
             weight: `(out_features, in_features)`, float32 or float64; or a torch tensor on a GPU,
-                of float16, bfloat16 or float32. Any strides; copied.
-            bias: `(out_features,)`, or None; copied.
-            activation: a name of `ftuner.core.expr.ACTIVATIONS`, or a function that builds an
-                expression from the expression it is given, or None.
-            residual: whether calls bring an array that is added last.
-            width: vectors of a panel of the packed weight, one of the library's `widths`; by
-                default the one with the best estimate. Only on a CPU.
+                float16, bfloat16 or float32. Any strides; the layer keeps a copy.
+            bias: `(out_features,)`, or None; the layer keeps a copy.
+            activation: a name in `ftuner.core.expr.ACTIVATIONS`, a function from expression to
+                expression, or None.
+            residual: whether calls give an array that is added last.
+            width: width in vectors of a panel of the packed weight, one of the library's `widths`;
+                by default the one with the best estimate. Only on a CPU.
 
         Raises:
             ShapeError, DTypeError, OperandError, ExpressionError: arguments that do not fit.
-            ConfigurationError: a width that the library does not have, or any on a GPU; a
-                `residual` that is not a boolean.
+            ConfigurationError: a width that the library does not have, or a width on a GPU;
+                `residual` is not a boolean.
             HardwareError: a GPU that kernels cannot run on.
         """
         return backend_for(weight).dense(weight, bias, activation, residual, width)
 
     if TYPE_CHECKING:
-        # Objects have it from their device's class.
+        # The class of the device defines it.
         def __call__(
             self, x: object, residual: object | None = None, out: object | None = None
         ) -> Any: ...

@@ -14,7 +14,7 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 
 
 def funnel_table(library: Library | GpuLibrary) -> Table:
-    """One row a filter: how many tiles it took out, how many it left, and why."""
+    """A row for each filter: how many tiles it took out, how many are left, and why."""
     if isinstance(library, GpuLibrary):
         where = f"{library.hardware.name}, multiplied as {library.multiply}"
         enumerated = "every block tile of powers of two"

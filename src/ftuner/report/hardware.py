@@ -1,8 +1,8 @@
-"""The hardware model as a table in which every value says where it came from."""
+"""The hardware model as a table of values with units and provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -19,10 +19,12 @@ _RATES = {
     "_flops_per_s": "flop/s",
     "_hz": "Hz",
 }
+_SCALES: Mapping[str, Callable[[Any], str]] = {"s": duration, "bytes": capacity}
+"""The text of a value, by its unit."""
 
 
 def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
-    """One row a value: part of the machine, quantity, value with unit, provenance."""
+    """A row for each value: part of the machine, quantity, value with unit, provenance."""
     table = Table(title=f"{hardware.name} ({hardware.architecture})", title_justify="left")
     table.add_column("part")
     table.add_column("quantity")
@@ -67,8 +69,10 @@ def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
 def _add_tuning(table: Table, tuning: CpuTuning | GpuTuning) -> None:
     shown = "tuning"
     for name, known in constants(tuning).items():
-        value = f"{getattr(tuning, name):g} {known.unit}".rstrip()
-        table.add_row(shown, name, value, tuning.provenance.get(name, known.provenance))
+        value = getattr(tuning, name)
+        scale = _SCALES.get(known.unit)
+        text = f"{value:g} {known.unit}".rstrip() if scale is None else scale(value)
+        table.add_row(shown, name, text, tuning.provenance.get(name, known.provenance))
         shown = ""
 
 
@@ -101,7 +105,7 @@ def _quantity(field: str) -> str:
 
 
 def _shown(field: str, value: Any) -> str:
-    """A value with its unit, which its field's name tells."""
+    """A value with its unit, which ends its field's name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

@@ -1,7 +1,7 @@
 """Explaining a model: the groups that its nodes were fused into, plans, estimates, memory.
 
-What it says comes from the lowered graphs alone. Nothing is compiled or run here; the estimates
-are arithmetic on the hardware model that is given, times and memory of a compiled model are told.
+Reports are made from lowered graphs. Nothing is compiled or run here: estimates are arithmetic on
+the given hardware model, and the caller gives the times and memory of the compiled model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ftuner.runtime.memory_use import Memory
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """One step of a program: nodes that run as one. What depends on extents that are not known, or
-    on the machine, is None where they are not given."""
+    """One step of a program: nodes that run together. Fields that depend on extents or on the
+    machine are None if these are not given."""
 
     number: int
     """Counted from 1, in the order in which steps run."""
@@ -37,20 +37,20 @@ class FusedGroup:
     title: str
     """The operators fused into it, in their order."""
     shapes: str
-    """Of a product `a @ b -> c`, of an attention its operands and result, of a nest its loops:
-    axes of the result, and those that are reduced; of a top-k its rows."""
+    """`a @ b -> c` of a product; the operands and result of attention; the loops of a nest, kept
+    and reduced; the rows of a top-k."""
     plan: str | None
-    """Of a product its tiles and how workers share it, of an attention its blocks, of a nest the
-    axis along vectors; and tasks."""
+    """The tiles and the grid of a product, the blocks of attention, the vector axis of a nest; and
+    the number of tasks."""
     flops: int | None
     reads_bytes: int | None
-    """Of all that it reads, each element once."""
+    """Bytes of all elements that it reads, each counted once."""
     writes_bytes: int | None
     estimate_s: float | None
     bound: str | None
-    """What holds it up by the estimate: `compute`, `l3` or `dram`."""
+    """The bound of the estimate: `compute`, `l3` or `dram`."""
     measured_s: float | None
-    """Of the step run by itself, if it was."""
+    """Seconds of the step run alone, if it was measured."""
 
     @property
     def bytes_moved(self) -> int | None:
@@ -67,20 +67,20 @@ class FusedGroup:
 
 @dataclass(frozen=True)
 class ModelExplanation:
-    """What became of a model."""
+    """The fused groups of a model, with its memory and its place under the roofline."""
 
     groups: tuple[FusedGroup, ...]
     extents: Mapping[str, int]
     """The symbols that were bound."""
     live_bytes: int | None
-    """The most bytes of intermediate results alive at one time, which is the least that an arena
-    can do with; of several programs, all of theirs. None while extents are not known."""
+    """The most bytes of intermediate results alive at one time: the least possible size of an
+    arena, summed over programs. None if extents are not known."""
     weight_bytes: int
-    """Of constants as the model has them."""
+    """Bytes of constants, as the graph has them."""
     memory: Memory | None
-    """Of the compiled model, if it was told."""
+    """Memory of the compiled model, if it is given."""
     roofline: Roofline | None
-    """Of the whole program, if there is an estimate of it."""
+    """The whole model under the roofline, if all steps have an estimate."""
 
     @property
     def estimate_s(self) -> float:
@@ -130,11 +130,11 @@ def explain_model(
     """Describe the steps of lowered graphs.
 
     Args:
-        programs: what runs, one after the other.
+        programs: lowered graphs that run one after the other.
         extents: values of symbols; those that are missing stay symbols.
-        machine: what steps are estimated for; none are without it, or where extents are missing.
+        machine: of the estimates. Steps have none without it, or if extents are missing.
         step_seconds: a measured time for each step.
-        memory: of the compiled model.
+        memory: the memory of the compiled model.
     """
     steps = [step for program in programs for step in program.steps]
     times = [None] * len(steps) if step_seconds is None else step_seconds
@@ -156,7 +156,7 @@ def explain_model(
 
 
 def model_table(found: ModelExplanation, title: str) -> Table:
-    """What each group is, and the times that are known; their sums below."""
+    """A row for each group with its known times, and their sums."""
     table = Table(title=title, title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("kind")
@@ -178,7 +178,7 @@ def model_table(found: ModelExplanation, title: str) -> Table:
         return [cells[column] for column in shown]
 
     for group in found.groups:
-        # Brackets are markup to rich unless they are escaped.
+        # rich would take brackets for markup.
         shapes = "\n".join(filter(None, (group.shapes, group.plan))).replace("[", r"\[")
         numbers = times(group.estimate_s, group.measured_s, group.measured_over_estimate)
         table.add_row(str(group.number), group.kind, group.title, shapes, *numbers)
@@ -190,7 +190,7 @@ def model_table(found: ModelExplanation, title: str) -> Table:
 
 
 def work_table(found: ModelExplanation) -> Table:
-    """What each group computes and moves, where that is known; their sums below."""
+    """A row for each group with its known flops and bytes, and their sums."""
     table = Table(title="work, by group", title_justify="left")
     for column in ("#", "flop", "moved", "flop/byte"):
         table.add_column(column, justify="right")
@@ -211,12 +211,12 @@ def work_table(found: ModelExplanation) -> Table:
 def _reports(
     steps: Sequence[Step], extents: Mapping[str, int], machine: Machine | None
 ) -> list[StepReport | None]:
-    """Of each step; None where there is no machine, or an extent is not known."""
+    """The report of each step; None without a machine, or if an extent is not known."""
     if machine is None:
         return [None] * len(steps)
     known = [_symbols(step) <= extents.keys() for step in steps]
     kinds = [kind_of(step) for step in steps]
-    # What all steps move passes between two runs of one, and pushes its weights out of the caches.
+    # Between two runs of a step, the bytes of all other steps evict its weights from the caches.
     first = [
         kind_of(s).report(s, extents, machine, 0) for s, k in zip(steps, known, strict=True) if k
     ]
@@ -245,7 +245,7 @@ def _roofline(
 
 
 def _product_dtype(steps: Sequence[Step]) -> DType:
-    """What the multiply-adds of a program are of: the widest that its products are made for."""
+    """The dtype of the multiply-adds of a program: the widest of its products."""
     products = [s.c.layout.dtype for s in steps if isinstance(s, ProductStep)]
     return max(products, key=lambda dtype: dtype.itemsize, default=FLOAT32)
 
@@ -278,7 +278,7 @@ def _group(
 
 
 def _live_bytes(lowered: Lowered, extents: Mapping[str, int]) -> int | None:
-    """The most bytes of the arena's buffers that are between their first and last use at once."""
+    """The most bytes of the arena's buffers that are alive, from first to last use, at once."""
     spans: dict[Buffer, tuple[int, int]] = {}
     for number, step in enumerate(lowered.steps):
         for buffer in (*step.writes, *step.reads):

@@ -1,4 +1,4 @@
-"""The roofline (Williams, Waterman and Patterson, 2009): what a machine lets through at most."""
+"""The roofline model (Williams, Waterman and Patterson, 2009): upper bounds on the rate of work."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine, level_of
 
 COMPUTE = "compute"
-"""What bounds work that the multiply-add units hold up, and no memory level."""
+"""The bound of work that is limited by the multiply-add units and not by a memory level."""
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What one memory level lets through, if the operands lie there."""
+    """The bound set by one memory level that holds the operands."""
 
     level: str
     bandwidth_bytes_per_s: float
-    """Of all workers together."""
+    """Bandwidth of all workers together."""
     attainable_flops_per_s: float
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Work under the roofline: all that it moves crosses each level once, which is the least that
-    any plan moves."""
+    """Work under the roofline. Each byte is assumed to cross each level once, which is the minimum
+    of any plan."""
 
     flops_per_byte: float
     peak_flops_per_s: float
-    """Of as many cores as there are workers."""
+    """Peak of one core for each worker."""
     roofs: tuple[Roof, ...]
     """L1 first, DRAM last."""
     home: str
-    """The first level that all bytes fit together, room left for what passes by."""
+    """The first level that holds all bytes, with room left for data that streams by."""
     predicted_flops_per_s: float
-    """By the estimate."""
+    """Rate of the estimate."""
 
     @property
     def attainable_flops_per_s(self) -> float:
-        """Under the roof of the home level."""
+        """The bound set by the home level."""
         return next(r.attainable_flops_per_s for r in self.roofs if r.level == self.home)
 
     @property
@@ -65,7 +65,7 @@ class Roofline:
 def roofline_of(
     flops: int, bytes_moved: int, seconds: float, dtype: DType, machine: Machine
 ) -> Roofline:
-    """The place of work whose estimate is `seconds`; `dtype` is what its multiply-adds are of."""
+    """The roofline of work that is estimated at `seconds`, with multiply-adds of `dtype`."""
     hardware, workers = machine.hardware, machine.workers
     flops_per_byte = flops / bytes_moved
     peak = hardware.peak_flops_per_s(machine.isa, dtype, workers)

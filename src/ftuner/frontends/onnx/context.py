@@ -1,7 +1,7 @@
 """The arguments of importers: the node to import, and a context that wraps the graph's builder.
 
-Importers compose the operators of the graph. The context has what many of them say: constants of a
-dtype, reductions that keep their axes, extents that a tensor tells.
+Importers compose the operators of the graph. The context has what many of them need: constants of a
+dtype, reductions that keep their axes, extents that are elements of a tensor.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class NodeView:
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         found = self._attribute(name, tuple, default)
         if not all(isinstance(x, int) for x in found):
-            raise GraphError(f"{self.record.label}: attribute {name} is no list of integers")
+            raise GraphError(f"{self.record.label}: attribute {name} is not a list of integers")
         return found
 
     def numbers(self, name: str) -> tuple[float, ...]:

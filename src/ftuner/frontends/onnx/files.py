@@ -30,7 +30,7 @@ def content(path: Path) -> bytes:
     """The bytes of a model file.
 
     Raises:
-        GraphError: there is no such file, or it is too large for a model.
+        GraphError: the file does not exist, or is too large for a model.
     """
     with _opened(path, str(path)) as (file, size):
         if size > MAX_MODEL_BYTES:

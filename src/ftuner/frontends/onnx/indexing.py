@@ -40,15 +40,15 @@ def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
     open_end = isinstance(end, int) and (end >= _UNBOUNDED if forward else end <= -_UNBOUNDED)
     if forward:
         first = maximum(_from_front(start, extent), 0)
-        behind = extent if open_end else minimum(_from_front(end, extent), extent)
-        if step == 1 and behind == extent and isinstance(start, int) and start < 0:
+        stop = extent if open_end else minimum(_from_front(end, extent), extent)
+        if step == 1 and stop == extent and isinstance(start, int) and start < 0:
             return first, minimum(-start, extent)
     else:
         first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
         if isinstance(start, int) and start >= _UNBOUNDED:
             first = extent - 1
-        behind = -1 if open_end else maximum(_from_front(end, extent), -1)
-    return first, slice_extent(first, behind, step)
+        stop = -1 if open_end else maximum(_from_front(end, extent), -1)
+    return first, slice_extent(first, stop, step)
 
 
 def _slice(context: Context, node: NodeView) -> Sequence[Value]:

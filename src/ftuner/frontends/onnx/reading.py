@@ -42,11 +42,11 @@ _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "int
 
 
 def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
-    """A model and the folder that its external data is in, None if there is no such folder.
+    """A model and the folder of its external data, or None without one.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
-        GraphError: there is no such file, or it is no ONNX model.
+        GraphError: the file does not exist, or is not an ONNX model.
     """
     if find_spec("onnx") is None:
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def text_of(text: str | bytes) -> str:
         GraphError: it is not valid text.
     """
     if isinstance(text, bytes):
-        raise GraphError(f"a name in the model is no text: {text!r:.80}")
+        raise GraphError(f"a name in the model is not text: {text!r:.80}")
     return text
 
 
@@ -205,7 +205,7 @@ class _Reader:
             if kind == "STRINGS":
                 return tuple(text.decode() for text in attribute.strings)
         except UnicodeDecodeError as error:
-            raise GraphError(f"{what} is no text: {error}") from None
+            raise GraphError(f"{what} is not text: {error}") from None
         if kind == "TENSOR":
             return self.tensor(attribute.t, what)
         if kind == "GRAPH":

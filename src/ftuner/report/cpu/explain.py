@@ -1,7 +1,7 @@
-"""Explaining a plan: its patches, its estimate by terms, its place under the roofline.
+"""Explaining a plan: its patches, the terms of its estimate, its place under the roofline.
 
-Arithmetic on the hardware model alone, so a plan can be explained for a machine that is not at
-hand. Nothing is compiled or measured.
+This is arithmetic on the hardware model alone. Nothing is compiled or measured, so a plan can be
+explained for any machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ftuner.ukernels.cpu.library import build_library
 
 
 class PatchOfWorker(NamedTuple):
-    """One patch as a worker computes it; every range is half open."""
+    """One patch of a worker; all ranges are half open."""
 
     worker: int
     kernel: UKernel
@@ -51,13 +51,13 @@ class Region(NamedTuple):
     columns: Range
     kernel: UKernel
     workers: tuple[int, ...]
-    """Several where the batch or the reduction axis is cut: for other elements, or other parts of
-    the sum."""
+    """Several if the batch or the reduction axis is cut: each computes other elements of the batch,
+    or another part of the sum."""
 
 
 @dataclass(frozen=True)
 class PanelWidth:
-    """A width that the weight could be packed in, and what the product would then take."""
+    """A panel width for the weight, and the estimated seconds of the product with it."""
 
     vectors: int
     columns: int
@@ -66,7 +66,7 @@ class PanelWidth:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a product of one shape runs as it does."""
+    """The plan of a product of one shape, with its estimate and its roofline."""
 
     contraction: Contraction
     hardware: CpuHardware
@@ -74,12 +74,12 @@ class Explanation:
     plan: Plan
     estimate: Estimate
     widths: tuple[PanelWidth, ...]
-    """Every panel width of the library, cheapest first: the first one is the plan's."""
+    """All panel widths of the library, cheapest first; the plan uses the first one."""
     roofline: Roofline
 
     @property
     def wasted_rows(self) -> int:
-        """Rows computed that nobody asked for."""
+        """Computed rows beyond m."""
         return max(region.rows[1] for region in self.regions()) - self.contraction.m
 
     @property
@@ -90,7 +90,7 @@ class Explanation:
 
     @property
     def wasted_fraction(self) -> float:
-        """The part of all computed elements that is not stored."""
+        """The fraction of the computed elements that is not stored."""
         m, n = self.contraction.m, self.contraction.n
         computed = (m + self.wasted_rows) * (n + self.wasted_columns)
         return 1.0 - m * n / computed
@@ -181,18 +181,18 @@ def explain(
     hardware: CpuHardware | GpuHardware,
     isa: str | None = None,
 ) -> Explanation | BlockExplanation:
-    """Plan `batch` products of `(m, k)` by a packed `(k, n)` and say why it is so.
+    """Explain the plan of `batch` products of `(m, k)` and a packed `(k, n)`.
 
     Args:
         m, n, k, batch: extents, from 1 to below 2^62.
         dtype: `float32` or `float64`; on a GPU see `explain_block`.
-        workers: from one to a CPU's cores; all of them if None.
-        isa: one of a CPU's; the widest if None.
+        workers: from 1 to the cores of the CPU; all cores if None.
+        isa: an ISA of the CPU; the widest if None.
 
     Raises:
         ShapeError: other extents.
         DTypeError: another dtype.
-        ConfigurationError: more workers than cores, or none; workers or an ISA of a GPU.
+        ConfigurationError: a number of workers out of range; workers or an ISA given for a GPU.
         HardwareError: an ISA that the machine does not have, or a GPU that does not multiply so.
     """
     for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
