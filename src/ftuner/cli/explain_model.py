@@ -16,8 +16,8 @@ from ftuner.cli.inputs import (
     shape_text,
     specs_of,
 )
-from ftuner.cli.loading import ModelArgument, loaded, sampled
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.loading import ModelArgument, loaded, sampled, tensor_dtypes
+from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
 from ftuner.cli.roofline import roofline_table
 from ftuner.errors import ConfigurationError
 
@@ -34,6 +34,7 @@ class Measured:
     median_s: float
     least_s: float
     runs: int
+    device: str
     threads: int
 
 
@@ -45,6 +46,7 @@ def model(
         bool, typer.Option("--before", help="Show the nodes as the file has them.")
     ] = False,
     threads: ThreadsOption = None,
+    device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Show the fused groups of an ONNX model; with extents, also their plans and times."""
@@ -52,14 +54,14 @@ def model(
 
     if before and (inputs or shapes):
         raise ConfigurationError("--before shows the file; it takes neither --input nor --shape")
-    imported = import_model(path)
+    imported = import_model(path, tensor_dtypes(device))
     if before:
         _show_nodes(path, imported, as_json)
         return
     feeds = None
     if inputs or shapes:
         feeds = gathered_inputs(specs_of(imported.graph), inputs, shapes)
-    found, measured = _explained(path, imported, feeds, threads)
+    found, measured = _explained(path, imported, feeds, threads, device)
     if as_json:
         document: dict[str, Any] = {
             "model": str(path),
@@ -75,9 +77,10 @@ def model(
 
 
 def _explained(
-    path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None
+    path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None, device: str
 ) -> tuple[ModelExplanation, Measured | None]:
-    """The explanation, and the times of whole runs. Without inputs nothing is compiled."""
+    """Returns the explanation and, with inputs, the times of whole runs. Without inputs nothing is
+    compiled. Steps have estimates on a CPU alone."""
     from ftuner.cost.step import Machine
     from ftuner.graph.evaluate import bind
     from ftuner.graph.lowering import lower
@@ -85,17 +88,22 @@ def _explained(
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
     from ftuner.runtime.cpu.backend import default_backend
+    from ftuner.runtime.devices import CPU
 
     programs = [lower(part.graph) for part in split(optimised(imported.graph))]
     if feeds is None:
         return explain_model(programs, {}), None
-    compiled, _ = loaded(path, threads)
+    compiled, _ = loaded(path, threads, device)
     samples = sampled(lambda: compiled.run(feeds))
-    measured = Measured(statistics.median(samples), min(samples), len(samples), compiled.threads)
-    backend = default_backend()
-    hardware = backend.hardware
-    # The hardware model has no estimates for more threads than cores.
-    machine = Machine(hardware, backend.kernels.isa, min(compiled.threads, hardware.cores))
+    measured = Measured(
+        statistics.median(samples), min(samples), len(samples), device, compiled.threads
+    )
+    machine = None
+    if device == CPU:
+        backend = default_backend()
+        hardware = backend.hardware
+        # The hardware model has no estimates for more threads than cores.
+        machine = Machine(hardware, backend.kernels.isa, min(compiled.threads, hardware.cores))
     extents = bind(imported.graph, [x.shape for x in feeds.values()])
     seconds, memory = compiled.step_seconds(feeds), compiled.memory(feeds)
     return explain_model(programs, extents, machine, seconds, memory), measured
@@ -125,8 +133,8 @@ def _show(
         out.print(roofline_table(found.roofline, found.flops / measured.median_s))
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
-        f"{count(measured.threads, 'thread')}; groups were run one by one; ratio: measured / "
-        "estimate",
+        f"{measured.device} with {count(measured.threads, 'thread')}; groups were run one by one; "
+        "ratio: measured / estimate",
         soft_wrap=True,
     )
 

@@ -53,6 +53,20 @@ def test_run_and_compare(
     assert not document("compare", *given, "--dtype", "bfloat16", exit_code=1)["within"]
 
 
+def test_explain_measures_steps(
+    layer: str, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    found = document("explain", layer, "--shape", "x=3x8", "--device", "cuda")
+    (group,) = found["groups"]
+    assert group["measured_s"] > 0
+    assert group["estimate_s"] is None
+    assert found["memory"]["outputs_bytes"] == 4 * 3 * 5
+    assert found["measured"]["device"] == "cuda"
+    shown = run("explain", layer, "--shape", "x=3x8", "--device", "cuda")
+    assert "on cuda with 1 thread" in " ".join(shown.stdout.split())
+
+
 def test_halves_are_for_a_gpu(layer: str) -> None:
     result = run("run", layer, "--shape", "x=3x8", "--dtype", "bfloat16")
     assert result.exit_code == EXIT_NAMED_ERROR
