@@ -28,7 +28,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.graph.buffers import View
-from ftuner.graph.forms import Form, Lazy
+from ftuner.graph.placement import Form
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.problem import Problem
@@ -57,7 +57,7 @@ def layout_of(form: Form) -> str | None:
     """How an operand lies; None where it is a product or a reduction that is not stored yet."""
     if isinstance(form, View):
         return CONSTANT if form.buffer.array is not None else _layout_of_view(form)
-    return EXPRESSION if isinstance(form, Lazy) and form.injective else None
+    return EXPRESSION if form.fused is not None and form.fused.injective else None
 
 
 def _layout_of_view(view: View) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -16,8 +16,9 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.graph.epilogue import Epilogue
-from ftuner.graph.forms import PendingProduct
 from ftuner.graph.ir import Graph, Node
+from ftuner.graph.ops.contraction import PendingProduct
+from ftuner.graph.placement import Placement
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.products import Products
@@ -35,11 +36,11 @@ class Recorder:
         self._plans: dict[int, tuple[Plan, DType, Expr]] = {}
         """By the address of their records."""
 
-    def note_node(self, lowered: Any, node: Node) -> None:
+    def note_node(self, node: Node, placement: Placement) -> None:
         """What a node is of, and how its operands lie before it is lowered."""
         self._noted.update(_node_cells(node))
         for number, value in enumerate(node.inputs):
-            layout = layout_of(lowered.form(value))
+            layout = layout_of(placement.form(value))
             if layout is not None:
                 self._noted.add(("operand", node.op, str(number), layout))
 
@@ -84,32 +85,25 @@ def recording() -> Iterator[Recorder]:
     with ExitStack() as stack:
         for owner, name, by in _hooks(recorder):
             stack.enter_context(patch.object(owner, name, by))
-        specials = {op: _noting(recorder, how) for op, how in lowering._SPECIAL.items()}
-        stack.enter_context(patch.dict(lowering._SPECIAL, specials))
         yield recorder
-
-
-def _noting(recorder: Recorder, lower: Callable[[Any, Node], Any]) -> Callable[[Any, Node], Any]:
-    def noting(self: Any, node: Node) -> Any:
-        recorder.note_node(self, node)
-        return lower(self, node)
-
-    return noting
 
 
 def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     """What stands in for functions that lower, plan and run."""
-    lowers = lowering._Lowering
     init, launch = compiled.CompiledGraph.__init__, compiled.CompiledGraph._launch
-    product_epilogue, run = lowers.product_epilogue, Model.run
+    lowered, grown_product, run = lowering.lowered, PendingProduct.grown, Model.run
     encode, enter = Products.encode, Products._enter
 
+    def noting_node(node: Node, placement: Placement) -> Any:
+        recorder.note_node(node, placement)
+        return lowered(node, placement)
+
     def noting_epilogue(
-        self: Any, node: Node, position: int, form: PendingProduct
+        self: PendingProduct, node: Node, position: int, placement: Placement
     ) -> PendingProduct | None:
-        grown = product_epilogue(self, node, position, form)
+        grown = grown_product(self, node, position, placement)
         if grown is not None:
-            recorder.note_epilogue(node, position, form.epilogue, grown.epilogue)
+            recorder.note_epilogue(node, position, self.epilogue, grown.epilogue)
         return grown
 
     def noting_graph(self: Any, graph: Graph, session: Any, *arguments: Any) -> None:
@@ -146,9 +140,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
             recorder.cells.update(_node_cells(piece.node) if piece.node is not None else ())
         return results
 
-    yield lowers, "fused", _noting(recorder, lowers.fused)
-    yield lowers, "top_k", _noting(recorder, lowers.top_k)
-    yield lowers, "product_epilogue", noting_epilogue
+    yield lowering, "lowered", noting_node
+    yield PendingProduct, "grown", noting_epilogue
     yield compiled.CompiledGraph, "__init__", noting_graph
     yield compiled.CompiledGraph, "_launch", noting_launch
     yield Products, "encode", noting_plan

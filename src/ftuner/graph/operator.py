@@ -11,9 +11,11 @@ from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import converted
-from ftuner.graph.ir import Array, TensorType
+from ftuner.graph.ir import Array, Node, TensorType
+from ftuner.graph.placement import Form, Placement
 
 Attributes = Mapping[str, Any]
+Define = Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], Nest]
 
 
 class Require(Protocol):
@@ -29,14 +31,23 @@ class Operator:
 
     `infer(types, attributes, require)` returns the types of the results, or raises ShapeError or
     GraphError. `reference(*arrays, **attributes)` computes the results with NumPy. `define(types,
-    attributes, results)` returns the definition; it is None for an operator that has its own
-    schedule.
+    attributes, results)` returns the definition, from which loops are generated and fused.
+
+    `lower(node, placement)` is the operator's own lowering: it adds steps, and returns a form for
+    each result, or None to have the node lowered by its definition. An operator has a definition, a
+    lowering or both; one without either must be computed by `passes`.
     """
 
     name: str
     infer: Callable[[Sequence[TensorType], Attributes, Require], tuple[TensorType, ...]]
     reference: Callable[..., Any]
-    define: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], Nest] | None
+    define: Define | None = None
+    lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
+
+
+def definition(node: Node, define: Define) -> Nest:
+    """The definition of a node."""
+    return define([v.type for v in node.inputs], node.attributes, [v.type for v in node.outputs])
 
 
 def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index) -> int:

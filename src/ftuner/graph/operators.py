@@ -18,11 +18,13 @@ from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
+from ftuner.graph.ops.views import VIEWS
 
 _TABLE: dict[str, Operator] = {
     o.name: o
     for o in (
         *POINTWISE,
+        *VIEWS,
         *LAYOUT,
         *INDEXING,
         *SCATTERING,

@@ -1,22 +1,59 @@
-"""Where values lie while a graph is lowered, and the steps that store them."""
+"""The state of a lowering: the memory of values, those that wait, and the steps so far."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.access import kernel_of
-from ftuner.core.cpu.schedule import operand_numbers
-from ftuner.core.dim import product
+from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
-from ftuner.core.expr import operands as operands_of
-from ftuner.core.index_expr import Operand
-from ftuner.graph.buffers import Buffer, View, as_rows, reshaped_strides, row_major
-from ftuner.graph.forms import Form, Lazy, PendingAttention, PendingProduct, identity, stored_as
-from ftuner.graph.ir import Graph, TensorType, Value, consumers
-from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, Step
+from ftuner.core.index_expr import Body, Nest, Operand, Stage, Store
+from ftuner.graph.buffers import Buffer, View, as_rows, row_major
+from ftuner.graph.fused_nest import (
+    MAX_INLINED_STEPS,
+    MAX_REPEATED_STEPS,
+    FusedNest,
+    Joiner,
+    identity,
+)
+from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
+from ftuner.graph.steps import Step
+
+
+class Pending(ABC):
+    """A value that is not in memory yet: it may still take in the node that reads it, or be
+    computed to where that node wants it."""
+
+    @property
+    def strided_rows(self) -> bool:
+        """Whether its rows may be stored any distance apart."""
+        return False
+
+    @property
+    def fused(self) -> FusedNest | None:
+        """The value as a nest, for nests that read it."""
+        return None
+
+    @abstractmethod
+    def store(self, target: View, placement: Placement) -> None:
+        """Add the steps that compute the value to a target."""
+
+    def grown(self, node: Node, position: int, placement: Placement) -> Pending | None:
+        """The result of a node, of which the operand at `position` is this value and has no other
+        reader; None if the node cannot be taken in."""
+        return None
+
+    def reshaped(self, old: Shape, new: Shape, read_once: bool) -> Pending | None:
+        """The value in another shape; None if it has to be in memory for that. `read_once`: whether
+        nothing else reads it."""
+        return None
+
+
+Form = View | Pending
+"""A value in memory, or one that is not there yet."""
 
 
 class Placement:
@@ -54,12 +91,21 @@ class Placement:
             found = self.constants[value] = View(buffer, row_major(type_))
         return found
 
+    def pending(self, value: Value) -> Pending | None:
+        """The value, if it is not in memory yet."""
+        form = None if value.constant is not None else self.forms[value]
+        return form if isinstance(form, Pending) else None
+
+    def read_once(self, value: Value) -> bool:
+        """Whether a value has one reader: an operand of a node, or an output."""
+        return self.uses.get(value) == 1
+
     def view(self, value: Value, dtype: DType | None = None) -> View:
         """The value in memory, wherever; in an element type, if one is given."""
         form = self.form(value)
-        if not isinstance(form, View):
+        if isinstance(form, Pending):
             place = self.place(value)
-            if dtype not in (None, place.layout.dtype) and self.uses.get(value) == 1:
+            if dtype not in (None, place.layout.dtype) and self.read_once(value):
                 assert dtype is not None
                 place = self.apart(TensorType(dtype, value.shape))
             form = self.forms[value] = self.store(form, place)
@@ -89,6 +135,15 @@ class Placement:
         view = self.forms[value] = self.copied(view, self.place(value))
         return view if dtype is None else self.converted(view, dtype)
 
+    def rows(self, value: Value, dtype: DType) -> View:
+        """The value in memory as one axis of contiguous rows, one stride apart."""
+        view = self.view(value, dtype)
+        rows = as_rows(view) if view.layout.strides[-1] == 1 else None
+        if rows is None:
+            rows = as_rows(self.contiguous(value, dtype))
+        assert rows is not None
+        return rows
+
     def place(self, value: Value) -> View:
         """Memory for a value: the caller's if it is an output and nothing else is there yet, unless
         others read it as it is held elsewhere."""
@@ -115,42 +170,62 @@ class Placement:
         buffer = Buffer("output", value.dtype, product(value.shape), number)
         return self.copied(view, View(buffer, row_major(value.type)))
 
-    # Steps.
-
-    def store(self, form: Lazy | PendingProduct | PendingAttention, target: View) -> View:
+    def store(self, pending: Pending, target: View) -> View:
         """Compute a value to its place."""
-        if isinstance(form, PendingAttention):
-            strides = reshaped_strides(target, form.type.shape)
-            dtype = form.q.layout.dtype
-            if strides is None or target.layout.dtype != dtype:
-                whole = TensorType(dtype, target.shape)
-                return self.copied(self.store(form, self.apart(whole)), target)
-            out = replace(target.layout, shape=form.type.shape, strides=strides)
-            self.add(
-                AttentionStep(form.weighting.title, form.q, form.k, form.v, form.mask,
-                              View(target.buffer, out), form.weighting)
-            )  # fmt: skip
-        elif isinstance(form, PendingProduct):
-            dtype = form.a.layout.dtype
-            # All rows are walked as one axis, and written in the type that is multiplied.
-            rows = as_rows(target) if form.flat else target
-            if target.layout.dtype != dtype or rows is None:
-                whole = TensorType(dtype, form.result.shape)
-                return self.copied(self.store(form, self.apart(whole)), target)
-            expr = form.epilogue.expr
-            views = {f"x{i}": v for i, v in enumerate(form.epilogue.operands, 1)}
-            # Records hold them in the order of their first use.
-            ordered = tuple(views[o.name] for o in operands_of(expr))
-            self.add(ProductStep(form.title, form.a, form.b, rows, expr, ordered))
-        else:
-            self.nest_step(form, target)
+        pending.store(target, self)
         return target
+
+    def store_by_copy(self, pending: Pending, dtype: DType, target: View) -> None:
+        """Compute a value to row-major memory of a dtype, and copy it to its place."""
+        self.copied(self.store(pending, self.apart(TensorType(dtype, target.shape))), target)
+
+    def put(self, value: Value, target: View) -> None:
+        """Have a value in a place: computed to it, or copied if something else reads it too."""
+        pending = self.pending(value)
+        if pending is None or not self.read_once(value):
+            self.copied(self.view(value), target)
+        else:
+            self.forms[value] = self.store(pending, target)
 
     def copied(self, view: View, target: View) -> View:
-        self.nest_step(identity(view), target)
+        self.add(identity(view).step(target))
         return target
 
-    def nest_step(self, form: Lazy, target: View) -> None:
-        kernel = kernel_of(stored_as(form.nest, target.layout.dtype), [target.layout])
-        operands = tuple(form.views[n].buffer for n in operand_numbers(kernel))
-        self.add(NestStep(form.title, kernel, operands, (target.buffer,)))
+    # Fusion.
+
+    def fused(self, node: Node, definition: Nest) -> FusedNest:
+        """The nest of a node, with what it reads in its loads wherever that pays."""
+        joiner = Joiner()
+        loads: dict[tuple[str, object], Body] = {
+            ("load", i): self.loaded(joiner, value, definition)
+            for i, value in enumerate(node.inputs)
+        }
+        writer = joiner.writer
+        at = [writer.index(axis) for axis in range(len(definition.axes))]
+        went = writer.copy(definition.steps, loads, at)
+        stages = tuple(Stage(s.kind, went[s.value], s.last) for s in definition.stages)
+        stores = tuple(
+            Store(went[s.value], s.axes, tuple(went[a] for a in s.at), s.combine)
+            for s in definition.stores
+        )
+        nest = Nest(definition.kept, definition.reduced, (), (), stages, stores)
+        return joiner.joined(nest, " + ".join([*joiner.titles, node.op]))
+
+    def loaded(self, joiner: Joiner, value: Value, nest: Nest) -> Body:
+        """The body of the load of an operand of a nest: the operand's own nest inlined, or a load
+        from memory."""
+        pending = self.pending(value)
+        fused = None if pending is None else pending.fused
+        if fused is not None and self._is_inlined(fused, value, nest):
+            return joiner.inline(fused)
+        return joiner.load(self.view(value), value.dtype)
+
+    def _is_inlined(self, fused: FusedNest, value: Value, nest: Nest) -> bool:
+        if not fused.injective or len(fused.nest.steps) > MAX_INLINED_STEPS:
+            return False
+        again = (
+            not self.read_once(value)
+            or len(nest.stages) > 1
+            or product(value.shape) != product(nest.axes)
+        )
+        return not again or not (fused.expensive or len(fused.nest.steps) > MAX_REPEATED_STEPS)

@@ -9,7 +9,7 @@ from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.ops.layout import slice_extent
+from ftuner.graph.ops.views import slice_extent
 
 _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""

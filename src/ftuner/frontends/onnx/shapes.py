@@ -11,7 +11,7 @@ from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
-from ftuner.graph.ops.layout import slice_extent
+from ftuner.graph.ops.views import slice_extent
 
 
 def _shape(context: Context, node: NodeView) -> Sequence[Value]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.attention_weights import Weighting
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.buffers import View, reshaped_strides, spread
+from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.operator import Attributes, Operator, Require
 from ftuner.graph.ops.pointwise import broadcast_shape
+from ftuner.graph.placement import Pending, Placement
+from ftuner.graph.steps import AttentionStep
 
 Types = Sequence[TensorType]
 
@@ -68,4 +73,63 @@ def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
     return np.matmul(weights, v)
 
 
-ATTENTION = (Operator("attention", _infer, _reference, None),)
+@dataclass(frozen=True)
+class PendingAttention(Pending):
+    """An attention whose result has no memory yet. The last two axes of `type` are its rows and
+    columns; the other axes of the value may differ."""
+
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    type: TensorType
+    weighting: Weighting
+
+    @property
+    def strided_rows(self) -> bool:
+        return True
+
+    def store(self, target: View, placement: Placement) -> None:
+        strides = reshaped_strides(target, self.type.shape)
+        dtype = self.q.layout.dtype
+        if strides is None or target.layout.dtype != dtype:
+            placement.store_by_copy(self, dtype, target)
+            return
+        out = replace(target.layout, shape=self.type.shape, strides=strides)
+        placement.add(
+            AttentionStep(self.weighting.title, self.q, self.k, self.v, self.mask,
+                          View(target.buffer, out), self.weighting)
+        )  # fmt: skip
+
+    def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
+        # `store` finds the axes of `type` in any target.
+        return self if read_once else None
+
+
+def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
+    q, k, v, *masks = node.inputs
+    dtype = placement.type_of(node.output).dtype
+    rows = placement.view(q, dtype)
+    if rows.layout.strides[-1] != 1:
+        rows = placement.contiguous(q, dtype)
+    batch = q.shape[:-2]
+    mask = None
+    if masks:
+        seen = _contiguous_steps(masks[0], k.shape[-1], placement)
+        mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
+    keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
+    weighting = Weighting(**node.attributes)
+    return (PendingAttention(rows, keys, values, mask, node.output.type, weighting),)
+
+
+def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:
+    """A mask with a contiguous element for each of the steps along its last axis."""
+    view = placement.view(mask)
+    if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
+        return view
+    shape = (*mask.shape[:-1], steps)
+    target = placement.apart(TensorType(view.layout.dtype, shape))
+    return placement.copied(spread(view, shape), target)
+
+
+ATTENTION = (Operator("attention", _infer, _reference, lower=_lower),)

@@ -1,17 +1,19 @@
-"""Operators that only move elements: views, concatenation, padding."""
+"""Operators that move elements: concatenation, padding, repetition, numbers along an axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, ceil_quotient, least_value, maximum, minimum, product
+from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Operator,
@@ -21,83 +23,9 @@ from ftuner.graph.operator import (
     load,
     same_dtype,
 )
-from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
+from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
-
-
-def _infer_reshape(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    shape = attributes["shape"]
-    require(product(types[0].shape), product(shape), f"reshape {types[0]} to {list(shape)}")
-    return (TensorType(types[0].dtype, shape),)
-
-
-def _infer_transpose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    perm = attributes["perm"]
-    if sorted(perm) != list(range(types[0].rank)):
-        raise ShapeError(f"transpose {types[0]} by {list(perm)}")
-    return (TensorType(types[0].dtype, tuple(types[0].shape[p] for p in perm)),)
-
-
-def _define_transpose(types: Types, attributes: Attributes, results: Types) -> Nest:
-    perm = attributes["perm"]
-
-    def body(writer: Writer, index: Index) -> int:
-        return load(writer, types, 0, [index[perm.index(axis)] for axis in range(len(perm))])
-
-    return injective(types, results[0], body)
-
-
-def _infer_broadcast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    shape = broadcast_shape([types[0].shape, attributes["shape"]], require, "broadcast")
-    return (TensorType(types[0].dtype, shape),)
-
-
-def _define_broadcast(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = broadcast_index(writer, types[0].shape, results[0].shape, index)
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
-
-
-def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
-    return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), shape))
-
-
-def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """All that is read lies within the operand: extents that only run time tells are demanded."""
-    x, starts, steps, shape = types[0], *(attributes[a] for a in ("starts", "steps", "shape"))
-    if not len(starts) == len(steps) == len(shape) == x.rank or 0 in steps:
-        raise ShapeError(f"slice {x} from {list(starts)} by {list(steps)} to {list(shape)}")
-    for extent, start, step, count in zip(x.shape, starts, steps, shape, strict=True):
-        last = start + (count - 1) * step
-        low, high = (start, last) if step > 0 else (last, start)
-        what = f"slice {x}: {count} of {extent} from {start} by {step}"
-        # What no element is read from lies nowhere.
-        some = minimum(count, 1)
-        require(some * maximum(-low, 0), 0, what)
-        require(some * maximum(high + 1 - extent, 0), 0, what)
-    return (TensorType(x.dtype, shape),)
-
-
-def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = [
-            writer.add(writer.integer(start), writer.multiply(i, writer.integer(step)))
-            for i, start, step in zip(index, attributes["starts"], attributes["steps"], strict=True)
-        ]
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
-
-
-def _reference_slice(
-    x: Any, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
-) -> Any:
-    axes = zip(starts, steps, shape, strict=True)
-    grid = [start + step * np.arange(n) for start, step, n in axes]
-    return x[np.ix_(*grid)] if grid else x
 
 
 def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -118,6 +46,19 @@ def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tup
 
 def _reference_concat(*arrays: Any, axis: int) -> Any:
     return np.concatenate(arrays, axis)
+
+
+def _lower_concat(node: Node, placement: Placement) -> tuple[View]:
+    """Each operand is computed to its part of the result."""
+    axis = node.attributes["axis"]
+    whole = placement.place(node.output)
+    begin: Dim = 0
+    for value in node.inputs:
+        offset = whole.layout.offset + begin * whole.layout.strides[axis]
+        layout = replace(whole.layout, shape=value.shape, offset=offset)
+        placement.put(value, View(whole.buffer, layout))
+        begin = begin + value.shape[axis]
+    return (whole,)
 
 
 _PAD_MODES = ("constant", "edge", "reflect", "wrap")
@@ -301,18 +242,8 @@ def _reference_dims(dims: tuple[int, ...]) -> Any:
     return np.array(dims, np.int64)
 
 
-def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
-    """Elements from `start` to before `end`, none if they are the wrong way around."""
-    return maximum(ceil_quotient(end - start, step), 0)
-
-
 LAYOUT = (
-    Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape), None),
-    Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),
-             _define_transpose),
-    Operator("broadcast", _infer_broadcast, _reference_broadcast, _define_broadcast),
-    Operator("slice", _infer_slice, _reference_slice, _define_slice),
-    Operator("concat", _infer_concat, _reference_concat, None),
+    Operator("concat", _infer_concat, _reference_concat, lower=_lower_concat),
     Operator("pad", _infer_pad, _reference_pad, _define_pad),
     Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile),
     Operator("iota", _infer_iota, _reference_iota, _define_iota),

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import symbol
+from ftuner.core.dim import product, symbol
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Nest, Stage, Store, Writer
 from ftuner.errors import GraphError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Operator,
@@ -21,6 +22,8 @@ from ftuner.graph.operator import (
     expect_within,
     load,
 )
+from ftuner.graph.placement import Placement
+from ftuner.graph.steps import TopKStep
 
 Types = Sequence[TensorType]
 
@@ -85,6 +88,20 @@ def _reference_top_k(x: Any, axis: int, k: int, largest: bool) -> tuple[Any, Any
     return np.take_along_axis(x, chosen, axis), chosen
 
 
+def _lower_top_k(node: Node, placement: Placement) -> list[View]:
+    (x,) = node.inputs
+    axis, k = node.attributes["axis"], node.attributes["k"]
+    places = [placement.place(v) for v in node.outputs]
+    values, positions = (place.buffer for place in places)
+    distance = product(x.shape[axis + 1 :])
+    rows = product(x.shape[:axis]) * distance
+    operand, largest = placement.contiguous(x), node.attributes["largest"]
+    placement.add(
+        TopKStep("top_k", operand, values, positions, rows, x.shape[axis], k, distance, largest)
+    )
+    return places
+
+
 def _infer_non_zero(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     return (TensorType(INT64, (types[0].rank, symbol(attributes["count"]))),)
 
@@ -100,8 +117,8 @@ ORDERING = (
     Operator(
         "cumulative_sum", _infer_cumulative_sum, _reference_cumulative_sum, _define_cumulative_sum
     ),
-    Operator("top_k", _infer_top_k, _reference_top_k, None),
-    Operator("non_zero", _infer_non_zero, _reference_non_zero, None),
+    Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
+    Operator("non_zero", _infer_non_zero, _reference_non_zero),
 )
 """`top_k` gives the `k` largest (or smallest) elements along `axis`, in order, of equal ones the
 first, and where they were. NaN counts as larger than every number, and as equal to NaN: the order

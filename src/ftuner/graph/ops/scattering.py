@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.index_expr import Nest, Store, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    Define,
     Operator,
     Require,
     contiguous,
+    definition,
     expect_elements,
     load,
 )
 from ftuner.graph.ops.indexing import checked, expect_covered, expect_indices
+from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
@@ -100,6 +105,14 @@ def _define_scatter_nd(types: Types, attributes: Attributes, results: Types) -> 
     return _scattering(types, attributes["kind"], [*index, *own[outer:]], writer)
 
 
+def _lower(define: Define, node: Node, placement: Placement) -> tuple[View]:
+    """A copy of the first operand, into which the updates are written in their order."""
+    place = placement.place(node.output)
+    placement.put(node.inputs[0], place)
+    placement.add(placement.fused(node, definition(node, define)).step(place))
+    return (place,)
+
+
 def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_nd")
@@ -130,8 +143,15 @@ SCATTERING = (
         _infer_scatter_elements,
         _reference_scatter_elements,
         _define_scatter_elements,
+        partial(_lower, _define_scatter_elements),
     ),
-    Operator("scatter_nd", _infer_scatter_nd, _reference_scatter_nd, _define_scatter_nd),
+    Operator(
+        "scatter_nd",
+        _infer_scatter_nd,
+        _reference_scatter_nd,
+        _define_scatter_nd,
+        partial(_lower, _define_scatter_nd),
+    ),
 )
 """`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
 the indices, so that of equal ones the last decides."""

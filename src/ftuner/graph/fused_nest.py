@@ -1,26 +1,25 @@
-"""The forms of a value while a graph is lowered: a view, an expression, a pending product or
-attention. Joins expressions into one nest."""
+"""Fusion of nests: the definitions of several operators become one nest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.access import kernel_of
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Apply, composed_steps
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.core.index_expr import Body, Index, Nest, Step, Store, Writer
 from ftuner.graph.buffers import View
-from ftuner.graph.epilogue import Epilogue
-from ftuner.graph.ir import TensorType, Value
+from ftuner.graph.steps import NestStep
 
 MAX_INLINED_STEPS = 160
-"""Longest expression that is inlined; longer ones are written to memory, because compile time grows
-with each step."""
+"""Longest nest that is inlined; longer ones are written to memory, because compile time grows with
+each step."""
 MAX_REPEATED_STEPS = 8
-"""Longest expression that each of several consumers computes again."""
+"""Longest nest that each of several consumers computes again."""
 
 
 @cache
@@ -37,8 +36,8 @@ def is_expensive(function: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Lazy:
-    """A value that is not in memory yet: a nest, and the views that it reads."""
+class FusedNest:
+    """A value as a nest, and the views that the nest reads."""
 
     nest: Nest
     views: tuple[View, ...]
@@ -52,38 +51,15 @@ class Lazy:
     def expensive(self) -> bool:
         return any(is_expensive(s.op) for s in self.nest.steps)
 
-
-@dataclass(frozen=True)
-class PendingProduct:
-    """A matrix product whose epilogue may still grow."""
-
-    a: View
-    b: View
-    result: Value
-    flat: bool
-    """Whether all axes of the result but the last are one axis of rows. A then has two axes."""
-    epilogue: Epilogue
-    title: str
-
-
-@dataclass(frozen=True)
-class PendingAttention:
-    """An attention whose result has no memory yet. The last two axes of `type` are its rows and
-    columns; the other axes of the value may differ."""
-
-    q: View
-    k: View
-    v: View
-    mask: View | None
-    type: TensorType
-    weighting: Weighting
-
-
-Form = View | Lazy | PendingProduct | PendingAttention
+    def step(self, target: View) -> NestStep:
+        """The step that computes the value to a target."""
+        kernel = kernel_of(stored_as(self.nest, target.layout.dtype), [target.layout])
+        operands = tuple(self.views[n].buffer for n in operand_numbers(kernel))
+        return NestStep(self.title, kernel, operands, (target.buffer,))
 
 
 class Joiner:
-    """Joins expressions into one nest, and collects the views that they read."""
+    """Writes one nest from several, and collects the views that they read."""
 
     def __init__(self) -> None:
         self.writer = Writer()
@@ -97,30 +73,33 @@ class Joiner:
         self.views.append(view)
         return len(self.views) - 1
 
-    def load(self, form: View | Lazy, dtype: DType | None = None) -> Body:
-        """The body that replaces the load of an operand; it converts what memory holds to
-        `dtype`."""
-        if isinstance(form, View):
-            number, held = self.operand(form), form.layout.dtype
+    def load(self, view: View, dtype: DType | None = None) -> Body:
+        """The body that replaces the load of an operand by that of a view, and converts the element
+        to `dtype`."""
+        number, held = self.operand(view), view.layout.dtype
 
-            def body(writer: Writer, index: Index) -> int:
-                loaded = writer.step("load", held, *index, payload=number)
-                return loaded if dtype is None else writer.cast(loaded, dtype)
+        def body(writer: Writer, index: Index) -> int:
+            loaded = writer.step("load", held, *index, payload=number)
+            return loaded if dtype is None else writer.cast(loaded, dtype)
 
-            return body
-        numbers = self.numbers(form)
-        if form.title:
-            self.titles.append(form.title)
-        value = form.nest.stores[0].value
-        return lambda writer, index: writer.copy(form.nest.steps, numbers, index)[value]
+        return body
 
-    def numbers(self, form: Lazy) -> dict[tuple[str, object], Body]:
-        """The bodies that replace the loads of `form`, by its operand numbers."""
-        return {("load", i): self.load(view) for i, view in enumerate(form.views)}
+    def inline(self, fused: FusedNest) -> Body:
+        """The body that replaces the load of an operand by the steps of an injective nest."""
+        numbers = self.numbers(fused)
+        if fused.title:
+            self.titles.append(fused.title)
+        value = fused.nest.stores[0].value
+        return lambda writer, index: writer.copy(fused.nest.steps, numbers, index)[value]
 
-    def lazy(self, nest: Nest, title: str) -> Lazy:
+    def numbers(self, fused: FusedNest) -> dict[tuple[str, object], Body]:
+        """The bodies that replace the loads of a nest, by its operand numbers."""
+        return {("load", i): self.load(view) for i, view in enumerate(fused.views)}
+
+    def joined(self, nest: Nest, title: str) -> FusedNest:
+        """The nest with the steps and the operands that have been written."""
         operands = tuple(v.layout for v in self.views)
-        return Lazy(
+        return FusedNest(
             replace(nest, operands=operands, steps=tuple(self.writer.steps)),
             tuple(self.views),
             title,
@@ -137,7 +116,7 @@ def stored_as(nest: Nest, dtype: DType) -> Nest:
 
 
 def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
-    """The writer and the nest of an expression of one element."""
+    """The writer and the nest of a body that writes one element."""
     writer = Writer()
     index = [writer.index(axis) for axis in range(len(shape))]
     value = body(writer, index)
@@ -145,11 +124,11 @@ def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:
     return writer, Nest(shape, (), (), (), (), (Store(value, axes),))
 
 
-def identity(view: View) -> Lazy:
-    """The expression that copies a view."""
+def identity(view: View) -> FusedNest:
+    """The nest that copies a view."""
     joiner = Joiner()
     joiner.writer, nest = written(view.shape, joiner.load(view))
-    return joiner.lazy(nest, "copy")
+    return joiner.joined(nest, "copy")
 
 
 def index_steps(nest: Nest) -> list[int]:
@@ -162,15 +141,15 @@ def without_ones(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 
 
-def ones_reshaped(form: Lazy, old: Shape, new: Shape) -> Lazy:
-    """The expression reshaped from `old` to `new`, which differ only in axes of extent 1."""
+def ones_reshaped(fused: FusedNest, old: Shape, new: Shape) -> FusedNest:
+    """An injective nest reshaped from `old` to `new`, which differ only in axes of extent 1."""
     real = [i for i, extent in enumerate(new) if extent != 1]
     joiner = Joiner()
 
     def body(writer: Writer, index: Index) -> int:
         left = iter(real)
         at = [writer.integer(0) if n == 1 else index[next(left)] for n in old]
-        return joiner.load(form)(writer, at)
+        return joiner.inline(fused)(writer, at)
 
     joiner.writer, nest = written(new, body)
-    return joiner.lazy(nest, form.title)
+    return joiner.joined(nest, fused.title)

@@ -1,0 +1,177 @@
+"""Operators that are views of what is in memory: reshapes, transpositions, broadcasts, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, row_major_strides
+from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.errors import ShapeError
+from ftuner.graph.buffers import View, permuted, reshaped_strides, row_major, spread
+from ftuner.graph.ir import Node, TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
+from ftuner.graph.placement import Form, Placement
+
+Types = Sequence[TensorType]
+
+
+def _infer_reshape(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    shape = attributes["shape"]
+    require(product(types[0].shape), product(shape), f"reshape {types[0]} to {list(shape)}")
+    return (TensorType(types[0].dtype, shape),)
+
+
+def _infer_transpose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    perm = attributes["perm"]
+    if sorted(perm) != list(range(types[0].rank)):
+        raise ShapeError(f"transpose {types[0]} by {list(perm)}")
+    return (TensorType(types[0].dtype, tuple(types[0].shape[p] for p in perm)),)
+
+
+def _define_transpose(types: Types, attributes: Attributes, results: Types) -> Nest:
+    perm = attributes["perm"]
+
+    def body(writer: Writer, index: Index) -> int:
+        return load(writer, types, 0, [index[perm.index(axis)] for axis in range(len(perm))])
+
+    return injective(types, results[0], body)
+
+
+def _infer_broadcast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    shape = broadcast_shape([types[0].shape, attributes["shape"]], require, "broadcast")
+    return (TensorType(types[0].dtype, shape),)
+
+
+def _define_broadcast(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = broadcast_index(writer, types[0].shape, results[0].shape, index)
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), shape))
+
+
+def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """All that is read lies within the operand: extents that only run time tells are demanded."""
+    x, starts, steps, shape = types[0], *(attributes[a] for a in ("starts", "steps", "shape"))
+    if not len(starts) == len(steps) == len(shape) == x.rank or 0 in steps:
+        raise ShapeError(f"slice {x} from {list(starts)} by {list(steps)} to {list(shape)}")
+    for extent, start, step, count in zip(x.shape, starts, steps, shape, strict=True):
+        last = start + (count - 1) * step
+        low, high = (start, last) if step > 0 else (last, start)
+        what = f"slice {x}: {count} of {extent} from {start} by {step}"
+        # What no element is read from lies nowhere.
+        some = minimum(count, 1)
+        require(some * maximum(-low, 0), 0, what)
+        require(some * maximum(high + 1 - extent, 0), 0, what)
+    return (TensorType(x.dtype, shape),)
+
+
+def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = [
+            writer.add(writer.integer(start), writer.multiply(i, writer.integer(step)))
+            for i, start, step in zip(index, attributes["starts"], attributes["steps"], strict=True)
+        ]
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_slice(
+    x: Any, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
+) -> Any:
+    axes = zip(starts, steps, shape, strict=True)
+    grid = [start + step * np.arange(n) for start, step, n in axes]
+    return x[np.ix_(*grid)] if grid else x
+
+
+def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
+    """Elements from `start` to before `end`, none if they are the wrong way around."""
+    return maximum(ceil_quotient(end - start, step), 0)
+
+
+def _lower_reshape(node: Node, placement: Placement) -> tuple[Form]:
+    (value,) = node.inputs
+    shape = node.attributes["shape"]
+    pending = placement.pending(value)
+    if pending is not None:
+        read_once = placement.read_once(value)
+        reshaped = pending.reshaped(value.shape, shape, read_once)
+        if reshaped is not None:
+            return (reshaped,)
+        if read_once:
+            place = placement.place(node.output)
+            layout = row_major(TensorType(place.layout.dtype, value.shape))
+            placement.store(pending, View(place.buffer, layout))
+            return (place,)
+    view = placement.view(value)
+    strides = reshaped_strides(view, shape)
+    if strides is None:
+        view = placement.contiguous(value)
+        strides = row_major_strides(shape)
+    return (View(view.buffer, replace(view.layout, shape=shape, strides=strides)),)
+
+
+def _lower_transpose(node: Node, placement: Placement) -> tuple[View] | None:
+    (value,) = node.inputs
+    perm = node.attributes["perm"]
+    pending = placement.pending(value)
+    if pending is not None:
+        moves_rows = pending.strided_rows and placement.read_once(value)
+        if moves_rows and perm[-1] == len(perm) - 1:
+            # It writes its rows where the transposition wants them.
+            target = placement.place(node.output)
+            placement.store(pending, permuted(target, [perm.index(a) for a in range(len(perm))]))
+            return (target,)
+        if pending.fused is not None and pending.fused.injective:
+            return None
+    return (permuted(placement.view(value), perm),)
+
+
+def _is_fused(node: Node, placement: Placement) -> bool:
+    """Whether the operand is a nest that is not in memory yet."""
+    pending = placement.pending(node.inputs[0])
+    return pending is not None and pending.fused is not None
+
+
+def _lower_broadcast(node: Node, placement: Placement) -> tuple[View] | None:
+    if _is_fused(node, placement):
+        return None
+    return (spread(placement.view(node.inputs[0]), node.output.shape),)
+
+
+def _lower_slice(node: Node, placement: Placement) -> tuple[View] | None:
+    if _is_fused(node, placement):
+        return None
+    view = placement.view(node.inputs[0])
+    offset, strides = view.layout.offset, view.layout.strides
+    for start, stride in zip(node.attributes["starts"], strides, strict=True):
+        offset = offset + start * stride
+    steps = zip(strides, node.attributes["steps"], strict=True)
+    layout = replace(
+        view.layout,
+        shape=node.output.shape,
+        strides=tuple(stride * step for stride, step in steps),
+        offset=offset,
+    )
+    return (View(view.buffer, layout),)
+
+
+VIEWS = (
+    Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape),
+             lower=_lower_reshape),
+    Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),
+             _define_transpose, _lower_transpose),
+    Operator("broadcast", _infer_broadcast, _reference_broadcast, _define_broadcast,
+             _lower_broadcast),
+    Operator("slice", _infer_slice, _reference_slice, _define_slice, _lower_slice),
+)  # fmt: skip
