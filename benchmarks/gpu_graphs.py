@@ -13,11 +13,11 @@ from benchmarks.gpu_bench import Bench, finite
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.graph.builder import Builder
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 ROWS, WIDTH, HIDDEN, VOCABULARY = symbol("S"), 24, 40, 50

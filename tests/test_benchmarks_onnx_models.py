@@ -25,9 +25,9 @@ from benchmarks.onnx_models import (  # noqa: E402
 from benchmarks.torch_models import made, weights_of  # noqa: E402
 
 from ftuner.frontends.onnx import import_model  # noqa: E402
-from ftuner.graph.evaluate import run_reference  # noqa: E402
 from ftuner.graph.lowering import lower  # noqa: E402
 from ftuner.graph.passes.pipeline import optimised  # noqa: E402
+from ftuner.runtime.reference import run_reference  # noqa: E402
 
 CPU = torch.device("cpu")
 ENCODER_LAYER = ["matmul + add", "attention", "matmul + add + add", "norm", "matmul + add + gelu",

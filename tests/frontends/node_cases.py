@@ -24,11 +24,11 @@ from ftuner.core.dtype import GPU_TENSOR_DTYPES, HALF_DTYPES, TENSOR_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import Imported, import_model
 from ftuner.graph.arrays import held_in
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 CORE_SHARE = 5
 ROUNDINGS = 4

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.evaluate import run_reference
+from ftuner.runtime.reference import run_reference
 
 Dims = Sequence["int | str | None"]
 

@@ -11,11 +11,11 @@ from onnx import TensorProto, helper
 from tests.frontends.onnx_models import model_of
 
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 BATCH, ROWS, NEW, PAST, DEPTH = 2, 5, 7, 3, 4
 NAMES = ("q", "k", "v", "mask", "past_key", "past_value", "valid")

@@ -17,8 +17,8 @@ from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_TENSOR_DTYPES, HAL
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 NODE = helper.make_node

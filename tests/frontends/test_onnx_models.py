@@ -23,8 +23,8 @@ from ftuner.errors import (
 )
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.reading import MAX_ATTRIBUTE_ELEMENTS, MAX_NESTING
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.reference import run_reference
 
 NODE = helper.make_node
 X: dict[str, Any] = {"x": ("float32", ["n", 4])}

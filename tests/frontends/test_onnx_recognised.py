@@ -13,9 +13,9 @@ from tests.frontends.onnx_models import Dims, model_of
 
 from ftuner.core.dim import symbol
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.reference import run_reference
 
 NODE = helper.make_node
 MICROSOFT = "com.microsoft"

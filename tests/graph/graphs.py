@@ -13,7 +13,6 @@ from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.buffers import View
 from ftuner.graph.builder import Builder
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import (
@@ -23,6 +22,7 @@ from ftuner.graph.steps import (
 from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 from ftuner.runtime.shapes.strides import StridedArray
 
 Array = npt.NDArray[Any]

@@ -8,7 +8,7 @@ from tests.graph.graphs import Maker
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT8, DType
 from ftuner.graph.arrays import converted, held_in, largest_finite, of_bfloat16, widened
-from ftuner.graph.evaluate import run_reference
+from ftuner.runtime.reference import run_reference
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 

@@ -22,9 +22,9 @@ from ftuner.errors import (
     UnsupportedOperatorError,
 )
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.folding import MAX_FOLDED_BYTES
 from ftuner.graph.ir import Value
+from ftuner.runtime.reference import run_reference
 
 
 def shape_tensor(builder: Builder, *dims: Dim) -> Value:

@@ -22,7 +22,7 @@ from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.builder import MAX_FOLLOWED
-from ftuner.graph.evaluate import run_reference
+from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 Key = tuple[str, str]

@@ -21,12 +21,13 @@ from tests.hostile.changes import Change, at_run_time, of_models
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
+from ftuner.runtime.shapes.binding import bind
 
 ROUGHLY = (1e-3, 1e-5)
 """Relative and absolute: peers approximate in their own ways."""

@@ -24,12 +24,12 @@ from tests.random_graphs.truth import (
     without_conventions,
 )
 
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.cancelling import recognise_mish
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.silu import recognise_silu
+from ftuner.runtime.reference import run_reference
 
 ACTIVATIONS = (
     recognise_gelu, recognise_gelu_tanh, recognise_silu, recognise_hard_swish, recognise_mish,

@@ -21,7 +21,7 @@ from tests.random_graphs.drawing import Script
 from tests.random_graphs.generating import generate
 
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.evaluate import run_reference
+from ftuner.runtime.reference import run_reference
 
 CHECK = "tests.random_graphs.checking:check"
 Fails = Callable[[Case], bool]

@@ -22,9 +22,9 @@ from tests.wild_products import exact_products
 from ftuner.core.dim import Symbolic
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.evaluate import bind, check
 from ftuner.graph.ir import Graph, Node, TensorType, Value, bound_symbols
 from ftuner.graph.operators import OPERATORS
+from ftuner.runtime.shapes.binding import bind, check
 
 NOISE = {FLOAT32: 2.0**-20, FLOAT64: 2.0**-47}
 """Relative: 16 and 32 unit roundoffs."""

@@ -82,13 +82,13 @@ def _explained(
     """Returns the explanation and, with inputs, the times of whole runs. Without inputs nothing is
     compiled. Steps have estimates on a CPU alone."""
     from ftuner.cost.step import Machine
-    from ftuner.graph.evaluate import bind
     from ftuner.graph.lowering import lower
     from ftuner.graph.passes.pipeline import optimised
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
     from ftuner.runtime.cpu.backend import default_backend
     from ftuner.runtime.devices import CPU
+    from ftuner.runtime.shapes.binding import bind
 
     programs = [lower(part.graph) for part in split(optimised(imported.graph))]
     if feeds is None:

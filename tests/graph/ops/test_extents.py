@@ -13,8 +13,9 @@ from tests.graph.graphs import Maker
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, INT64, DType
 from ftuner.errors import ShapeError
-from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph, Value
+from ftuner.runtime.reference import run_reference
+from ftuner.runtime.shapes.binding import bind
 
 Body = Callable[..., Value]
 

@@ -10,11 +10,12 @@ from tests.graph.graphs import Maker, S, T, assert_close, graph_of
 
 from ftuner.core.dtype import INT64
 from ftuner.errors import ShapeError
-from ftuner.graph.evaluate import bind, run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
+from ftuner.runtime.shapes.binding import bind
 
 MODES = ("constant", "edge", "reflect", "wrap")
 FILL = 9.0

@@ -8,13 +8,13 @@ import pytest
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT8, INT64
 from ftuner.graph.builder import Builder
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.reference import run_reference
 
 K, N = 128, 160
 RNG = np.random.default_rng(5)

@@ -21,7 +21,6 @@ from tests.graph.graphs import (
 )
 
 from ftuner.core.dtype import INT64
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.cancelling import (
     recognise_erfc,
@@ -33,6 +32,7 @@ from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.reference import run_reference
 
 Function = Callable[[Maker, Value], Value]
 ROOT = (2 / np.pi) ** 0.5

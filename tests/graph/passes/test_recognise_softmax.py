@@ -7,10 +7,10 @@ import pytest
 from tests.graph.graphs import B, Body, Maker, S, T, applied, assert_left_alone, graph_of, ops
 
 from ftuner.core.dim import Shape
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.softmax import recognise_softmax
+from ftuner.runtime.reference import run_reference
 
 
 def reduced(g: Maker, x: Value, kind: str, *axes: int, keep: bool = True) -> Value:

@@ -20,12 +20,12 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType
 from ftuner.errors import HardwareError, InputError
 from ftuner.graph.arrays import converted
-from ftuner.graph.evaluate import run_reference
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 HALVES = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)

@@ -13,7 +13,6 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import PROGRAM_SYMBOL, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.errors import IndexRangeError
-from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
@@ -28,6 +27,7 @@ from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.shapes.binding import Binding
 from ftuner.ukernels.cpu.library import LibraryName
 
 

@@ -24,7 +24,6 @@ from ftuner.errors import (
     UnsupportedOperatorError,
 )
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.precision import held_types
@@ -39,6 +38,7 @@ from ftuner.runtime.gpu.steps.kinds import kind_of
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import Span, places
+from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
 
 MAX_LAUNCHES = 1 << 18

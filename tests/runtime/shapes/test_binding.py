@@ -8,8 +8,8 @@ from ftuner.core.dim import Dim, quotient, symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import ShapeError
 from ftuner.graph.builder import Builder
-from ftuner.graph.evaluate import Binding
 from ftuner.graph.ir import Graph
+from ftuner.runtime.shapes.binding import Binding
 
 N, M = symbol("N"), symbol("M")
 
