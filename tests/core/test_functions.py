@@ -1,4 +1,4 @@
-"""Rows that are added to the table of scalar functions."""
+"""Rows that are added to the tables of scalar functions and of operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ftuner.core import functions
 from ftuner.core.functions import FLOATS, NUMBERS, SCALAR_FUNCTIONS, ScalarFunction
 from ftuner.errors import ConfigurationError, ExpressionError
-from ftuner.graph.operators import OPERATORS, register_function
+from ftuner.graph.operators import OPERATORS, register_function, register_operator
 
 ROW = ScalarFunction(1, FLOATS, np.cbrt, composition="sign(x) * exp(log(absolute(x)) / 3)")
 
@@ -27,6 +27,15 @@ def test_a_registered_row_is_a_function_and_an_operator() -> None:
     other = replace(ROW, composition="x")
     with pytest.raises(ConfigurationError, match="another scalar function is called 'cbrt'"):
         register_function("cbrt", other)
+
+
+def test_a_registered_operator() -> None:
+    operator = replace(OPERATORS["exp"], name="newcomer")
+    for _ in range(2):
+        register_operator(operator)
+    assert OPERATORS["newcomer"] is operator
+    with pytest.raises(ConfigurationError, match="another operator is called 'newcomer'"):
+        register_operator(replace(operator))
 
 
 @pytest.mark.parametrize("name", ["exp", "matmul", "where"])

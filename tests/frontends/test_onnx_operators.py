@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.frontends.onnx_models import run_node
 
-from ftuner.errors import GraphError, ShapeError
+from ftuner.errors import ConfigurationError, GraphError, ShapeError
+from ftuner.frontends.onnx.importer import IMPORTERS, register_importer
 
 RANDOM = np.random.default_rng(0)
 MICROSOFT = "com.microsoft"
@@ -225,3 +226,12 @@ def test_extents_of_one_are_broadcast_again_and_again() -> None:
     np.testing.assert_array_equal(first, x)
     (total,) = run_node("Sum", [y, x, y])
     np.testing.assert_array_equal(total, x + 2 * y)
+
+
+def test_registered_importers_are_of_other_operators() -> None:
+    importer = IMPORTERS["", "Abs"]
+    register_importer("", "Abs", importer)
+    for op in ("Abs", "If"):
+        with pytest.raises(ConfigurationError, match=f"operator '{op}' of the domain '' has an"):
+            register_importer("", op, IMPORTERS["", "Exp"])
+    assert IMPORTERS["", "Abs"] is importer

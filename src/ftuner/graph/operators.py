@@ -38,6 +38,16 @@ _TABLE: dict[str, Operator] = {
 OPERATORS: Mapping[str, Operator] = _TABLE
 
 
+def register_operator(operator: Operator) -> None:
+    """Add an operator from outside ftuner.
+
+    Raises:
+        ConfigurationError: another operator has the name.
+    """
+    if _TABLE.setdefault(operator.name, operator) is not operator:
+        raise ConfigurationError(f"another operator is called {operator.name!r}; choose a name")
+
+
 def register_function(name: str, row: ScalarFunction) -> None:
     """Add a scalar function from outside ftuner, and the operator that applies it to elements.
 

@@ -1,7 +1,7 @@
 """Imports an ONNX model as a graph.
 
 First all unsupported operators are collected. Then nodes are imported in topological order, each by
-the importer that the table has for its operator.
+the importer of its operator.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import TENSOR_DTYPES, DType
-from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
@@ -37,14 +37,15 @@ from ftuner.graph.ir import Graph, TensorType, Value
 if TYPE_CHECKING:
     import onnx
 
-IMPORTERS: Table = {
+_TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED,
 }  # fmt: skip
+IMPORTERS: Table = _TABLE
 IF = ("", "If")
 """Imported here: the graph gets the nodes of one branch, and has no If."""
 SUPPORTED = frozenset({*IMPORTERS, IF})
-"""Supported operators, by domain and type."""
+"""Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does."""
 NODES_LISTED = 3
@@ -63,6 +64,17 @@ class Imported:
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
     """The nodes of the file, a line each."""
+
+
+def register_importer(domain: str, op: str, importer: Importer) -> None:
+    """Add the importer of an operator of another domain than ONNX's.
+
+    Raises:
+        ConfigurationError: the operator has an importer.
+    """
+    if IMPORTERS.get((domain, op), importer) is not importer or (domain, op) == IF:
+        raise ConfigurationError(f"operator {op!r} of the domain {domain!r} has an importer")
+    _TABLE[domain, op] = importer
 
 
 def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) -> Imported:
@@ -92,7 +104,7 @@ def _expect_supported(model: onnx.ModelProto) -> None:
     missing: dict[str, list[str]] = {}
     for node in nodes_of(model.graph.node):
         domain, op = domain_of(node.domain), text_of(node.op_type)
-        if (domain, op) not in SUPPORTED:
+        if (domain, op) not in IMPORTERS and (domain, op) != IF:
             name = f"{domain}.{op}" if domain else op
             missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
     if not missing:

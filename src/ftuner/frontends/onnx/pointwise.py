@@ -13,7 +13,7 @@ from ftuner.graph.ir import Value
 
 
 def _plain(op: str) -> Importer:
-    """An operator of the graph that says the same."""
+    """The operator of the graph that is the same function."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         return [context.add(op, *node.present())]
@@ -22,7 +22,7 @@ def _plain(op: str) -> Importer:
 
 
 def _exchanged(op: str) -> Importer:
-    """The same of the second operand and the first."""
+    """The same with both operands exchanged."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         return [context.add(op, node.input(1), node.input(0))]
@@ -76,7 +76,7 @@ def _mod(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _pow(context: Context, node: NodeView) -> Sequence[Value]:
-    """The dtype is that of the base, whatever that of the exponent is."""
+    """The result has the dtype of the base."""
     x, y = node.input(0), node.input(1)
     if x.dtype == y.dtype or x.dtype.kind == "float":
         return [context.add("power", x, context.cast(y, x.dtype))]
@@ -125,7 +125,7 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
-    """At inference: nothing is dropped."""
+    """At inference, which drops nothing."""
     x, ratio, training = node.input(0), node.optional(1), node.optional(2)
     for given in (ratio, training):
         if given is not None and given.shape not in ((), (1,)):
