@@ -34,7 +34,7 @@ from ftuner.cost.functions import (
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 
-FREE = ("bitcast", "ret")
+FREE = ("bitcast", "br", "phi", "ret")
 BODIES: dict[str, Instructions] = {
     name: row.cost for name, row in SCALAR_FUNCTIONS.items() if isinstance(row.cost, Instructions)
 } | {EXP2_FLUSHED: EXP2_FLUSHED_INSTRUCTIONS}
@@ -43,7 +43,8 @@ TUNING = CpuTuning()
 
 
 def instructions(name: str, dtype: DType, fused: bool) -> Counter[str]:
-    """Of the body that the code generator writes, for vectors of 32 bytes."""
+    """Of the body that the code generator writes, for vectors of 32 bytes: those of vectors twice
+    as wide count twice, and what is done for far arguments alone does not count."""
     module = ir.Module()
     element = ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
     vector = ir.VectorType(element, 32 // dtype.itemsize)
@@ -51,12 +52,17 @@ def instructions(name: str, dtype: DType, fused: bool) -> Counter[str]:
     caller = ir.Function(module, ir.FunctionType(vector, [vector] * arity), "caller")
     builder = ir.IRBuilder(caller.append_basic_block())
     builder.ret(getattr(vecmath, name)(builder, *caller.args, fused=fused))
-    (body,) = (f for f in module.functions if f.name.startswith("ftuner_"))
-    (block,) = body.blocks
-    names = (
-        i.callee.name.split(".")[1] if i.opname == "call" else i.opname for i in block.instructions
-    )
-    return Counter(name for name in names if name not in FREE)
+    (body,) = (f for f in module.functions if f.name.startswith(f"ftuner_{name}_"))
+    found: Counter[str] = Counter()
+    for block in (body.blocks[0], *body.blocks[2:]):
+        for i in block.instructions:
+            opname = i.callee.name.split(".")[1] if i.opname == "call" else i.opname
+            if opname not in FREE:
+                widened = any(
+                    getattr(v.type, "element", None) == ir.DoubleType() for v in (i, *i.operands)
+                )
+                found[opname] += 1 + (widened and dtype == FLOAT32)
+    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -67,9 +73,10 @@ def test_the_table_counts_the_code(name: str, dtype: DType) -> None:
     found = instructions(name, dtype, fused=True)
     assert found.pop("fma") == multiply_adds
     assert found.pop("fdiv", 0) == wanted.divisions
-    assert found.total() == wanted.others
+    assert found.total() == wanted.others[dtype == FLOAT64]
     apart = instructions(name, dtype, fused=False)
-    assert apart.total() == (2 * multiply_adds + wanted.others + wanted.divisions + wanted.splits)
+    others = wanted.others[dtype == FLOAT64] + wanted.divisions + wanted.splits
+    assert apart.total() == 2 * multiply_adds + others
 
 
 def compiled_instructions(name: str, dtype: DType) -> int:
@@ -87,7 +94,8 @@ def compiled_instructions(name: str, dtype: DType) -> int:
         value = builder.select(value, one, zero)
     builder.ret(value)
     target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
-    assembly = compile_assembly(module, target)
+    functions = re.split(r"^(?=\w+:$)", compile_assembly(module, target), flags=re.MULTILINE)
+    assembly = "".join(text for text in functions if not text.startswith("ftuner_far_"))
     words = re.findall(r"^\t([a-z]\w*)\t?.*$", assembly, re.MULTILINE)
     moves = re.compile(r"v?mov|v?broadcast|vp?broadcast|call|ret|push|pop|jmp|sub$|add$")
     return sum(not moves.match(word) for word in words)
@@ -152,7 +160,8 @@ def milan(isa: str) -> Isa:
         ("exp", FLOAT64, 4, "avx2", (14 + 16) / 2 + TUNING.call_cycles),
         ("exp", FLOAT32, 4, "sse2", 9 / 2 + 16 / 4 + TUNING.call_cycles),
         ("erf", FLOAT32, 8, "avx2", (30 + 21) / 2 + TUNING.call_cycles),
-        ("sin", FLOAT32, 8, "avx2", 8 * TUNING.library_call_cycles),
+        ("sin", FLOAT32, 8, "avx2", (12 + 20) / 2 + TUNING.call_cycles),
+        ("power", FLOAT32, 8, "avx2", 8 * TUNING.library_call_cycles),
         ("constant", FLOAT32, 8, "avx2", 0.0),
     ],
 )

@@ -7,6 +7,7 @@ rounding, relative to the elementary function that the table serves. Lowest powe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -43,6 +44,12 @@ class Format:
     """ln 2 cut so that its product with any exponent of the format is exact."""
     ln2_low: float
     """ln 2 - ln2_high."""
+    half_pi: tuple[float, ...]
+    """pi / 2 in parts that are summed. All but the last are cut to 33 bits, so that their products
+    with the multiples of pi / 2 below `sine_high` are exact in float64; float32 reduces in it."""
+    sine_high: float
+    """Up to here sin and cos are computed from `half_pi`. Derived: the multiple of pi / 2 then has
+    at most 20 bits, and in float32 a rounding error below 2^-6."""
     erfcx_scale: float
     erfcx_shift: float
     """The argument of the fit of erfcx is (shift - scale a) / (shift + scale a). Chosen for little
@@ -63,6 +70,9 @@ class Format:
     erfcx_table: tuple[float, ...]
     tanh_table: tuple[float, ...]
     """For |x| below `TANH_SMALL`."""
+    sin_table: tuple[float, ...]
+    cos_table: tuple[float, ...]
+    atan_table: tuple[float, ...]
 
 
 FLOAT32 = Format(
@@ -79,6 +89,8 @@ FLOAT32 = Format(
     gelu_tanh_low=-10.875,
     ln2_high=float.fromhex("0x1.62e4p-1"),
     ln2_low=float.fromhex("0x1.7f7d1cp-20"),
+    half_pi=_table("0x1.921fb54400000p+0 0x1.0b4611a626331p-34"),
+    sine_high=2.0**17,
     erfcx_scale=float.fromhex("0x1.00aa6ap+0"),
     erfcx_shift=float.fromhex("0x1.c12c5ap+0"),
     gelu_scale=float.fromhex("0x1.6a23c8p-1"),
@@ -105,6 +117,13 @@ FLOAT32 = Format(
         -0x1.352738p-10 -0x1.aed55ep-12 0x1.559364p-12 -0x1.2e4bd8p-18 -0x1.064958p-15"""),
     # (tanh(x) / x - 1) / z in z = x^2 on z <= 0.3026: tanh to 2^-24.6
     tanh_table=_table("-0x1.555452p-2 0x1.10cee8p-3 -0x1.af7b38p-5 0x1.0d49fep-6"),
+    # (sin(x) / x - 1) / z in z = x^2 on |x| <= 0.8: sin to 2^-27.7
+    sin_table=_table("-0x1.555544p-3 0x1.1106aep-7 -0x1.990f92p-13"),
+    # (cos(x) - 1) / z in z = x^2 on |x| <= 0.8: cos to 2^-31.9
+    cos_table=_table("-0x1.000000p-1 0x1.55554ep-5 -0x1.6c0df4p-10 0x1.9a4b6ap-16"),
+    # (atan(x) / x - 1) / z in z = x^2 on |x| <= tan(pi / 8): atan to 2^-30.3
+    atan_table=_table("""
+        -0x1.55554cp-2 0x1.99929ap-3 -0x1.23c4b6p-3 0x1.b2b070p-4 -0x1.f5576ap-5"""),
 )
 
 FLOAT64 = Format(
@@ -121,6 +140,10 @@ FLOAT64 = Format(
     gelu_tanh_low=-21.625,
     ln2_high=float.fromhex("0x1.62e42fefa3p-1"),
     ln2_low=float.fromhex("0x1.3de6af278ece6p-42"),
+    half_pi=_table("""
+        0x1.921fb54400000p+0 0x1.0b4611a600000p-34
+        0x1.3198a2e000000p-69 0x1.b839a252049c1p-104"""),
+    sine_high=2.0**20,
     erfcx_scale=float.fromhex("0x1.ec5bc7235ed3cp-1"),
     erfcx_shift=float.fromhex("0x1.14f3a003e5574p+1"),
     gelu_scale=float.fromhex("0x1.5c2668fa2a9f5p-1"),
@@ -167,6 +190,19 @@ FLOAT64 = Format(
         -0x1.555555555554fp-2 0x1.1111111110797p-3 -0x1.ba1ba1b97d17ep-5 0x1.664f485956a8ep-6
         -0x1.226e2f11104edp-7 0x1.d6d29b092de6fp-9 -0x1.7d8fcc5cd0cf5p-10 0x1.348370d715431p-11
         -0x1.e96d4214b0d9bp-13 0x1.5d6cf7fa692aep-14 -0x1.46fe60cfd9aa5p-16"""),
+    # As for float32, on |x| <= 0.78541: sin to 2^-57.7
+    sin_table=_table("""
+        -0x1.555555555554dp-3 0x1.111111110fd03p-7 -0x1.a01a019c823b5p-13 0x1.71de35c7f2e03p-19
+        -0x1.ae5e9bc7973d6p-26 0x1.5da0961082f6ap-33"""),
+    # As for float32, on |x| <= 0.78541: cos to 2^-63.2
+    cos_table=_table("""
+        -0x1.0000000000000p-1 0x1.5555555555553p-5 -0x1.6c16c16c15eb2p-10 0x1.a01a019dcd394p-16
+        -0x1.27e4f8be3d48cp-22 0x1.1eea59c8163c5p-29 -0x1.8fe253247aee8p-37"""),
+    # As for float32: atan to 2^-59.3
+    atan_table=_table("""
+        -0x1.555555555554ap-2 0x1.9999999996e41p-3 -0x1.249249231c40dp-3 0x1.c71c710aaa6e2p-4
+        -0x1.745cfc717db5ep-4 0x1.3b1151d152f48p-4 -0x1.10edfef4b3034p-4 0x1.df2d98cc9327cp-5
+        -0x1.9d50d8f754936p-5 0x1.38ffdbcd727b1p-5 -0x1.27ce268d0e6acp-6"""),
 )
 
 ERF_SMALL = 1.0
@@ -174,3 +210,6 @@ ERF_SMALL = 1.0
 TANH_SMALL = 0.55
 """Above, tanh is 1 - 2 / (1 + exp(2x)). Derived: the quotient is at most 1/2 there, so that its
 error counts no more than that of the difference."""
+ATAN_SMALL, ATAN_LARGE = math.tan(math.pi / 8), math.tan(3 * math.pi / 8)
+"""atan(x) is pi/4 + atan((x - 1) / (x + 1)) between these, and pi/2 + atan(-1 / x) above: the
+argument of the fit is at most the smaller one. Rounded to float32 they serve as well."""

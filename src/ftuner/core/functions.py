@@ -21,12 +21,12 @@ from ftuner.errors import ConfigurationError
 
 
 class Instructions(NamedTuple):
-    """Vector instructions of the body that `codegen/llvm/ir/vector_math.py` writes for a function.
-    A test counts them again."""
+    """Vector instructions of the body that `codegen/llvm/ir/vector_math.py` writes for a function,
+    in float32 and in float64, whose polynomials are longer. An instruction on twice as wide vectors
+    counts twice. A test counts them again."""
 
     multiply_adds: tuple[int, int]
-    """In float32 and in float64, whose polynomials are longer."""
-    others: int
+    others: tuple[int, int]
     divisions: int = 0
     splits: int = 0
     """Further instructions where the target has no fused multiply-add, besides the two that each
@@ -140,32 +140,10 @@ def _body(
     multiply_adds: tuple[int, int], others: int, divisions: int = 0, splits: int = 0
 ) -> dict[str, Any]:
     """The columns of a function with a body in vector_math, which an epilogue may hold."""
-    return {"cost": Instructions(multiply_adds, others, divisions, splits), "epilogue": True}
+    cost = Instructions(multiply_adds, (others, others), divisions, splits)
+    return {"cost": cost, "epilogue": True}
 
 
-def _polynomial(x: str, *coefficients: float) -> str:
-    """Horner's scheme as text, the lowest power first."""
-    *others, text = map(repr, coefficients)
-    for coefficient in reversed(others):
-        text = f"({coefficient} + {x} * {text})"
-    return text
-
-
-# q is |x|, (|x| - 1) / (|x| + 1) or -1 / |x|, so that |q| <= tan(pi / 8). The polynomial is
-# (atan(q) / q - 1) / z in z = q^2: interpolated at Chebyshev's nodes in 200 bits, atan to 2^-58.2.
-# Constants in `where` are exact in float32, as Triton takes them for float32.
-_ATAN = (
-    "a = absolute(x); near = a < 0.4142135623730951; far = 2.414213562373095 < a;"
-    "top = where(near, a, where(far, -1, a - 1)); bottom = where(near, 1, where(far, a, a + 1));"
-    "q = top / bottom; z = q * q; p = "
-    + _polynomial(
-        "z", -0.3333333333333333, 0.19999999999999804, -0.14285714285659828, 0.11111111105155447,
-        -0.09090908753500877, 0.07692296375032143, -0.06666424885738255, 0.05878928997834775,
-        -0.05230454270650244, 0.04551593220626549, -0.034570561981427744, 0.016285756855221028,
-    )
-    + f"; r = q + q * (z * p); turned = where(far, r + {math.pi / 2}, r + {math.pi / 4});"
-    "sign(x) * where(near, r, turned)"
-)  # fmt: skip
 # e^|x| / 2 as e^(|x| - c) K with K = e^c / 2. It overflows where the result does; c is chosen so
 # that rounding changes K by less than 2^-28 of it in float32 and 2^-57 in float64.
 _HALF_EXP = "a = absolute(x); half = exp(a - 989 / 1024) * 1.3134708429834483;"
@@ -194,10 +172,10 @@ _TABLE: dict[str, ScalarFunction] = {
     "expm1": _unary(np.expm1, **_body((10, 15), 14)),
     "log": _unary(np.log, onnx="Log", **_body((4, 8), 27, 1)),
     "sqrt": _unary(np.sqrt, cost="division", epilogue=True, onnx="Sqrt"),
-    "sin": _unary(np.sin, cost="library", onnx="Sin"),
-    "cos": _unary(np.cos, cost="library", onnx="Cos"),
+    "sin": _unary(np.sin, cost=Instructions((12, 17), (20, 22)), onnx="Sin"),
+    "cos": _unary(np.cos, cost=Instructions((12, 17), (19, 21)), onnx="Cos"),
     "tan": _unary(references.tan, composition="sin(x) / cos(x)", onnx="Tan"),
-    "atan": _unary(references.atan, composition=_ATAN, onnx="Atan"),
+    "atan": _unary(references.atan, cost=Instructions((5, 11), (15, 15), 1), onnx="Atan"),
     "asin": _unary(
         references.asin,
         composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))",

@@ -16,7 +16,7 @@ from ftuner.hardware.tuning import CpuTuning
 
 EXP2_FLUSHED = "exp2_flushed"
 """The weights of a softmax: a body in vector_math that is not a function of graphs."""
-EXP2_FLUSHED_INSTRUCTIONS = Instructions((6, 11), 9)
+EXP2_FLUSHED_INSTRUCTIONS = Instructions((6, 11), (9, 9))
 _QUOTIENTS = frozenset({"divide", "remainder", "fmod"})
 _STEPS: Mapping[str, int] = {"cast": 2, "checked": 6}
 """Instructions of a vector in steps of a nest that are not scalar functions, if more than one."""
@@ -102,10 +102,11 @@ def simple_per_cycle(isa: Isa) -> float:
 
 def _body_cycles(found: Instructions, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
     """Cycles of a body in vector_math on one vector."""
-    multiply_adds = found.multiply_adds[dtype.itemsize == 8] / isa.fma_per_cycle
+    wide = dtype.itemsize == 8
+    multiply_adds = found.multiply_adds[wide] / isa.fma_per_cycle
     divisions = found.divisions * _division_cycles(dtype, isa, tuning)
     # The divider works beside the other ports.
-    others = (found.others + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
+    others = (found.others[wide] + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
     return max(multiply_adds + others, divisions) + tuning.call_cycles
 
 

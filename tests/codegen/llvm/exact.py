@@ -61,6 +61,8 @@ EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
     "softplus": _softplus,
     "mish": _mish,
     "hard_swish": _hard_swish,
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
     "tan": mpmath.tan,
     "atan": mpmath.atan,
     "asin": mpmath.asin,

@@ -32,8 +32,9 @@ from ftuner.errors import ExpressionError
 MAX_ULP = 4.0
 FUNCTIONS = (
     "exp", "expm1", "log", "tanh", "sigmoid", "erf", "erfc", "gelu", "gelu_tanh", "silu",
-    "softplus", "mish",
+    "softplus", "mish", "atan",
 )  # fmt: skip
+PERIODIC = ("sin", "cos")
 ELEMENT = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
 
 
@@ -136,7 +137,7 @@ def run_expression(expr, case, **arrays):
 
 
 COMPOSED = tuple(name for name, row in SCALAR_FUNCTIONS.items() if row.composition is not None)
-EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in (*FUNCTIONS, *COMPOSED)}
+EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in (*FUNCTIONS, *PERIODIC, *COMPOSED)}
 DOMAINS = {
     "log": (0.0, math.inf), "acosh": (1.0, math.inf),
     "asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "atanh": (-1.0, 1.0),
@@ -158,6 +159,8 @@ RANGES = {
     "softplus": {"float64": (-746.0, 40.0), "float32": (-105.0, 20.0)},
     "mish": {"float64": (-753.0, 20.0), "float32": (-110.0, 10.0)},
     "hard_swish": {"float64": (-4.0, 4.0), "float32": (-4.0, 4.0)},
+    "sin": {"float64": (-1e3, 1e3), "float32": (-1e3, 1e3)},
+    "cos": {"float64": (-(2.0**20), 2.0**20), "float32": (-(2.0**17), 2.0**17)},
     "tan": {"float64": (-1e4, 1e4), "float32": (-1e4, 1e4)},
     "atan": {"float64": (-4.0, 4.0), "float32": (-4.0, 4.0)},
     "asin": {"float64": (-1.0, 1.0), "float32": (-1.0, 1.0)},
@@ -177,6 +180,8 @@ BOUNDARIES = [
     -91.85, -715.2, -13.05, -37.53, -9.98, -21.08,
     # Of inverse and hyperbolic functions.
     math.sqrt(2.0) - 1.0, math.sqrt(2.0) + 1.0, 20.0, 89.4, 710.4, 2.0**60, 2.0**-60,
+    # Of periodic functions: where reduction changes, and multiples of pi / 2 and pi / 4.
+    2.0**17, 2.0**20, *(n * math.pi / 4 for n in (*range(1, 33), 83_000, 83_443, 1_335_000)),
 ]  # fmt: skip
 
 
@@ -263,6 +268,8 @@ SPECIALS = {
 GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
 ODD = [(NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
 SPECIALS |= {
+    "sin": [*ODD, (INF, NAN), (-INF, NAN)],
+    "cos": [(NAN, NAN), (INF, NAN), (-INF, NAN), (0.0, 1.0), (-0.0, 1.0)],
     "tan": [*ODD, (INF, NAN), (-INF, NAN)],
     "atan": [*ODD, (INF, math.pi / 2), (-INF, -math.pi / 2)],
     "asin": [*ODD, (1.0, math.pi / 2), (-1.0, -math.pi / 2), (2.0, NAN), (-INF, NAN)],
@@ -292,10 +299,21 @@ def test_special_values_are_exact_in_value_and_sign(name, case):
 def test_subnormal_arguments_keep_their_last_bit(case):
     smallest = np.finfo(case.dtype).smallest_subnormal
     x = np.array([smallest, -smallest, 5 * smallest], case.dtype)
-    for name in ("tanh", "expm1"):
+    for name in ("tanh", "expm1", "sin", "tan", "atan"):
         np.testing.assert_array_equal(run_function(name, case, x), x)
-    np.testing.assert_array_equal(run_function("exp", case, x), np.ones_like(x))
+    for name in ("exp", "cos"):
+        np.testing.assert_array_equal(run_function(name, case, x), np.ones_like(x))
     np.testing.assert_array_equal(run_function("sigmoid", case, x), np.full_like(x, 0.5))
+
+
+@all_cases
+@pytest.mark.parametrize("name", PERIODIC)
+def test_a_far_lane_leaves_the_others_alone(name, case):
+    x = np.random.default_rng(3).uniform(-2e3, 2e3, 200).astype(case.dtype)
+    mixed = x.copy()
+    mixed[::7] = np.resize([np.finfo(case.dtype).max, INF, NAN, -1e30, 1e9], mixed[::7].size)
+    near, among = run_function(name, case, x), run_function(name, case, mixed)
+    np.testing.assert_array_equal(np.delete(among, np.s_[::7]), np.delete(near, np.s_[::7]))
 
 
 def run_weights(case, x):
@@ -340,6 +358,26 @@ def test_no_isa_needs_a_c_library(isa, dtype):
     assert all(c.startswith("ftuner_") for c in called), called
 
 
+@pytest.mark.parametrize("dtype", ELEMENT)
+@pytest.mark.parametrize("name", PERIODIC)
+def test_only_far_arguments_need_a_c_library(name, dtype):
+    """The call is out of line, where no other function is inlined."""
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
+    module = module_of(
+        lambda b, x: getattr(vecmath, name)(b, x, fused=True), Case("avx2", dtype, 8), 1
+    )
+    functions = re.split(r"^(?=\w+:)", compile_assembly(module, target), flags=re.MULTILINE)
+    called = {
+        text.split(":")[0]: set(re.findall(r"callq?\s+([A-Za-z_]\w*)", text))
+        for text in functions
+        if "call" in text
+    }
+    bits = ELEMENT[dtype].intrinsic_name
+    far = f"ftuner_far_{name}_v8{bits}"
+    assert called[far] == {f"{name}f" if bits == "f32" else name}
+    assert called[f"ftuner_{name}_v8{bits}"] == {far}
+
+
 def test_one_function_a_module_however_often_it_is_called():
     def body(builder, x):
         for _ in range(3):
@@ -348,7 +386,6 @@ def test_one_function_a_module_however_often_it_is_called():
 
     text = str(module_of(body, Case("avx2", "float32", 8), 1))
     assert text.count("define internal") == 2
-    assert text.count("noinline") == 2
 
 
 @cache

@@ -7,11 +7,11 @@ is used, and fused multiply-adds are written out because kernels are compiled wi
 and the functions that the vendor's library gives.
 
 Largest errors in float32, normal results, in ulp: exp 1.5, expm1 2, sigmoid 3, tanh 2, power 2.5,
-erfc, gelu, gelu_tanh, silu, softplus, mish and swish 4, as tests show them in the interpreter,
-where `exp2` and `/` are exact; a GPU adds 2 for each of these that the function calls. log, sin,
-cos and erf are the vendor's, of some 2 ulp; sqrt, divide, maximum, minimum and
-roundings are exact. Where a power of e is a factor (all of the above but exp, expm1 and tanh), one
-that is not normal is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow
+atan 2.5, erfc, gelu, gelu_tanh, silu, softplus, mish and swish 4, as tests show them in the
+interpreter, where `exp2` and `/` are exact; a GPU adds 2 for each of these that the function calls.
+log, sin, cos and erf are the vendor's, of some 2 ulp; sqrt, divide, maximum, minimum and roundings
+are exact. Where a power of e is a factor (all of the above but exp, expm1, tanh and atan), one that
+is not normal is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow
 are as in C's Annex F.
 
 float64: the same bounds, with the vendor's exp.
@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ftuner.codegen.coefficients import FLOAT32, FLOAT64, TANH_SMALL, Format
+from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FLOAT32, FLOAT64, TANH_SMALL, Format
 
 _LOG2_E = 1.0 / math.log(2.0)
 
@@ -314,6 +314,24 @@ def _power(t: _Text) -> str:
     return tl.where((x == 1.0) | (y == 0.0), 1.0, result)""".lstrip()
 
 
+def _atan(t: _Text) -> str:
+    """With an argument that is reduced as `ATAN_SMALL` says. Literals among the arguments of
+    `where` are float32 in Triton: these are exact."""
+    return f"""\
+a = tl.abs(x)
+    small = a < {t.number(ATAN_SMALL)}
+    large = a > {t.number(ATAN_LARGE)}
+    top = tl.where(small, a, tl.where(large, -1.0, a - 1.0))
+    bottom = tl.where(small, 1.0, tl.where(large, a, a + 1.0))
+    q = {call("divide", "top", "bottom", dtype=t.dtype)}
+    z = q * q
+    {t.polynomial("series", "z", t.format.atan_table)}
+    r = tl.fma(q * z, series, q)
+    turned = tl.where(large, r + {t.number(math.pi / 2)}, r + {t.number(math.pi / 4)})
+    y = tl.where(small, r, turned)
+    return tl.where(x < 0.0, y * -1.0, tl.where(x == 0.0, x, y))"""
+
+
 def _rint(t: _Text) -> str:
     """To the nearest integer, halves to even: adding 2**fraction_bits leaves no room for more."""
     magic = t.number(2.0**t.format.fraction_bits)
@@ -348,6 +366,7 @@ _HELPERS = {
     "gelu_tanh": _Helper("x", _gelu_tanh, ("exp_sum",)),
     "power": _Helper("x, y", _power),
     "rint": _Helper("x", _rint),
+    "atan": _Helper("x", _atan),
 }
 _DIRECT = {
     "float32": {

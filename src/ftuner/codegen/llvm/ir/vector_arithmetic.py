@@ -1,8 +1,8 @@
 """What bodies of elementary functions are written with: the arithmetic of a floating type, the
 reduction of exponents and scaling by powers of two.
 
-`shared` makes an elementary function of what writes its body: a call to an internal, never inlined
-function, which is added to the builder's module on first use. `fused` says whether the target has a
+`shared` makes an elementary function of what writes its body: a call to an internal function, which
+is added to the builder's module on first use. `fused` says whether the target has a
 fused multiply-add; without it, a product and a sum are rounded apart.
 """
 
@@ -58,6 +58,14 @@ class Body:
         """The exponent by which small powers are lifted to normal numbers while they are factors:
         half the largest one."""
         return (self.format.bias + 1) // 2
+
+    @property
+    def widened(self) -> Body:
+        """The same lanes of float64."""
+        type_ = ir.DoubleType()
+        if isinstance(self.type, ir.VectorType):
+            type_ = ir.VectorType(type_, self.type.count)
+        return Body(self.builder, type_, FLOAT64, self.fused)
 
     def number(self, value: float) -> ir.Constant:
         return splat(self.type, value)
@@ -126,8 +134,9 @@ class VectorFunction(Protocol):
     def __call__(self, builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value: ...
 
 
-def shared(emit_body: Callable[..., ir.Value]) -> VectorFunction:
-    """From what writes a body, make what calls the module's one function with that body."""
+def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunction:
+    """Make an elementary function, which calls the module's one function with the body that
+    `emit_body` writes. A `rare` function stays a call where a bundle inlines the others."""
     name = emit_body.__name__
 
     def call(builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
@@ -138,6 +147,9 @@ def shared(emit_body: Callable[..., ir.Value]) -> VectorFunction:
             signature = ir.FunctionType(type_, [type_] * len(arguments))
             function = ir.Function(builder.module, signature, symbol)
             function.linkage = "internal"
+            if rare:
+                function.attributes.add("cold")
+                function.attributes.add("noinline")
             inner = ir.IRBuilder(function.append_basic_block("entry"))
             constants = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
             inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))
@@ -166,6 +178,46 @@ def reduce(
     squared = builder.fmul(r, r)
     expm1 = body.madd(squared, body.polynomial(r, constants.exp_table), r)
     return builder.sub(body.to_bits(shifted), body.integer(body.pattern(magic))), expm1
+
+
+def quadrant(body: Body, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Write x, at most `sine_high` in magnitude, as n pi / 2 + r + rest with |r| <= 0.8: returns
+    (n, r, rest), n an integer of which the last two bits count. r is relatively accurate near
+    multiples of pi / 2 too.
+
+    Cody and Waite's reduction, as in fdlibm's e_rem_pio2.c but with as many parts of pi / 2 for any
+    x. Products of n with the leading parts are exact, and so is a difference that cancels.
+    """
+    builder, constants = body.builder, body.format
+    magic = 1.5 * 2.0**constants.fraction_bits
+    shifted = body.madd(x, body.number(2.0 / math.pi), body.number(magic))
+    n = builder.fsub(shifted, body.number(magic))
+    first, second, *others = constants.half_pi
+    if constants.bits == 32:
+        wide = body.widened
+        n, x = (builder.fpext(v, wide.type) for v in (n, x))
+        r = wide.madd(n, wide.number(-second), wide.madd(n, wide.number(-first), x))
+        return body.to_bits(shifted), builder.fptrunc(r, body.type), body.number(0.0)
+    third, last = others
+    before = body.madd(n, body.number(-first), x)
+    part = builder.fmul(n, body.number(second))
+    r = builder.fsub(before, part)
+    part = body.madd(n, body.number(third), builder.fadd(builder.fsub(r, before), part))
+    high = builder.fsub(r, part)
+    rest = body.madd(n, body.number(-last), builder.fsub(builder.fsub(r, high), part))
+    return body.to_bits(shifted), high, rest
+
+
+def any_lane(builder: ir.IRBuilder, condition: ir.Value) -> ir.Value:
+    """Whether a condition holds in any lane."""
+    if not isinstance(condition.type, ir.VectorType):
+        return condition
+    symbol = f"llvm.vector.reduce.or.v{condition.type.count}i1"
+    function = builder.module.globals.get(symbol)
+    if function is None:
+        signature = ir.FunctionType(condition.type.element, [condition.type])
+        function = ir.Function(builder.module, signature, symbol)
+    return builder.call(function, [condition])
 
 
 def power_of_two(body: Body, biased: ir.Value) -> ir.Value:

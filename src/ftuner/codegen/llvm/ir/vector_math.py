@@ -1,19 +1,21 @@
 """Elementary functions as LLVM IR, on scalars and vectors of float32 or float64 of any length.
 
-Each elementary function takes a builder and an SSA value and returns the SSA value of a call to
-an internal, never inlined function, which is added to the builder's module on first use: an
-epilogue applies one activation to a dozen vectors, and the kernel stays small. The bodies are free
-of branches and of calls to a C library. `fused` says whether the target has a fused multiply-add;
+Each elementary function takes a builder and an SSA value and returns the SSA value of a call to an
+internal function, which is added to the builder's module on first use. An epilogue applies one
+activation to a dozen vectors: in bundles of uKernels calls are not inlined, so that these stay
+small. The bodies are free of branches and of calls to a C library, except that sin and cos call it
+where a lane is beyond `sine_high`. `fused` says whether the target has a fused multiply-add;
 without it, a product and a sum are rounded apart. Never pass `fused` for a target that lacks it:
 LLVM would call `fma` of the C library.
 
 Every function is within 4 ulp for every finite argument, subnormal results rounded and not flushed;
 `swish` for slopes from 2**-10 to 2**10. Largest errors seen in float32, with fused multiply-adds
 and without (of every 5th to 100th number below 1024): mish 3.6 and 3.8, gelu 3.4 and 3.5, erfc 2.9
-and 3.3, gelu_tanh 2.7 and 2.9, softplus and silu 2.8, tanh and sigmoid 2.4, swish 2.3, expm1 1.5,
-erf 1.2, exp and log 1. In float64, of some ten thousand numbers, each is below its error in
-float32. NaN gives NaN, an infinity the limit there; signed zeros and overflow are as in C's Annex
-F. The floating-point environment is the default one: round to nearest, subnormals honoured.
+and 3.3, gelu_tanh 2.7 and 2.9, softplus and silu 2.8, tanh and sigmoid 2.4, swish 2.3, atan 2.5,
+expm1, sin and cos 1.5, erf 1.2, exp and log 1. In float64, of some ten thousand numbers, each is
+below its error in float32. NaN gives NaN, an infinity the limit there; signed zeros and
+overflow are as in C's Annex F. The floating-point environment is the default one: round to nearest,
+subnormals honoured.
 
 The coefficients are those of `codegen/coefficients.py`.
 """
@@ -24,12 +26,15 @@ import math
 
 from llvmlite import ir
 
-from ftuner.codegen.coefficients import ERF_SMALL
+from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
 from ftuner.codegen.llvm.ir.vector_arithmetic import (
     Body,
+    VectorFunction,
+    any_lane,
     intrinsic,
     lifted_power,
     power_of_two,
+    quadrant,
     reduce,
     scale,
     scale_down,
@@ -328,3 +333,81 @@ def erfc(body: Body, x: ir.Value) -> ir.Value:
     magnitude = intrinsic(builder, "fabs", x)
     tail = _erfc_tail(body, magnitude)
     return body.where("<", x, 0.0, builder.fsub(body.number(2.0), tail), tail)
+
+
+@shared
+def sin(body: Body, x: ir.Value) -> ir.Value:
+    """The sine."""
+    # The sum would make plus zero of minus zero.
+    near = body.where("==", x, 0.0, x, _turned_sine(body, x, 0))
+    return _unless_far(body, x, near, _far_sin)
+
+
+@shared
+def cos(body: Body, x: ir.Value) -> ir.Value:
+    """The cosine."""
+    return _unless_far(body, x, _turned_sine(body, x, 1), _far_cos)
+
+
+def _turned_sine(body: Body, x: ir.Value, quarters: int) -> ir.Value:
+    """sin(x + quarters pi / 2) for |x| <= `sine_high`."""
+    builder, constants = body.builder, body.format
+    n, r, rest = quadrant(body, x)
+    if quarters:
+        n = builder.add(n, body.integer(quarters))
+    z = builder.fmul(r, r)
+    cubic, series = builder.fmul(r, z), body.polynomial(z, constants.sin_table)
+    if constants.bits == 32:
+        sine = body.madd(cubic, series, r)
+    else:
+        sine = builder.fadd(r, body.madd(cubic, series, rest))
+    cosine = body.madd(z, body.polynomial(z, constants.cos_table), body.number(1.0))
+    even = builder.icmp_unsigned("==", builder.and_(n, body.integer(1)), body.integer(0))
+    sign = builder.shl(builder.and_(n, body.integer(2)), body.integer(constants.bits - 2))
+    result = builder.select(even, sine, cosine)
+    return body.from_bits(builder.xor(body.to_bits(result), sign))
+
+
+def _unless_far(body: Body, x: ir.Value, near: ir.Value, far_function: VectorFunction) -> ir.Value:
+    """`near`, but `far_function` in lanes beyond `sine_high`: a branch that is rarely taken."""
+    builder = body.builder
+    limit = body.number(body.format.sine_high)
+    far = builder.fcmp_ordered(">", intrinsic(builder, "fabs", x), limit)
+    before = builder.block
+    with builder.if_then(any_lane(builder, far), likely=False):
+        replaced = builder.select(far, far_function(builder, x, fused=body.fused), near)
+        beyond = builder.block
+    result = builder.phi(x.type)
+    result.add_incoming(near, before)
+    result.add_incoming(replaced, beyond)
+    return result
+
+
+def _far_sine(name: str) -> VectorFunction:
+    def far(body: Body, x: ir.Value) -> ir.Value:
+        return intrinsic(body.builder, name, x)
+
+    far.__name__ = f"far_{name}"
+    return shared(far, rare=True)
+
+
+_far_sin, _far_cos = map(_far_sine, ("sin", "cos"))
+"""The C library's, lane by lane."""
+
+
+@shared
+def atan(body: Body, x: ir.Value) -> ir.Value:
+    """The arc tangent, of an argument that is reduced as `ATAN_SMALL` says."""
+    builder, one = body.builder, body.number(1.0)
+    a = intrinsic(builder, "fabs", x)
+    small = builder.fcmp_ordered("<", a, body.number(ATAN_SMALL))
+    large = builder.fcmp_ordered(">", a, body.number(ATAN_LARGE))
+    top = builder.select(large, body.number(-1.0), builder.fsub(a, one))
+    bottom = builder.select(large, a, builder.fadd(a, one))
+    top, bottom = builder.select(small, a, top), builder.select(small, one, bottom)
+    q = builder.fdiv(top, bottom)
+    z = builder.fmul(q, q)
+    r = body.madd(builder.fmul(q, z), body.polynomial(z, body.format.atan_table), q)
+    turn = builder.select(large, body.number(math.pi / 2), body.number(math.pi / 4))
+    result = builder.select(small, r, builder.fadd(r, turn))
+    return intrinsic(builder, "copysign", result, x)
