@@ -9,7 +9,7 @@ RSQRT = ScalarFunction(
     arity=1,
     kinds=FLOATS,
     reference=lambda x: 1 / np.sqrt(x),
-    cost=Instructions(multiply_adds=(0, 0), others=0, divisions=2),
+    cost=Instructions(multiply_adds=(0, 0), others=(0, 0), divisions=2),
     epilogue=True,
     llvm="rsqrt_llvm",
     triton="rsqrt_triton",
