@@ -35,7 +35,7 @@ from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
-from ftuner.hardware.isa import VECTOR_ISAS
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.plan_records import ALIGNMENT_BYTES
@@ -94,14 +94,14 @@ class Limits:
 
     def __init__(self, threads: int) -> None:
         backend = default_backend()
-        hardware, isa = backend.hardware, backend.hardware.widest
+        isa = backend.hardware.widest
         self._threads = threads
         self._most_chunks = CpuTuning().chunks_per_worker * threads if threads > 1 else 1
         self._pool = backend.kernels.runtime.pool
         with self._pool.lock:
             if not self._pool.grow(threads):
                 raise RuntimeError(f"no {threads} workers to be had")
-        self._micro = Microbenchmarks(isa.name, VECTOR_ISAS[hardware.architecture][isa.name])
+        self._micro = Microbenchmarks(instruction_set(isa.name))
         self._flops_of_repeat = 2 * ISSUE_STEPS * self._micro.chains * isa.lanes(FLOAT32)
         self._code = LoadedObject([compile_object(_job(), host_target(isa.name))], [_JOB])
         self._run = RUN_TYPE(backend.kernels.runtime.addresses[POOL_RUN_SYMBOL])

@@ -108,7 +108,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
         *(id(array) + DATA_WORD for array in (x, layer.panels.packed, y)),
         layer.bias_words.address,
     )
-    entry = products.kernels.runtime.entries[products.compiled.library.dtype]
+    entry = products.kernels.runtime.entries[products.compiled.library.types.a]
     # What ctypes takes to pass as many arguments to a function that does next to nothing.
     nothing = type(entry)(ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value)
     best = {"call_s": 1.0, "native_s": 1.0, "ctypes_s": 1.0}

@@ -26,6 +26,7 @@ from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
@@ -116,7 +117,7 @@ def measure(case: Gemm, backend: CpuBackend) -> dict[str, Any]:
     y = np.empty((case.m, case.n), dtype=np.float32)
     # One set of packed weights for each width: whoever reads it finds it in the same cache.
     chosen_width = Dense(weights[0], bias, session=backend).panels.width
-    widths = backend.products(FLOAT32).compiled.library.widths
+    widths = backend.products(product_types(FLOAT32)).compiled.library.widths
     packed = {v: [Dense(w, bias, session=backend, width=v) for w in weights] for v in widths}
     products = packed[chosen_width][0].products
     problem = packed[chosen_width][0].problem(case.m)

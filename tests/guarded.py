@@ -203,9 +203,8 @@ def _of_module(names: dict[str, Any], at: Side) -> dict[str, Any]:
         found["allocated"] = _allocates(names["allocated"], at)
     if "long_lived" in names:
         found["long_lived"] = lambda size: Guard((size,), np.uint8, None, at).array
-    for name in ("pack", "pack_int8"):
-        if name in names:
-            found[name] = _packs(names[name], at)
+    if "pack" in names:
+        found["pack"] = _packs(names["pack"], at)
     for name in ("readable", "_as_matrix"):
         if name in names:
             found[name] = _guards_what_is_new(names[name], at)

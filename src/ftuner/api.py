@@ -81,8 +81,9 @@ def tune(
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
     backend = backend_of(device)
-    library = backend.library((DTYPES | GPU_DTYPES)[dtype], epilogue)
-    tuned = backend.tune(library.dtype, epilogue, progress)
+    element = (DTYPES | GPU_DTYPES)[dtype]
+    library = backend.library(element, epilogue)
+    tuned = backend.tune(element, epilogue, progress)
     return TuneReport(
         dtype=dtype,
         isa=backend.target,

@@ -6,7 +6,8 @@ import onnx
 import pytest
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.functions import apply, register_type
+from ftuner.codegen.llvm.ir.builder import scalar_type
+from ftuner.codegen.llvm.ir.functions import apply
 from ftuner.codegen.triton.functions import Functions
 from ftuner.core.dtype import BOOL, TENSOR_DTYPES
 from ftuner.core.expr import composed_steps
@@ -24,8 +25,8 @@ CASES = [
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_llvm_emits_every_row(name: str, dtype: str) -> None:
     row, element = SCALAR_FUNCTIONS[name], TENSOR_DTYPES[dtype]
-    vector = ir.VectorType(register_type(element), 4)
-    result = ir.VectorType(register_type(BOOL if row.result == "bool" else element), 4)
+    vector = ir.VectorType(scalar_type(element), 4)
+    result = ir.VectorType(scalar_type(BOOL if row.result == "bool" else element), 4)
     for fused in (True, False):
         module = ir.Module()
         function = ir.Function(module, ir.FunctionType(result, [vector] * row.arity), "f")

@@ -12,7 +12,7 @@ from tests.conftest import recorded_cpus
 from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.functions import apply
-from ftuner.codegen.llvm.objects.jit import ISA_FEATURES, Target, compile_assembly
+from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT64, TENSOR_DTYPES, DType
 from ftuner.core.expr import (
     ACCUMULATOR,
@@ -31,6 +31,7 @@ from ftuner.cost.functions import (
     expression_operations,
     operation_cycles,
 )
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 
@@ -93,7 +94,7 @@ def compiled_instructions(name: str, dtype: DType) -> int:
         zero, one = (vecbody.splat(vector, number) for number in (0.0, 1.0))
         value = builder.select(value, one, zero)
     builder.ret(value)
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", instruction_set("avx2").features)
     functions = re.split(r"^(?=\w+:$)", compile_assembly(module, target), flags=re.MULTILINE)
     assembly = "".join(text for text in functions if not text.startswith("ftuner_far_"))
     words = re.findall(r"^\t([a-z]\w*)\t?.*$", assembly, re.MULTILINE)

@@ -27,6 +27,7 @@ from ftuner.core.dim import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.product import ProductTypes
 from ftuner.graph.buffers import View
 from ftuner.graph.placement import Form
 from ftuner.hardware.tuning import CpuTuning
@@ -100,20 +101,20 @@ def _access(access: Access, vector: int | None) -> str:
     return {0: SAME, 1: CONTIGUOUS}.get(access.coefficients[vector], STRIDED)  # type: ignore[call-overload]
 
 
-def operands_cell(problem: Problem, dtype: DType) -> Cell:
+def operands_cell(problem: Problem, types: ProductTypes) -> Cell:
     """How A and B of a product lie."""
     a = PACKED_A if problem.a_must_pack and problem.a_layout == COLUMN else problem.a_layout
-    return "operands", str(dtype), a, "int8 panels" if problem.int8 else problem.b_source
+    return "operands", str(types.a), a, "int8 panels" if types.widens else problem.b_source
 
 
 def family_cell(dtype: DType, epilogue: Expr, name: str) -> Cell:
     return "family", str(dtype), "plain" if epilogue == ACCUMULATOR else "with epilogue", name
 
 
-def plan_cells(plan: Plan, dtype: DType, epilogue: Expr) -> Iterator[Cell]:
+def plan_cells(plan: Plan, types: ProductTypes, epilogue: Expr) -> Iterator[Cell]:
     """What a plan runs, and how."""
-    problem, choice = plan.problem, plan.choice
-    yield operands_cell(problem, dtype)
+    problem, choice, dtype = plan.problem, plan.choice, types.a
+    yield operands_cell(problem, types)
     for band in plan.bands():
         yield family_cell(dtype, epilogue, band.family.name)
     parts_b, parts_m, parts_n, parts_k = choice.grid

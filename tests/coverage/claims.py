@@ -27,9 +27,10 @@ from tests.coverage.cells import (
 from tests.coverage.templates import TEMPLATES, VARIANTS, Template
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
+from ftuner.core.dtype import BOOL, DTYPES, INT8, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.product import product_types
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
@@ -39,10 +40,11 @@ from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_li
 
 EPILOGUE = layer_epilogue(True, "relu", True)
 """The epilogue whose library is covered, beside the one of plain products."""
-INT8 = Operands((ROW,), ("panels",), int8=True)
+NARROW = Operands((ROW,), ("panels",))
 """Of products with weights of 8 bits, whose rows a graph makes contiguous."""
-SERVED = {ACCUMULATOR: (ANY_MATRICES, LAYERS, INT8), EPILOGUE: (LAYERS,)}
-"""What products with an epilogue are made of."""
+SERVED = ((ACCUMULATOR, None, (ANY_MATRICES, LAYERS)), (ACCUMULATOR, INT8, (NARROW,)),
+          (EPILOGUE, None, (LAYERS,)))  # fmt: skip
+"""What products are made of: by epilogue and the dtype of B, if that is not A's."""
 
 
 def claimed(hardware: CpuHardware, isa: str) -> set[Cell]:
@@ -104,12 +106,12 @@ def _of_nests() -> Iterator[Cell]:
 
 def _of_products(hardware: CpuHardware, isa: str) -> Iterator[Cell]:
     for dtype in DTYPES.values():
-        for epilogue, served in SERVED.items():
-            library = build_library(hardware, isa, dtype, epilogue)
+        for epilogue, b, served in SERVED:
+            library = build_library(hardware, isa, product_types(dtype, b), epilogue)
             for operands in served:
                 for family in library.families(operands):
                     yield family_cell(dtype, epilogue, family.name)
-                sources = ("int8 panels",) if operands.int8 else operands.b_sources
+                sources = ("int8 panels",) if b == INT8 else operands.b_sources
                 packed = (PACKED_A,) if COLUMN in operands.a_layouts else ()
                 for a, b in itertools.product((*operands.a_layouts, *packed), sources):
                     yield "operands", str(dtype), a, b

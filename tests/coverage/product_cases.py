@@ -6,41 +6,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from tests.coverage.claims import EPILOGUE, INT8
+from tests.coverage.claims import EPILOGUE, NARROW
 from tests.guarded import Array, Guard, guarded
 from tests.reference import assert_product, uniform
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.dtype import DTYPES, INT8
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.packed_weights import pack, pack_int8
+from ftuner.runtime.cpu.packed_weights import pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, words
-from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Library
+from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Library, Operands
 
 ROWS, STEPS = 13, 70
 """Odd rows, so that covers have several heights."""
 
 
-def products_of(backend: CpuBackend, dtype: DType, with_epilogue: bool) -> Products:
+def products_of(
+    backend: CpuBackend, types: ProductTypes, epilogue: Expr, *served: Operands
+) -> Products:
     """Products for which all claimed families are compiled."""
-    epilogue = EPILOGUE if with_epilogue else ACCUMULATOR
-    library = backend.kernels.library(dtype, epilogue)
-    served = (LAYERS,) if with_epilogue else (ANY_MATRICES, LAYERS, INT8)
+    library = backend.kernels.library(types, epilogue)
     families = dict.fromkeys(f for operands in served for f in library.families(operands))
-    return backend.products(dtype, epilogue, tuple(families))
+    return backend.products(types, epilogue, tuple(families))
 
 
 def run_all(backend: CpuBackend) -> None:
     """Every candidate once, and compare it with float64."""
     backend.threads = 2
     for dtype in DTYPES.values():
-        plain, layer = products_of(backend, dtype, False), products_of(backend, dtype, True)
+        types = product_types(dtype)
+        plain = products_of(backend, types, ACCUMULATOR, ANY_MATRICES, LAYERS)
+        narrow = products_of(backend, product_types(dtype, INT8), ACCUMULATOR, NARROW)
+        layer = products_of(backend, types, EPILOGUE, LAYERS)
         for n in _columns(plain.compiled.library):
             for a_layout in (ROW, COLUMN, "packed"):
                 for source in ANY_MATRICES.b_sources:
@@ -49,7 +53,7 @@ def run_all(backend: CpuBackend) -> None:
                     _run_panels(plain, a_layout, n, width)
                     _run_layer(layer, a_layout, n, width)
             for width in plain.compiled.library.widths:
-                _run_int8(plain, n, width)
+                _run_int8(narrow, n, width)
         narrowest = min(plain.compiled.library.widths) * plain.compiled.library.lanes
         # So many steps of k that they are walked in blocks.
         steps = 2 * CpuTuning().panel_bytes // (narrowest * dtype.itemsize)
@@ -86,11 +90,11 @@ def _candidates(products: Products, problem: Problem) -> Iterator[Plan]:
 
 
 def _result(products: Products, m: int, n: int) -> Array:
-    return Guard((m, n), products.compiled.library.dtype.name).array
+    return Guard((m, n), products.compiled.library.types.a.name).array
 
 
 def _run_matrices(products: Products, a_layout: str, source: str, n: int, k: int) -> None:
-    dtype = products.compiled.library.dtype.name
+    dtype = products.compiled.library.types.a.name
     a = _laid(uniform(1, (ROWS, k), dtype), a_layout)
     b = _laid(uniform(2, (k, n), dtype), source)
     layout = ROW if a_layout == ROW else COLUMN
@@ -112,18 +116,16 @@ def _panel_strides(a: Array, a_layout: str, c: Array, operands: tuple[int, ...] 
     return Strides(a_row, a.strides[1], 0, 0, c.strides[0], (), operands, False)
 
 
-def _panel_problem(
-    products: Products, a_layout: str, n: int, width: int, int8: bool = False
-) -> Problem:
+def _panel_problem(a_layout: str, n: int, width: int) -> Problem:
     layout = ROW if a_layout == ROW else COLUMN
-    return panel_problem(n, STEPS, width, ROWS, 2, layout, a_layout == "packed", int8)
+    return panel_problem(n, STEPS, width, ROWS, 2, layout, a_layout == "packed")
 
 
 def _run_panels(products: Products, a_layout: str, n: int, width: int) -> None:
-    dtype = products.compiled.library.dtype.name
+    dtype = products.compiled.library.types.a.name
     a, weight = _laid(uniform(1, (ROWS, STEPS), dtype), a_layout), uniform(2, (n, STEPS), dtype)
     panels = pack(products, weight, width)
-    for plan in _candidates(products, _panel_problem(products, a_layout, n, width)):
+    for plan in _candidates(products, _panel_problem(a_layout, n, width)):
         c = _result(products, ROWS, n)
         encoded = products.encode(plan, _panel_strides(a, a_layout, c))
         products.launch(encoded, a, panels.packed, c, None)
@@ -132,27 +134,27 @@ def _run_panels(products: Products, a_layout: str, n: int, width: int) -> None:
 
 def _run_layer(products: Products, a_layout: str, n: int, width: int) -> None:
     """With bias, residual and an activation."""
-    dtype = products.compiled.library.dtype.name
+    dtype = products.compiled.library.types.a.name
     a, weight = _laid(uniform(1, (ROWS, STEPS), dtype), a_layout), uniform(2, (n, STEPS), dtype)
     bias = guarded(uniform(3, (n,), dtype), read_only=True)
     residual = guarded(uniform(4, (ROWS, n), dtype), read_only=True)
     panels = pack(products, weight, width)
-    for plan in _candidates(products, _panel_problem(products, a_layout, n, width)):
+    for plan in _candidates(products, _panel_problem(a_layout, n, width)):
         c = _result(products, ROWS, n)
         strides = _panel_strides(a, a_layout, c, (0, residual.strides[0]))
         given = words([bias, residual])
         products.launch(products.encode(plan, strides), a, panels.packed, c, given.address)
         expected = np.maximum(a.astype(np.float64) @ weight.T + bias, 0) + residual
-        roundoff = products.compiled.library.dtype.unit_roundoff
+        roundoff = products.compiled.library.types.a.unit_roundoff
         assert np.all(np.abs(c - expected) <= 2 * STEPS * STEPS * roundoff), plan.choice
 
 
 def _run_int8(products: Products, n: int, width: int) -> None:
-    dtype = products.compiled.library.dtype.name
+    dtype = products.compiled.library.types.a.name
     a = _laid(uniform(1, (ROWS, STEPS), dtype), ROW)
     weight = np.random.default_rng(2).integers(-128, 128, (n, STEPS)).astype(np.int8)
-    panels = pack_int8(products, weight, width)
-    for plan in _candidates(products, _panel_problem(products, ROW, n, width, int8=True)):
+    panels = pack(products, weight, width)
+    for plan in _candidates(products, _panel_problem(ROW, n, width)):
         c = _result(products, ROWS, n)
         encoded = products.encode(plan, _panel_strides(a, ROW, c))
         products.launch(encoded, a, panels.packed, c, None)
@@ -161,7 +163,7 @@ def _run_int8(products: Products, n: int, width: int) -> None:
 
 def _run_chunks(products: Products, cut: str) -> None:
     """Work cut into chunks of batch elements, or of panels."""
-    dtype = products.compiled.library.dtype.name
+    dtype = products.compiled.library.types.a.name
     batch, n = (9, 3) if cut == "batch" else (1, 6 * max(products.compiled.library.widths) * 16)
     a = guarded(uniform(1, (batch, ROWS, STEPS), dtype), read_only=True)
     b = guarded(uniform(2, (batch, STEPS, n), dtype), read_only=True)

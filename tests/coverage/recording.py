@@ -12,9 +12,9 @@ from tests.coverage.templates import VARIANTS
 
 import ftuner.graph.lowering as lowering
 import ftuner.runtime.cpu.executable as compiled
-from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
+from ftuner.core.product import ProductTypes
 from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.ops.contraction import PendingProduct
@@ -33,7 +33,7 @@ class Recorder:
         self.cells: set[Cell] = set()
         self._noted: set[Cell] = set()
         """Of the graph that is being lowered."""
-        self._plans: dict[int, tuple[Plan, DType, Expr]] = {}
+        self._plans: dict[int, tuple[Plan, ProductTypes, Expr]] = {}
         """By the address of their records."""
 
     def note_node(self, node: Node, placement: Placement) -> None:
@@ -70,8 +70,8 @@ class Recorder:
                 cells.add(("order", str(step.x.layout.dtype), which))
         return frozenset(cells)
 
-    def planned(self, address: int, plan: Plan, dtype: DType, epilogue: Expr) -> None:
-        self._plans[address] = plan, dtype, epilogue
+    def planned(self, address: int, plan: Plan, types: ProductTypes, epilogue: Expr) -> None:
+        self._plans[address] = plan, types, epilogue
 
     def ran_plan(self, address: int) -> None:
         self.cells.update(plan_cells(*self._plans[address]))
@@ -126,7 +126,7 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_plan(self: Products, plan: Plan, strides: Any) -> Any:
         encoded = encode(self, plan, strides)
         library = self.compiled.library
-        recorder.planned(encoded.address, plan, library.dtype, library.epilogue)
+        recorder.planned(encoded.address, plan, library.types, library.epilogue)
         return encoded
 
     def noting_product(self: Products, encoded: Any, *arguments: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
@@ -61,7 +62,7 @@ def test_every_constant_is_shown_with_its_provenance() -> None:
 def test_funnel() -> None:
     hardware = load_recorded("epyc-milan-2")
     assert isinstance(hardware, CpuHardware)
-    library = build_library(hardware, "avx2", FLOAT32)
+    library = build_library(hardware, "avx2", product_types(FLOAT32))
     funnel = library.funnel
     text = _text(funnel_table(library))
     for pruned in funnel.pruned:

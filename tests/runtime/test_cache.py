@@ -25,7 +25,9 @@ from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.codegen.llvm.objects.keys import bundle_key
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.errors import CacheWarning
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
@@ -171,9 +173,11 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def small_bundles() -> list[Bundle]:
-    isa = HOST_ISAS[0]
-    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, isa, 4)
-    return [family_bundle((kernel,), False, False, KLoopTuning(), 64), reduce_bundle(kernel, False)]
+    row = instruction_set(HOST_ISAS[0])
+    kernel = UKernel(RegisterTile(1, 1, 1), product_types(FLOAT32), row.name, 4)
+    return [
+        family_bundle((kernel,), row, KLoopTuning(), 64), reduce_bundle(kernel, row.fused)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])

@@ -19,6 +19,7 @@ from ftuner.core import forks
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu import memory
@@ -43,7 +44,7 @@ def two(cache_folder: Path) -> Iterator[CpuBackend]:
     """A back end of its own with two threads, of which everything is in the cache."""
     backend = CpuBackend(Cache(cache_folder), HOST_ISAS[-1])
     backend.threads = 2
-    backend.products(FLOAT32)
+    backend.products(product_types(FLOAT32))
     yield backend
     backend.kernels.runtime.pool.shut_down()
 

@@ -98,7 +98,7 @@ def _plan_table(found: Explanation) -> Table:
     c = found.contraction
     batch = f"{c.batch} x " if c.batch > 1 else ""
     table = Table(
-        title=f"{batch}{c.m} x {c.n} x {c.k} {c.dtype} on {found.hardware.name}, {found.isa.name}",
+        title=f"{batch}{c.m} x {c.n} x {c.k} {c.types} on {found.hardware.name}, {found.isa.name}",
         title_justify="left",
     )
     for column in ("worker", "uKernel", "rows", "columns", "tiles", "panels", "batch", "k"):

@@ -40,7 +40,7 @@ def _plan_table(found: BlockExplanation) -> Table:
     c = found.contraction
     batch = f"{c.batch} x " if c.batch > 1 else ""
     table = Table(
-        title=f"{batch}{c.m} x {c.n} x {c.k} {c.dtype} on {found.hardware.name}, "
+        title=f"{batch}{c.m} x {c.n} x {c.k} {c.types.a} on {found.hardware.name}, "
         f"multiplied as {found.multiply}",
         title_justify="left",
     )

@@ -6,9 +6,41 @@ reduction axis k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ftuner.core.dtype import DType
+
+
+@dataclass(frozen=True)
+class ProductTypes:
+    """The dtypes of a matrix product."""
+
+    a: DType
+    b: DType
+    accumulator: DType
+    c: DType
+
+    @property
+    def widens(self) -> bool:
+        """Whether elements of B are converted to A's dtype before they are multiplied."""
+        return self.b.itemsize < self.a.itemsize
+
+    @property
+    def multiplied(self) -> ProductTypes:
+        """The types once B is widened: what multiply-adds read."""
+        return replace(self, b=self.a) if self.widens else self
+
+    def __str__(self) -> str:
+        names = [str(t) for t in (self.a, self.b, self.accumulator, self.c)]
+        return names[0] if len(set(names)) == 1 else "_".join(names)
+
+
+@lru_cache(maxsize=64)
+def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
+    """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
+    given."""
+    return ProductTypes(dtype, b or dtype, dtype, dtype)
 
 
 @dataclass(frozen=True)
@@ -18,7 +50,7 @@ class Contraction:
     m: int
     n: int
     k: int
-    dtype: DType
+    types: ProductTypes
     batch: int = 1
 
     @property
@@ -29,5 +61,7 @@ class Contraction:
     @property
     def bytes_moved(self) -> int:
         """Bytes of A, B and C, each touched once."""
-        elements = self.m * self.k + self.k * self.n + self.m * self.n
-        return self.batch * elements * self.dtype.itemsize
+        types = self.types
+        a_bytes = self.m * self.k * types.a.itemsize
+        b_bytes = self.k * self.n * types.b.itemsize
+        return self.batch * (a_bytes + b_bytes + self.m * self.n * types.c.itemsize)

@@ -1,28 +1,163 @@
-"""Vector instruction sets as their manuals describe them."""
+"""Instruction sets: one row for each, with all that ftuner knows of it.
+
+To add one, add a row to `INSTRUCTION_SETS`; if its multiply-add is new, also an emitter to
+`codegen/llvm/ir/multiply_add.py`. What a core does in a cycle is not here but measured
+(`runtime/cpu/probe.py`) or recorded (`machines/*.toml`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.product import ProductTypes, product_types
+from ftuner.errors import HardwareError
+
+LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
+"""Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
 
 
 @dataclass(frozen=True)
-class VectorIsa:
-    """What an ISA's manual fixes, whatever the core."""
+class MultiplyAdd:
+    """How vectors of A and B are multiplied and added to accumulators."""
 
+    a: DType
+    b: DType
+    accumulator: DType
+    emitter: str
+    """Its name in `codegen.llvm.ir.multiply_add.EMITTERS`."""
+    fused: bool
+    """Whether it is one instruction; if not, it is a multiply and an add."""
+    k_steps: int = 1
+    """k steps that one lane of the accumulators takes at once."""
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """What the manual of a vector instruction set fixes, and how LLVM is asked for it."""
+
+    name: str
+    architecture: str
+    """`x86_64` or `aarch64`."""
+    flags: tuple[str, ...]
+    """What the operating system lists of a CPU that has it, beyond its architecture."""
+    features: str
+    """LLVM features to turn on: `+avx,+avx2`."""
+    features_off: tuple[str, ...]
+    """Prefixes of LLVM features to turn off, which the name of a wider CPU brings along."""
     vector_bytes: int
     vector_registers: int
-    fused: bool
     masked: bool
+    """Whether loads and stores take a mask per lane at full speed."""
+    unrolled: bool
+    """Whether the k loop takes several k steps a round. Its code then pins vectors to registers of
+    x86."""
+    multiply_adds: tuple[MultiplyAdd, ...]
+    scheduling_model: str = ""
+    """LLVM's name of the CPU whose scheduling model is used; empty for the host's."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether multiply-add of floats is one instruction."""
+        return self.multiply_add(product_types(FLOAT32)).fused
+
+    def multiply_add(self, types: ProductTypes) -> MultiplyAdd:
+        """The multiply-add of a product.
+
+        Raises:
+            HardwareError: the instruction set has none for these dtypes.
+        """
+        of = types.multiplied
+        for row in self.multiply_adds:
+            if (row.a, row.b, row.accumulator) == (of.a, of.b, of.accumulator):
+                return row
+        raise HardwareError(f"{self.name} has no multiply-add for {types}")
 
 
-VECTOR_ISAS: Mapping[str, Mapping[str, VectorIsa]] = {
-    "x86_64": {
-        "sse2": VectorIsa(16, 16, fused=False, masked=False),
-        # vmaskmov exists, but its stores are microcode on AMD (uops.info): not full speed.
-        "avx2": VectorIsa(32, 16, fused=True, masked=False),
-        "avx512": VectorIsa(64, 32, fused=True, masked=True),
-    },
-    "aarch64": {"neon": VectorIsa(16, 32, fused=True, masked=False)},
+def float_multiply_adds(emitter: str, fused: bool) -> tuple[MultiplyAdd, ...]:
+    """The same multiply-add of float32 and of float64."""
+    return tuple(MultiplyAdd(t, t, t, emitter, fused) for t in (FLOAT32, FLOAT64))
+
+
+SEPARATE = float_multiply_adds("separate", fused=False)
+FUSED = float_multiply_adds("fused", fused=True)
+
+INSTRUCTION_SETS: dict[str, InstructionSet] = {
+    row.name: row
+    for row in (
+        InstructionSet(
+            name="sse2",
+            architecture="x86_64",
+            flags=(),
+            features="+sse2",
+            features_off=("avx", "fma", "f16c", "xop", "vaes", "vpclmul"),
+            vector_bytes=16,
+            vector_registers=16,
+            masked=False,
+            # LLVM 22 spills with more than one step a round; loads advance their addresses anyway.
+            unrolled=False,
+            multiply_adds=SEPARATE,
+        ),
+        InstructionSet(
+            name="avx2",
+            architecture="x86_64",
+            flags=("avx2", "fma"),
+            features="+avx,+avx2,+fma,+bmi,+bmi2",
+            features_off=("avx512", "avx10", "evex512"),
+            vector_bytes=32,
+            vector_registers=16,
+            # vmaskmov exists, but its stores are microcode on AMD (uops.info): not full speed.
+            masked=False,
+            unrolled=True,
+            multiply_adds=FUSED,
+        ),
+        InstructionSet(
+            name="avx512",
+            architecture="x86_64",
+            flags=("avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq"),
+            features="+avx,+avx2,+fma,+bmi,+bmi2,+avx512f,+avx512vl,+avx512bw,+avx512dq",
+            features_off=(),
+            vector_bytes=64,
+            vector_registers=32,
+            masked=True,
+            unrolled=True,
+            multiply_adds=FUSED,
+        ),
+        InstructionSet(
+            name="neon",
+            architecture="aarch64",
+            flags=(),
+            features="+neon",
+            features_off=(),
+            vector_bytes=16,
+            vector_registers=32,
+            masked=False,
+            # As on SSE2.
+            unrolled=False,
+            multiply_adds=FUSED,
+            # LLVM 22's model of Neoverse N1 loads elements of A so early that the k loop of a 5x20
+            # tile spills accumulators; the generic model keeps every tile in registers.
+            scheduling_model="generic",
+        ),
+    )
 }
-"""By architecture, narrow to wide; from the Intel SDM, the AMD APM and the Arm ARM."""
+"""By name; from the Intel SDM, the AMD APM and the Arm ARM. A row that is added while a program
+runs, before the machine is probed, is known everywhere."""
+
+
+def instruction_set(name: str) -> InstructionSet:
+    """The row of an instruction set.
+
+    Raises:
+        HardwareError: there is none of this name.
+    """
+    if name not in INSTRUCTION_SETS:
+        raise HardwareError(f"no ISA {name!r}; known are {', '.join(INSTRUCTION_SETS)}")
+    return INSTRUCTION_SETS[name]
+
+
+def instruction_sets(architecture: str) -> tuple[InstructionSet, ...]:
+    """Those of an architecture, narrow to wide; of two alike the one with fused multiply-add is
+    last, then the one that was added last."""
+    rows = (row for row in INSTRUCTION_SETS.values() if row.architecture == architecture)
+    return tuple(sorted(rows, key=lambda row: (row.vector_bytes, row.fused)))

@@ -11,11 +11,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_tuning import GpuTuning
+from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.tuning import CpuTuning
+
+
+class MultiplyAddRate(NamedTuple):
+    """What one core does of one kind of vector multiply-add."""
+
+    per_cycle: float
+    """Issued per cycle."""
+    latency_cycles: float
+    k_steps: int
+    """k steps that each takes."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,7 @@ class Isa:
     """One vector instruction set as one core of the machine executes it."""
 
     name: str
-    """`sse2`, `avx2`, `avx512` or `neon`."""
+    """That of its row in `ftuner.hardware.isa`, whose fixed values are repeated here."""
     vector_bytes: int
     vector_registers: int
     fused: bool
@@ -38,12 +51,28 @@ class Isa:
     """Whether loads and stores take a mask per lane at full speed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
+    def agrees_with(self, row: InstructionSet) -> bool:
+        """Whether the fixed values are those of a row."""
+        fixed = ("vector_bytes", "vector_registers", "fused", "masked")
+        return all(getattr(self, name) == getattr(row, name) for name in fixed)
+
     def lanes(self, dtype: DType) -> int:
         return self.vector_bytes // dtype.itemsize
 
-    def peak_flops_per_cycle(self, dtype: DType) -> float:
+    def multiply_add(self, types: ProductTypes) -> MultiplyAddRate:
+        """What one core does of the multiply-adds of a product. Those of all floats have one rate
+        and latency.
+
+        Raises:
+            HardwareError: the ISA has none for these dtypes.
+        """
+        k_steps = instruction_set(self.name).multiply_add(types).k_steps
+        return MultiplyAddRate(self.fma_per_cycle, self.fma_latency_cycles, k_steps)
+
+    def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""
-        return 2.0 * self.lanes(dtype) * self.fma_per_cycle
+        rate = self.multiply_add(types)
+        return 2.0 * self.lanes(types.accumulator) * rate.per_cycle * rate.k_steps
 
 
 @dataclass(frozen=True)
@@ -111,8 +140,8 @@ class CpuHardware:
         known = ", ".join(isa.name for isa in self.isas)
         raise HardwareError(f"{self.name} has no ISA {name!r}; it has {known}")
 
-    def peak_flops_per_s(self, isa: Isa, dtype: DType, cores: int = 1) -> float:
-        return cores * self.clock_hz * isa.peak_flops_per_cycle(dtype)
+    def peak_flops_per_s(self, isa: Isa, types: ProductTypes, cores: int = 1) -> float:
+        return cores * self.clock_hz * isa.peak_flops_per_cycle(types)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftuner.errors import HardwareError
+from ftuner.hardware.isa import instruction_sets
 
 ARCHITECTURES: Mapping[str, str] = {
     "x86_64": "x86_64",
@@ -153,19 +154,22 @@ def isas_of(facts: SystemFacts) -> tuple[str, ...]:
     """The vector instruction sets that the facts promise, narrow to wide.
 
     Raises HardwareError for an architecture that is not supported."""
-    if facts.architecture == "x86_64":
-        isas = ["sse2"]
-        if {"avx2", "fma"} <= facts.features:
-            isas.append("avx2")
-            if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= facts.features:
-                isas.append("avx512")
-        return tuple(isas)
-    if facts.architecture == "aarch64":
-        return ("neon",)
-    supported = ", ".join(sorted(set(ARCHITECTURES.values())))
-    raise HardwareError(
-        f"unsupported CPU architecture {facts.architecture!r}; supported are {supported}"
-    )
+    rows = instruction_sets(facts.architecture)
+    if not rows:
+        supported = ", ".join(sorted(set(ARCHITECTURES.values())))
+        raise HardwareError(
+            f"unsupported CPU architecture {facts.architecture!r}; supported are {supported}"
+        )
+    return tuple(row.name for row in rows if facts.features.issuperset(row.flags))
+
+
+def promised_isas(facts: SystemFacts) -> tuple[str, ...]:
+    """The instruction sets that the CPU may have by the facts: all of its architecture where the
+    operating system hides its features. Raises as `isas_of`."""
+    listed = isas_of(facts)
+    if facts.features:
+        return listed
+    return tuple(row.name for row in instruction_sets(facts.architecture))
 
 
 def _own_affinity() -> Collection[int]:

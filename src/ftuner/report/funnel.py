@@ -16,16 +16,17 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 def funnel_table(library: Library | GpuLibrary) -> Table:
     """A row for each filter: how many tiles it took out, how many are left, and why."""
     if isinstance(library, GpuLibrary):
+        types = str(library.dtype)
         where = f"{library.hardware.name}, multiplied as {library.multiply}"
         enumerated = "every block tile of powers of two"
         kept = f"{count(len(library.pairs), 'pair')} of them patch one output together"
     else:
+        types = str(library.types)
         where = library.isa.name
         enumerated = "every register tile that the ISA could hold"
-        lanes = library.isa.lanes(library.dtype)
-        widths = (f"{v * lanes} columns ({count(v, 'vector')})" for v in library.funnel.widths)
+        widths = (f"{v * library.lanes} columns ({count(v, 'vector')})" for v in library.widths)
         kept = f"full panels of {', '.join(widths)}; narrower tiles serve tails"
-    table = Table(title=f"uKernels for {library.dtype} on {where}", title_justify="left")
+    table = Table(title=f"uKernels for {types} on {where}", title_justify="left")
     table.add_column("step")
     table.add_column("pruned", justify="right")
     table.add_column("left", justify="right")

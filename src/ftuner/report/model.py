@@ -13,8 +13,9 @@ from typing import Any
 from rich.table import Table
 
 from ftuner.core.dim import Dim, symbols_of
-from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.core.units import capacity, duration, rate
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
@@ -241,13 +242,13 @@ def _roofline(
     if machine is None or len(costs) < len(steps) or not (flops and moved):
         return None
     seconds = sum(c.estimate.seconds for c in costs)
-    return roofline_of(flops, moved, seconds, _product_dtype(steps), machine)
+    return roofline_of(flops, moved, seconds, _product_types(steps), machine)
 
 
-def _product_dtype(steps: Sequence[Step]) -> DType:
-    """The dtype of the multiply-adds of a program: the widest of its products."""
+def _product_types(steps: Sequence[Step]) -> ProductTypes:
+    """The types of the multiply-adds of a program: the widest of its products."""
     products = [s.c.layout.dtype for s in steps if isinstance(s, ProductStep)]
-    return max(products, key=lambda dtype: dtype.itemsize, default=FLOAT32)
+    return product_types(max(products, key=lambda dtype: dtype.itemsize, default=FLOAT32))
 
 
 def _group(

@@ -90,7 +90,7 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
     axes.set_ylabel("m")
     batch = f"{contraction.batch} x " if contraction.batch > 1 else ""
     axes.set_title(
-        f"{batch}{contraction.m} x {contraction.n} x {contraction.k} {contraction.dtype}, "
+        f"{batch}{contraction.m} x {contraction.n} x {contraction.k} {contraction.types}, "
         f"{explanation.hardware.name} {explanation.isa.name}"
     )
 

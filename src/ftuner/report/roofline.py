@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 from ftuner.cost.step import Machine, level_of
 
 COMPUTE = "compute"
@@ -63,12 +63,12 @@ class Roofline:
 
 
 def roofline_of(
-    flops: int, bytes_moved: int, seconds: float, dtype: DType, machine: Machine
+    flops: int, bytes_moved: int, seconds: float, types: ProductTypes, machine: Machine
 ) -> Roofline:
-    """The roofline of work that is estimated at `seconds`, with multiply-adds of `dtype`."""
+    """The roofline of work that is estimated at `seconds`, with multiply-adds of `types`."""
     hardware, workers = machine.hardware, machine.workers
     flops_per_byte = flops / bytes_moved
-    peak = hardware.peak_flops_per_s(machine.isa, dtype, workers)
+    peak = hardware.peak_flops_per_s(machine.isa, types, workers)
     roofs = []
     for level in hardware.levels:
         rate = min(workers * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s)

@@ -15,7 +15,8 @@ from ftuner.codegen.llvm.objects.compile import bundle_module
 from ftuner.codegen.llvm.objects.jit import compile_assembly, host_features, host_target
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
-from ftuner.hardware.isa import VECTOR_ISAS
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import read_system
 from ftuner.hardware.tuning import KLoopTuning
 
@@ -116,11 +117,11 @@ def hide(monkeypatch: pytest.MonkeyPatch, name: str, *hidden: str) -> None:
 
 def assembly(isa: str) -> str:
     """The work above and kernels of ours, in the assembly of this machine's target."""
-    target, vector = host_target(isa), VECTOR_ISAS["x86_64"][isa]
-    lanes = vector.vector_bytes // FLOAT32.itemsize
-    kernel = UKernel(RegisterTile(4, 2, 1), FLOAT32, isa, lanes)
+    target, row = host_target(isa), instruction_set(isa)
+    lanes = row.vector_bytes // FLOAT32.itemsize
+    kernel = UKernel(RegisterTile(4, 2, 1), product_types(FLOAT32), isa, lanes)
     bundles = (
-        family_bundle((kernel,), vector.fused, vector.masked, KLoopTuning(), 64),
+        family_bundle((kernel,), row, KLoopTuning(), 64),
         kernel_bundle("ftuner.codegen.llvm.kernels.top_k", "top_k", FLOAT32, True),
     )
     modules = [WORK, *(str(bundle_module(bundle, target)) for bundle in bundles)]

@@ -37,6 +37,8 @@ from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import Apply, Operand
 from ftuner.core.functions import FLOATS, ScalarFunction
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning, constants, part_of
 
 EMITTERS = tuple(
@@ -179,10 +181,10 @@ def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_depend_on_the_tuning_of_their_code() -> None:
-    target = host_target(HOST_ISAS[0])
-    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, HOST_ISAS[0], 4)
+    target, row = host_target(HOST_ISAS[0]), instruction_set(HOST_ISAS[0])
+    kernel = UKernel(RegisterTile(1, 1, 1), product_types(FLOAT32), HOST_ISAS[0], 4)
     bundles: list[Callable[[CpuTuning], Bundle]] = [
-        lambda t: family_bundle((kernel,), False, False, part_of(t, KLoopTuning), 64),
+        lambda t: family_bundle((kernel,), row, part_of(t, KLoopTuning), 64),
         lambda t: runtime_bundle(16, 16, part_of(t, NativeTuning)),
         lambda t: reduce_bundle(kernel, False),
     ]

@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import llvmlite.ir as ir
 import numpy as np
@@ -19,8 +20,6 @@ from ftuner.codegen.llvm.kernels.k_loop import steps_of_round
 from ftuner.codegen.llvm.kernels.product import emit_ukernel
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.codegen.llvm.objects.jit import (
-    ISA_FEATURES,
-    SCHEDULING_MODELS,
     Target,
     compile_assembly,
     compile_object,
@@ -28,11 +27,14 @@ from ftuner.codegen.llvm.objects.jit import (
 )
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
-from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
+from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8, DType
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import FUSED, SEPARATE, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.ukernels.cpu.library import build_library
 
+FLOATS, DOUBLES = product_types(FLOAT32), product_types(FLOAT64)
 CPUS = {
     "epyc-milan-2": "znver3",
     "xeon-8375c": "icelake-server",
@@ -48,17 +50,23 @@ def target_of(machine: CpuHardware, isa: Isa) -> Target:
         "aarch64": "aarch64-unknown-linux-gnu",
     }[machine.architecture]
     off = ",-avx" if isa.name == "sse2" else ",-avx512f" if isa.name == "avx2" else ""
-    cpu = SCHEDULING_MODELS.get(isa.name) or CPUS[machine.name]
-    return Target(triple, cpu, ISA_FEATURES[isa.name] + off)
+    row = instruction_set(isa.name)
+    return Target(triple, row.scheduling_model or CPUS[machine.name], row.features + off)
+
+
+def row_of(isa: str, fused: bool, masked: bool = False) -> InstructionSet:
+    """The row of an ISA, with another kind of multiply-add and masks or without."""
+    row = instruction_set(isa if isa != "any" else "sse2")
+    return replace(row, multiply_adds=FUSED if fused else SEPARATE, masked=masked)
 
 
 def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -> ir.Module:
-    module = ir.Module("kernel")
+    module, row = ir.Module("kernel"), row_of(kernel.isa, fused, masked)
     module.triple = triple
     if kernel.b_layout == DOT:
-        emit_dot(module, kernel, fused, masked)
+        emit_dot(module, kernel, row)
     else:
-        emit_ukernel(module, kernel, fused, masked, KLoopTuning(), 64)
+        emit_ukernel(module, kernel, row, KLoopTuning(), 64)
     return module
 
 
@@ -104,7 +112,7 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
     alone."""
     architecture = recorded.architecture
     for isa in recorded.isas:
-        library = build_library(recorded, isa.name, dtype)
+        library = build_library(recorded, isa.name, product_types(dtype))
         target = target_of(recorded, isa)
         pattern = MULTIPLY_ADD[architecture, isa.fused]
         for width in library.widths:
@@ -118,12 +126,13 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
                 assembly = compile_assembly(module, target)
                 tile = kernel.mr * kernel.tile.vectors
                 # Whole rounds; a turn of places, where B may have to come; the steps left over.
-                rounds = Counter([steps_of_round(kernel, KLoopTuning())])
+                steps = steps_of_round(kernel, instruction_set(isa.name), KLoopTuning())
+                rounds = Counter([steps])
                 if kernel.b_layout == PACKED:
                     rounds.update([kernel.tile.chains, 1])
-                elif steps_of_round(kernel, KLoopTuning()) > 1:
+                elif steps > 1:
                     rounds.update([1])
-                loops = [k_loops(assembly, pattern, tile * steps) for steps in rounds]
+                loops = [k_loops(assembly, pattern, tile * count) for count in rounds]
                 assert [len(found) for found in loops] == list(rounds.values()), kernel.symbol
                 loop = [line for found in loops for body in found for line in body]
                 on_stack = [line for line in loop if re.search(STACK[architecture], line)]
@@ -144,7 +153,7 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
 def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
     hardware = next(m for m in recorded_cpus() if m.name == machine)
     isa = hardware.widest
-    library = build_library(hardware, isa.name, FLOAT32)
+    library = build_library(hardware, isa.name, FLOATS)
     kernel = library.family(library.widths[0], False, COLUMN, PACKED).kernels[-1]
     target = target_of(hardware, isa)
     pattern = MULTIPLY_ADD[hardware.architecture, True]
@@ -156,7 +165,7 @@ def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
 
 
 def test_ir_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
-    kernel = UKernel(RegisterTile(1, 1, 1), FLOAT32, "sse2", 4, ROW, PACKED)
+    kernel = UKernel(RegisterTile(1, 1, 1), FLOATS, "sse2", 4, ROW, PACKED)
     golden("kernel-1x4.ll", str(module_of(kernel, False, "x86_64-unknown-linux-gnu")))
 
 
@@ -201,7 +210,7 @@ def check(
 ) -> None:
     """One kernel at several lengths of k, over one and several tiles, with and without C."""
     run = Loaded(kernel, fused, isa, masked)
-    dtype, mr, nr = kernel.dtype.name, kernel.mr, kernel.nr
+    dtype, mr, nr = kernel.types.c.name, kernel.mr, kernel.nr
     for k in (0, 1, 2, 3, 7, 64, 101):
         for tiles in (1, 3):
             for n in columns:
@@ -238,9 +247,8 @@ def test_avx512_shapes(dtype: DType, tile: str, monkeypatch: pytest.MonkeyPatch)
     mr, vectors, chains = map(int, re.findall(r"\d+", tile))
     lanes = 64 // dtype.itemsize
     for a_layout, b_layout in ((ROW, PACKED), (COLUMN, STRIDED)):
-        kernel = UKernel(
-            RegisterTile(mr, vectors, chains), dtype, "avx512", lanes, a_layout, b_layout
-        )
+        tile = RegisterTile(mr, vectors, chains)
+        kernel = UKernel(tile, product_types(dtype), "avx512", lanes, a_layout, b_layout)
         check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,))
 
 
@@ -254,7 +262,7 @@ def test_avx512_shapes(dtype: DType, tile: str, monkeypatch: pytest.MonkeyPatch)
 def test_on_its_own_isa(isa: str, lanes: int) -> None:
     """Compiled for an ISA and no wider one, where this machine has it."""
     for tile in (RegisterTile(1, 2, 2), RegisterTile(4, 2, 1)):
-        kernel = UKernel(tile, FLOAT32, isa, lanes)
+        kernel = UKernel(tile, FLOATS, isa, lanes)
         check(kernel, isa != "sse2", (kernel.nr,), isa)
 
 
@@ -264,7 +272,7 @@ def test_tails(lanes: int, vectors: int) -> None:
     """Every number of columns that a tail may have: nothing beside them is touched."""
     for mr, chains in ((1, 3), (3, 1)):
         kernel = UKernel(
-            RegisterTile(mr, vectors, chains), FLOAT32, "any", lanes, ROW, PACKED, tail=True
+            RegisterTile(mr, vectors, chains), FLOATS, "any", lanes, ROW, PACKED, tail=True
         )
         fused, columns = HOST_ISAS[-1] != "sse2", range(1, kernel.nr + 1)
         check(kernel, fused, tuple(columns))
@@ -279,7 +287,7 @@ def test_tails(lanes: int, vectors: int) -> None:
 @pytest.mark.parametrize("chains", [1, 2, 3, 8])
 def test_layouts_and_chains(fused: bool, a_layout: str, b_layout: str, chains: int) -> None:
     tile = RegisterTile(2, 2, chains)
-    check(UKernel(tile, FLOAT64, "any", 2, a_layout, b_layout), fused, (4,))
+    check(UKernel(tile, DOUBLES, "any", 2, a_layout, b_layout), fused, (4,))
 
 
 @pytest.mark.each_value
@@ -290,7 +298,7 @@ def test_parts(dtype: DType, vector_bytes: int, b_layout: str) -> None:
     """Tiles side by side, each with columns of its own."""
     for tile in (RegisterTile(1, 1, 3, parts=2), RegisterTile(7, 2, 1, parts=2)):
         lanes = vector_bytes // dtype.itemsize
-        kernel = UKernel(tile, dtype, "any", lanes, ROW, b_layout)
+        kernel = UKernel(tile, product_types(dtype), "any", lanes, ROW, b_layout)
         assert kernel.nr == 2 * tile.vectors * lanes
         check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,))
 
@@ -302,23 +310,26 @@ def test_parts(dtype: DType, vector_bytes: int, b_layout: str) -> None:
 def test_dot_tiles(dtype: DType, vector_bytes: int, masked: bool) -> None:
     """Vectors along k: whole rounds, single vectors and what is left of one."""
     for tile in (RegisterTile(1, 1, 4), RegisterTile(1, 4, 2), RegisterTile(4, 3, 1)):
-        kernel = UKernel(tile, dtype, "any", vector_bytes // dtype.itemsize, ROW, DOT)
+        kernel = UKernel(
+            tile, product_types(dtype), "any", vector_bytes // dtype.itemsize, ROW, DOT
+        )
         check(kernel, HOST_ISAS[-1] != "sse2", (kernel.nr,), masked=masked)
 
 
 def test_symbols_tell_kernels_apart() -> None:
-    base = UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8)
+    base = UKernel(RegisterTile(2, 2, 1), FLOATS, "avx2", 8)
     others = [
-        UKernel(RegisterTile(3, 2, 1), FLOAT32, "avx2", 8),
-        UKernel(RegisterTile(2, 1, 1), FLOAT32, "avx2", 8),
-        UKernel(RegisterTile(2, 2, 2), FLOAT32, "avx2", 8),
-        UKernel(RegisterTile(2, 2, 1, parts=2), FLOAT32, "avx2", 8),
-        UKernel(RegisterTile(2, 1, 1, parts=2), FLOAT32, "avx2", 8),
-        UKernel(RegisterTile(2, 2, 1), FLOAT64, "avx2", 8),
-        UKernel(RegisterTile(2, 2, 1), FLOAT32, "sse2", 8),
-        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, COLUMN),
-        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, STRIDED),
-        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, PACKED, True),
-        UKernel(RegisterTile(2, 2, 1), FLOAT32, "avx2", 8, ROW, DOT),
+        UKernel(RegisterTile(3, 2, 1), FLOATS, "avx2", 8),
+        UKernel(RegisterTile(2, 1, 1), FLOATS, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 2), FLOATS, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1, parts=2), FLOATS, "avx2", 8),
+        UKernel(RegisterTile(2, 1, 1, parts=2), FLOATS, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1), DOUBLES, "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1), product_types(FLOAT32, INT8), "avx2", 8),
+        UKernel(RegisterTile(2, 2, 1), FLOATS, "sse2", 8),
+        UKernel(RegisterTile(2, 2, 1), FLOATS, "avx2", 8, COLUMN),
+        UKernel(RegisterTile(2, 2, 1), FLOATS, "avx2", 8, ROW, STRIDED),
+        UKernel(RegisterTile(2, 2, 1), FLOATS, "avx2", 8, ROW, PACKED, True),
+        UKernel(RegisterTile(2, 2, 1), FLOATS, "avx2", 8, ROW, DOT),
     ]
     assert len({kernel.symbol for kernel in (base, *others)}) == len(others) + 1

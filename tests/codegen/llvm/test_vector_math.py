@@ -18,7 +18,6 @@ from tests.codegen.llvm.exact import EXACT, gated
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.objects.jit import (
-    ISA_FEATURES,
     Target,
     compile_assembly,
     compile_object,
@@ -28,6 +27,7 @@ from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate, relu
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ExpressionError
+from ftuner.hardware.isa import instruction_set
 
 MAX_ULP = 4.0
 FUNCTIONS = (
@@ -343,7 +343,7 @@ def test_weights_of_a_softmax(case):
 def test_no_isa_needs_a_c_library(isa, dtype):
     arm = isa == "neon"
     triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
-    target = Target(triple, "generic" if arm else "x86-64", ISA_FEATURES[isa])
+    target = Target(triple, "generic" if arm else "x86-64", instruction_set(isa).features)
     case = Case(isa, dtype, 8)
 
     def body(builder, x):
@@ -362,7 +362,7 @@ def test_no_isa_needs_a_c_library(isa, dtype):
 @pytest.mark.parametrize("name", PERIODIC)
 def test_only_far_arguments_need_a_c_library(name, dtype):
     """The call is out of line, where no other function is inlined."""
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", instruction_set("avx2").features)
     module = module_of(
         lambda b, x: getattr(vecmath, name)(b, x, fused=True), Case("avx2", dtype, 8), 1
     )
@@ -459,7 +459,7 @@ def test_equal_subexpressions_are_emitted_once():
 
 def test_relu_is_one_instruction():
     case = Case("avx2", "float32", 8)
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", ISA_FEATURES["avx2"])
+    target = Target("x86_64-unknown-linux-gnu", "x86-64", instruction_set("avx2").features)
     module = module_of(lambda b, x: emit(b, relu(ACCUMULATOR), {"acc": x}, True), case, 1)
     assembly = compile_assembly(module, target)
     assert len(re.findall(r"vmaxps", assembly)) == 1

@@ -6,6 +6,7 @@ import pytest
 from tests.planner.cpu.test_attention import plain, planner
 
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.cost.cpu.attention import AttentionLayout, AttentionProblem
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.attention import attention_estimate
@@ -46,7 +47,7 @@ def test_terms(recorded: CpuHardware) -> None:
     estimate = attention_estimate(found, problem, PLAIN, 4 * 12 * 77 * 64 * 4)
     assert all(s >= 0 for s in estimate.terms().values())
     assert estimate.synchronise_s == 0 < min(estimate.pack_s, estimate.tile_s)
-    peak = recorded.peak_flops_per_s(found.library.isa, FLOAT32)
+    peak = recorded.peak_flops_per_s(found.library.isa, product_types(FLOAT32))
     assert estimate.seconds > 2 * 12 * 77 * 77 * (64 + 64) / peak
     whole = seconds(recorded.name, problem)
     assert seconds(recorded.name, problem, PLAIN._replace(masked=True)) > whole

@@ -9,6 +9,7 @@ from tests.conftest import recorded_cpus
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import Planner
@@ -19,7 +20,7 @@ machines = st.sampled_from(recorded_cpus())
 
 
 def estimate_of(machine: CpuHardware, problem: Problem) -> Estimate:
-    planner = Planner(build_library(machine, machine.widest.name, FLOAT32))
+    planner = Planner(build_library(machine, machine.widest.name, product_types(FLOAT32)))
     return planner.estimate(planner.plan(problem))
 
 
@@ -34,12 +35,12 @@ def test_terms_and_bounds(
 ) -> None:
     workers = min(workers, machine.cores)
     problem = Problem(m, n, k, batch, ROW, False, source, 0, 4 * n, workers)
-    planner = Planner(build_library(machine, machine.widest.name, FLOAT32))
+    planner = Planner(build_library(machine, machine.widest.name, product_types(FLOAT32)))
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in estimate.terms().values())
     # No worker is faster than the hardware, and none does less than its part.
-    peak = machine.peak_flops_per_s(machine.widest, FLOAT32, plan.workers)
+    peak = machine.peak_flops_per_s(machine.widest, product_types(FLOAT32), plan.workers)
     assert estimate.seconds >= 0.999 * 2 * batch * m * n * k / peak
     assert (estimate.synchronise_s > 0) == (plan.workers > 1)
     assert estimate.bound in ("compute", "l3", "dram")
@@ -50,7 +51,7 @@ def test_terms_and_bounds(
 def test_more_rows_take_longer(recorded: CpuHardware, n: int, k: int, workers: int) -> None:
     """For fixed n and k, to within a few percent: tiles fit some heights better than others, and
     terms appear where operands outgrow a cache."""
-    planner = Planner(build_library(recorded, recorded.widest.name, FLOAT32))
+    planner = Planner(build_library(recorded, recorded.widest.name, product_types(FLOAT32)))
     width = planner.library.widths[-1]
     before = 0.0
     for m in range(1, 400):

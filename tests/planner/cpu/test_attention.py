@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.cost.cpu.attention import AttentionProblem
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
@@ -16,7 +17,7 @@ from ftuner.ukernels.cpu.library import build_library
 def planner(name: str) -> Planner:
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
-    return planner_for(build_library(machine, machine.widest.name, FLOAT32))
+    return planner_for(build_library(machine, machine.widest.name, product_types(FLOAT32)))
 
 
 def plain(

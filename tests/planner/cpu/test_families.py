@@ -1,4 +1,4 @@
-"""What the planner may choose is compiled: both follow `Library.b_layouts`."""
+"""What the planner may choose is compiled: both follow `Library.b_reads`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from tests.conftest import recorded_cpus
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.dtype import DTYPES, INT8, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
@@ -60,13 +61,15 @@ def test_every_choice_is_compiled(
     machine: CpuHardware, isa: str, epilogue: Expr, dtype: DType
 ) -> None:
     """Of every epilogue, layout and width, at columns that are known and at any."""
-    library = build_library(machine, isa, dtype, epilogue)
+    floats = build_library(machine, isa, product_types(dtype), epilogue)
+    integers = build_library(machine, isa, product_types(dtype, INT8), epilogue)
     used: set[Family] = set()
     for (a_layout, must_pack), (source, int8) in product(LAYOUTS, SOURCES):
         if int8 and a_layout != ROW:
             # Such weights are read by products of contiguous rows alone.
             continue
-        operands = Operands((a_layout,), (source,), int8)
+        library = integers if int8 else floats
+        operands = Operands((a_layout,), (source,))
         for width in library.widths if source == "panels" else (0,):
             whatever = set(library.families(operands, None, width))
             for n in columns(library, width or max(library.widths)):
@@ -74,19 +77,19 @@ def test_every_choice_is_compiled(
                 assert known <= whatever
                 for m, k, batch, workers in ((1, 1, 1, 1), (3, 70, 4, 2), (77, 900, 1, 8)):
                     problem = Problem(
-                        m, n, k, batch, a_layout, must_pack, source, width, 4 * n, workers, int8
+                        m, n, k, batch, a_layout, must_pack, source, width, 4 * n, workers
                     )
                     found = chosen(library, problem)
                     assert found <= known, problem
                     used |= found
     calls = ANY_MATRICES if epilogue == ACCUMULATOR else LAYERS
-    assert families_of_calls(library) == library.families(calls)
+    assert families_of_calls(floats) == floats.families(calls)
     # Nothing is compiled in vain.
-    assert set(families_of_calls(library)) <= used
+    assert set(families_of_calls(floats)) <= used
 
 
 def test_layers_and_products_share_families(recorded: CpuHardware) -> None:
     """Whoever multiplies matrices has what layers without an epilogue need."""
     for dtype in DTYPES.values():
-        library = build_library(recorded, recorded.widest.name, dtype)
+        library = build_library(recorded, recorded.widest.name, product_types(dtype))
         assert set(library.families(LAYERS)) <= set(library.families(ANY_MATRICES))

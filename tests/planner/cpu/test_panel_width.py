@@ -6,6 +6,7 @@ import pytest
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.panel_width import REFERENCE_ROWS, best_width, panel_problem
@@ -16,7 +17,7 @@ from ftuner.ukernels.cpu.library import build_library
 def planner(name: str) -> Planner:
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
-    return planner_for(build_library(machine, machine.widest.name, FLOAT32))
+    return planner_for(build_library(machine, machine.widest.name, product_types(FLOAT32)))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:
 
 
 def test_no_other_width_is_cheaper_for_all_rows(recorded: CpuHardware) -> None:
-    found = planner_for(build_library(recorded, recorded.widest.name, FLOAT32))
+    found = planner_for(build_library(recorded, recorded.widest.name, product_types(FLOAT32)))
     for n, k in ((768, 768), (33, 64), (3072, 768)):
         chosen = best_width(found, n, k, 1)
         for other in set(found.library.widths) - {chosen}:

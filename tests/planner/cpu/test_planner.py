@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
 
-from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED
-from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, DType
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED
+from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.cost.cpu.product import most_rows
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
@@ -30,19 +31,20 @@ MACHINES = {
 
 
 @lru_cache(maxsize=64)
-def planner_of(machine: str, isa: str, dtype: DType) -> Planner:
-    return Planner(build_library(MACHINES[machine, isa], isa, dtype))
+def planner_of(machine: str, isa: str, types: ProductTypes) -> Planner:
+    return Planner(build_library(MACHINES[machine, isa], isa, types))
 
 
 @st.composite
 def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
     """A machine's planner and a problem for it."""
     machine, isa = draw(st.sampled_from(sorted(MACHINES)))
-    planner = planner_of(machine, isa, draw(st.sampled_from([FLOAT32, FLOAT64])))
-    extent = st.integers(1, 40) | st.integers(1, largest)
-    m, n, k = draw(extent), draw(extent), draw(extent | st.integers(0, 5000))
     source = draw(st.sampled_from(["panels", "rows", "columns", "other"]))
     int8 = source == "panels" and draw(st.booleans())
+    types = product_types(draw(st.sampled_from([FLOAT32, FLOAT64])), INT8 if int8 else None)
+    planner = planner_of(machine, isa, types)
+    extent = st.integers(1, 40) | st.integers(1, largest)
+    m, n, k = draw(extent), draw(extent), draw(extent | st.integers(0, 5000))
     in_panels = source == "panels"
     width = draw(st.sampled_from(planner.library.widths)) if in_panels else 0
     # Weights of 8-bit integers are read by products of contiguous rows alone.
@@ -59,14 +61,13 @@ def planned(draw: st.DrawFn, largest: int = 300) -> tuple[Planner, Problem]:
         width=width,
         b_k_bytes=0 if in_panels else draw(st.sampled_from([4, 4 * n, 4096, 65536])),
         workers=draw(st.integers(1, 64)),
-        int8=int8,
     )
     return planner, problem
 
 
 def test_thin_products_of_contiguous_rows_are_dot_products(recorded: CpuHardware) -> None:
     """A matrix by a vector, or one row by a transposed matrix: nothing is packed."""
-    planner = planner_of(recorded.name, recorded.widest.name, FLOAT32)
+    planner = planner_of(recorded.name, recorded.widest.name, product_types(FLOAT32))
     for m, n, k in ((1, 1000, 100), (1000, 1, 100), (1, 1, 100), (1, 1000, 40000)):
         for workers in (1, 2, 8):
             problem = Problem(m, n, k, 1, ROW, False, "columns", 0, 4, workers)
@@ -146,9 +147,10 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
         for band in share.bands:
             in_panels = band.packed or problem.in_panels
             in_place = DOT if plan.choice.dot else STRIDED
-            narrow = problem.int8 and not plan.choice.widen
-            panels = PACKED_INT8 if narrow else PACKED
-            assert band.family.b_layout == (panels if in_panels else in_place)
+            assert band.family.b_layout == (PACKED if in_panels else in_place)
+            types = planner.library.types
+            read = types.multiplied.b if plan.choice.widen else types.b
+            assert {kernel.types.b for kernel in band.family.kernels} == {read}
             assert band.family.a_layout == (COLUMN if plan.choice.pack_a else problem.a_layout)
             assert not (band.packed and problem.in_panels)
             assert not band.family.tail or in_panels
@@ -180,7 +182,7 @@ def test_planning_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("planning is arithmetic")
 
     machine = recorded_cpus()[0]
-    planner = Planner(build_library(machine, machine.widest.name, FLOAT32))
+    planner = Planner(build_library(machine, machine.widest.name, product_types(FLOAT32)))
     for name in ("perf_counter", "perf_counter_ns", "time", "monotonic"):
         monkeypatch.setattr(time, name, forbidden)
     monkeypatch.setattr(subprocess, "Popen", forbidden)
@@ -221,7 +223,7 @@ def test_rows_are_split_exactly(m: int, main: int, parts: int) -> None:
 
 def test_parts_of_k_are_worth_it() -> None:
     for (machine, isa), hardware in MACHINES.items():
-        planner = planner_of(machine, isa, FLOAT32)
+        planner = planner_of(machine, isa, product_types(FLOAT32))
         for k in (1, 63, 64, 127, 128, 1000):
             problem = Problem(4, 8, k, 1, ROW, False, "rows", 0, 32, hardware.cores)
             for candidate in planner.candidates(problem):
@@ -230,7 +232,7 @@ def test_parts_of_k_are_worth_it() -> None:
 
 
 def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
-    planner = planner_of("xeon-8375c", "avx512", FLOAT32)
+    planner = planner_of("xeon-8375c", "avx512", product_types(FLOAT32))
     width = planner.library.widths[0]
     panels = 12
     n = panels * width * planner.library.lanes
@@ -247,7 +249,7 @@ def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
 
 def test_a_vector_of_many_columns_uses_several_workers(recorded: CpuHardware) -> None:
     """m = 1 is held up by the transfer of B, which workers share until DRAM has no more to give."""
-    planner = planner_of(recorded.name, recorded.widest.name, FLOAT32)
+    planner = planner_of(recorded.name, recorded.widest.name, product_types(FLOAT32))
     width = planner.library.widths[0]
     problem = Problem(1, 20000, 4096, 1, ROW, False, "panels", width, 0, recorded.cores)
     plan = planner.plan(problem)
@@ -279,14 +281,14 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
     lines = [f"# {machine.model_name}, {machine.cores} cores", "", "# widths and tallest tiles"]
     for isa in machine.isas:
         for dtype in DTYPES.values():
-            funnel = build_library(machine, isa.name, dtype).funnel
+            funnel = build_library(machine, isa.name, product_types(dtype)).funnel
             tallest = [
                 f"{max(t.mr for t in funnel.kept if t.vectors == v)}x{v * isa.lanes(dtype)}"
                 for v in funnel.widths
             ]
             lines.append(f"{isa.name:7} {dtype!s:8} {' '.join(tallest)}")
     lines += ["", f"# plans: {machine.widest.name}, float32; workers along batch, m, n, k"]
-    planner = planner_of(name, machine.widest.name, FLOAT32)
+    planner = planner_of(name, machine.widest.name, product_types(FLOAT32))
     for m, n, k, batch, source in SHAPES:
         width = planner.library.widths[-1] if source == "panels" else 0
         k_bytes = {"panels": 0, "rows": 4 * n, "other": 4}[source]

@@ -53,7 +53,7 @@ def test_patches_tile_the_iteration_space(
         assert patch.columns[1] - patch.columns[0] <= patch.panels * patch.kernel.nr
     assert (steps == batch * k).all()
     assert found.wasted_rows == 0
-    assert 0 <= found.wasted_columns < found.isa.lanes(found.contraction.dtype)
+    assert 0 <= found.wasted_columns < found.isa.lanes(found.contraction.types.accumulator)
 
 
 @pytest.mark.parametrize("machine", CPUS)
@@ -65,7 +65,7 @@ def test_numbers_agree(machine: str) -> None:
     assert math.isclose(line.predicted_flops_per_s * found.estimate.seconds, 2 * 77 * 770 * 768)
     assert 0 < line.fraction_of_peak <= 1
     assert line.peak_flops_per_s == found.hardware.peak_flops_per_s(
-        found.isa, found.contraction.dtype, found.hardware.cores
+        found.isa, found.contraction.types, found.hardware.cores
     )
     assert [roof.level for roof in line.roofs] == [level.name for level in found.hardware.levels]
     assert all(roof.attainable_flops_per_s <= line.peak_flops_per_s for roof in line.roofs)

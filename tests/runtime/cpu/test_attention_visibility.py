@@ -22,6 +22,7 @@ from ftuner.codegen.llvm.native.records import Attention
 from ftuner.core.attention_weights import Weighting
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
+from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -256,7 +257,7 @@ def record_of(
     q = StridedArray((h, g, s, 16), (64 * s * g, 64 * s, 64, 4), 4)
     k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
-    products = backend.products(FLOAT32)
+    products = backend.products(product_types(FLOAT32))
     weighting = Weighting(SCALE, causal)
     record = attention_record(products, q, k, v, None, q, weighting, causal, workers)
     slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)

@@ -19,7 +19,9 @@ from ftuner.codegen.llvm.objects.keys import bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.errors import CacheWarning, CompileError, ObjectFileError
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.cpu.compilation import compile_missing, load
@@ -29,8 +31,9 @@ TARGET = host_target(HOST_ISAS[0])
 
 
 def bundles() -> list[Bundle]:
-    kernels = (UKernel(RegisterTile(rows, 1, 1), FLOAT32, HOST_ISAS[0], 4) for rows in (1, 2))
-    return [family_bundle((kernel,), False, False, KLoopTuning(), 64) for kernel in kernels]
+    row, types = instruction_set(HOST_ISAS[0]), product_types(FLOAT32)
+    kernels = (UKernel(RegisterTile(rows, 1, 1), types, row.name, 4) for rows in (1, 2))
+    return [family_bundle((kernel,), row, KLoopTuning(), 64) for kernel in kernels]
 
 
 def loaded(cache: Cache) -> LoadedObject:

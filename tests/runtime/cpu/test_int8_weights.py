@@ -8,17 +8,20 @@ from tests.conftest import recorded_cpus
 from tests.reference import lie, product_bound, uniform
 
 from ftuner.core.cpu.tile import ROW
-from ftuner.core.dtype import DTYPES, FLOAT32
+from ftuner.core.dtype import DTYPES, FLOAT32, INT8
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.packed_weights import Panels, pack_int8
+from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products
 from ftuner.ukernels.cpu.library import Operands, build_library
 
 ROWS = (*range(1, 20), 31, 64, 100, 257)
+PANELS = Operands((ROW,), ("panels",))
 COLUMNS = (1, 7, 16, 17, 31, 33, 64, 80, 81, 159, 333)
 
 
@@ -31,16 +34,15 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
 
 def narrow_products(backend: CpuBackend, dtype: str) -> Products:
     """Products with all families that weights of 8-bit integers may use."""
-    products = backend.products(DTYPES[dtype])
-    operands = Operands((ROW,), ("panels",), int8=True)
-    families = products.compiled.library.families(operands)
-    return backend.products(DTYPES[dtype], families=families)
+    types = product_types(DTYPES[dtype], INT8)
+    families = backend.kernels.library(types, ACCUMULATOR).families(PANELS)
+    return backend.products(types, families=families)
 
 
 def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
     n, k = weight.shape
-    width = best_width(products.planner, n, k, workers, int8=True)
-    return pack_int8(products, weight, width)
+    width = best_width(products.planner, n, k, workers)
+    return pack(products, weight, width)
 
 
 def strides_of(x: np.ndarray, y: np.ndarray) -> Strides:
@@ -88,8 +90,8 @@ def assert_candidates(
 @pytest.mark.parametrize("machine", recorded_cpus(), ids=lambda machine: machine.name)
 def test_short_inputs_read_integers_and_long_ones_widen_first(machine: CpuHardware) -> None:
     for isa in machine.isas:
-        planner = planner_for(build_library(machine, isa.name, FLOAT32))
-        width = best_width(planner, 1536, 384, 1, int8=True)
+        planner = planner_for(build_library(machine, isa.name, product_types(FLOAT32, INT8)))
+        width = best_width(planner, 1536, 384, 1)
         panels = Panels(np.empty(0, np.int8), width, 1536, 384)
         widens = [planner.plan(panels.problem(rows, 1)).choice.widen for rows in (1, 2, 3, 512)]
         assert widens == [False, False, False, True], isa.name
@@ -99,9 +101,9 @@ def test_the_estimate_of_one_row_falls_with_its_bytes(backend: CpuBackend) -> No
     """A weight that does not stay in L2 is read in a quarter of the time."""
     products = narrow_products(backend, "float32")
     narrow = packed(products, integers(0, 4096, 4096), 1)
-    wide = Panels(np.empty(0, np.float32), narrow.width, 4096, 4096)
-    planner = products.planner
-    l3 = [planner.estimate(planner.plan(p.problem(1, 1))).l3_s for p in (narrow, wide)]
+    problem = narrow.problem(1, 1)
+    planners = (products.planner, backend.products(product_types(FLOAT32)).planner)
+    l3 = [planner.estimate(planner.plan(problem)).l3_s for planner in planners]
     assert l3[0] == pytest.approx(l3[1] / 4, rel=0.05)
 
 

@@ -10,7 +10,9 @@ import time
 import pytest
 
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 from ftuner.hardware.tuning import CpuTuning
@@ -95,7 +97,7 @@ def test_every_number_has_a_provenance(hardware: CpuHardware) -> None:
 def test_two_probes_agree(facts: SystemFacts, hardware: CpuHardware) -> None:
     # The better of each pair: other tenants of the machine only ever slow a probe down.
     probes = [hardware, *(probe(facts, 1) for _ in range(3))]
-    peaks = [h.peak_flops_per_s(h.widest, FLOAT32) for h in probes]
+    peaks = [h.peak_flops_per_s(h.widest, product_types(FLOAT32)) for h in probes]
     first, second = max(peaks[:2]), max(peaks[2:])
     assert 1 / 1.5 < first / second < 1.5
 
@@ -132,17 +134,15 @@ def test_leaves_no_thread_behind(facts: SystemFacts, hardware: CpuHardware) -> N
 
 
 def test_implausible_rates_are_replaced() -> None:
-    kernels = type("Kernels", (), {})()
-    kernels.name = "neon"
-    kernels.isa = probe_module.VECTOR_ISAS["aarch64"]["neon"]
+    neon = instruction_set("neon")
     # An emulator: integer code at 1 GHz, vectors a hundred times slower.
     emulated = probe_module._Rates(1e7, 1e9, 1e7, 1e7)
-    isa = probe_module._isa(kernels, emulated, TUNING)
+    isa = probe_module._isa(neon, emulated, TUNING)
     assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (1.0, 4.0, 1.0)
     assert isa.provenance["fma_per_cycle"] == "assumed"
-    assert probe_module._clock(kernels.isa, emulated, TUNING) == (1e9, "probed")
+    assert probe_module._clock(neon, emulated, TUNING) == (1e9, "probed")
     stopped = probe_module._Rates(1e3, 1e3, 1e3, 1e3)
-    assert probe_module._clock(kernels.isa, stopped, TUNING) == (TUNING.unknown_clock_hz, "assumed")
+    assert probe_module._clock(neon, stopped, TUNING) == (TUNING.unknown_clock_hz, "assumed")
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,7 @@ def test_a_rate_stands_for_the_next_whole_one(measured: float, rate: float) -> N
     [("avx512", 1.97, 2.0), ("avx2", 1.57, 2.0), ("avx512", 1.04, 1.0), ("sse2", 1.5, 1.5)],
 )
 def test_multiply_adds_of_whole_units(isa: str, per_cycle: float, stands_for: float) -> None:
-    of = probe_module.VECTOR_ISAS["x86_64"][isa]
-    assert probe_module._multiply_adds(of, per_cycle, TUNING) == stands_for
+    assert probe_module._multiply_adds(instruction_set(isa), per_cycle, TUNING) == stands_for
 
 
 @pytest.mark.parametrize(
@@ -175,11 +174,10 @@ def test_multiply_adds_of_whole_units(isa: str, per_cycle: float, stands_for: fl
 def test_units_kept_full_tell_the_clock(
     multiply_adds: float, scalar: float, loads: float, clock: float
 ) -> None:
-    wide = probe_module.VECTOR_ISAS["x86_64"]["avx512"]
+    wide = instruction_set("avx512")
     rates = probe_module._Rates(multiply_adds, scalar, scalar / 4, loads)
     assert probe_module._clock(wide, rates, TUNING) == (clock, "probed")
-    kernels = type("Kernels", (), {"name": "avx512", "isa": wide})()
-    isa = probe_module._isa(kernels, rates, TUNING)
+    isa = probe_module._isa(wide, rates, TUNING)
     assert (isa.fma_per_cycle, isa.fma_latency_cycles, isa.load_per_cycle) == (2.0, 4.0, 2.0)
 
 

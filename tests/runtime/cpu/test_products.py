@@ -15,6 +15,7 @@ from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32, DType
 from ftuner.core.expr import Expr, evaluate
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
@@ -74,7 +75,7 @@ class _WatchedProducts(Products):
 )
 def test_every_candidate(backend: CpuBackend, m: int, n: int, k: int, transposed: bool) -> None:
     """Right, and in no more workspace than the plan says."""
-    real = backend.products(FLOAT32)
+    real = backend.products(product_types(FLOAT32))
     products = _WatchedProducts(real.kernels, real.compiled)
     a, b = uniform(1, (m, k), "float32"), uniform(2, (k, n), "float32")
     b = np.asfortranarray(b) if transposed else b
@@ -99,7 +100,7 @@ def test_every_candidate(backend: CpuBackend, m: int, n: int, k: int, transposed
 @pytest.mark.parametrize("batch", [1, 7])
 def test_chunks(backend: CpuBackend, batch: int, chunks: int, transposed: bool) -> None:
     """Whoever takes which chunk of panels or batch elements, all of C is computed once."""
-    real = backend.products(FLOAT32)
+    real = backend.products(product_types(FLOAT32))
     products = _WatchedProducts(real.kernels, real.compiled)
     m, n, k = 13, 203, 70
     a, b = uniform(1, (batch, m, k), "float32"), uniform(2, (batch, k, n), "float32")
@@ -130,7 +131,7 @@ def test_chunks(backend: CpuBackend, batch: int, chunks: int, transposed: bool) 
 def test_reduction_cut(
     backend: CpuBackend, dtype: DType, parts: int, accumulate: bool, m: int, n: int, k: int
 ) -> None:
-    products = backend.products(dtype)
+    products = backend.products(product_types(dtype))
     a, b = uniform(1, (m, k), dtype.name), uniform(2, (k, n), dtype.name)
     problem = problem_of(a, b, parts)
     choice = Choice(
@@ -175,12 +176,12 @@ class _CrampedSession(CpuBackend):
     def __init__(self, backend: CpuBackend) -> None:
         super().__init__(backend.cache, backend.kernels.isa.name)
         self._session = backend
-        self._cramped: dict[DType, Products] = {}
+        self._cramped: dict[ProductTypes, Products] = {}
 
-    def products(self, dtype: DType, *named: Any, **others: Any) -> Products:
-        found = self._cramped.get(dtype)
+    def products(self, types: ProductTypes, *named: Any, **others: Any) -> Products:
+        found = self._cramped.get(types)
         if found is None:
-            real = self._session.products(dtype)
+            real = self._session.products(types)
             library = real.compiled.library
             *caches, dram = library.hardware.levels
             sizes = (1 << 10, 1 << 13, 1 << 14, 1 << 15)
@@ -190,7 +191,7 @@ class _CrampedSession(CpuBackend):
             cramped = replace(library, hardware=hardware)
             compiled = CompiledLibrary(cramped, loaded, real.compiled.reduce_address)
             compiled.kernels.update(real.compiled.kernels)
-            found = self._cramped[dtype] = Products(real.kernels, compiled)
+            found = self._cramped[types] = Products(real.kernels, compiled)
         return found
 
 
@@ -218,7 +219,7 @@ def test_blocks_of_rows_and_k(
 
 def test_blocks_are_used(cramped: _CrampedSession) -> None:
     """What the test above is about does happen."""
-    planner = cramped.products(FLOAT32).planner
+    planner = cramped.products(product_types(FLOAT32)).planner
     plan = planner.plan(Problem(300, 100, 400, 1, ROW, False, "rows", 0, 400, 1))
     assert plan.mc < 300
     assert plan.choice.kc < 400
@@ -227,7 +228,7 @@ def test_blocks_are_used(cramped: _CrampedSession) -> None:
 def test_plans_are_forgotten(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of plans stay bounded, and a forgotten plan is made again."""
     monkeypatch.setattr("ftuner.runtime.cpu.products.MAX_PLANS", 8)
-    real = backend.products(FLOAT32)
+    real = backend.products(product_types(FLOAT32))
     products = Products(real.kernels, real.compiled)
 
     class Own(CpuBackend):

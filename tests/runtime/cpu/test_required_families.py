@@ -20,7 +20,8 @@ from tests.graph.graphs import (
     strided,
 )
 
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import FLOAT32, INT8
+from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
@@ -92,8 +93,9 @@ def test_int8_weights_are_read_both_ways(recorded: CpuHardware) -> None:
     (step,) = lower(graph).steps
     need = required(step, recorded, 1)
     assert need is not None
-    layouts = {family.b_layout for family in need.families}
-    assert layouts == {"packed", "packed_int8"}
+    assert need.library.types == product_types(FLOAT32, INT8)
+    reads = {(family.b_layout, family.kernels[0].types.b) for family in need.families}
+    assert reads == {("packed", FLOAT32), ("packed", INT8)}
 
 
 @pytest.mark.parametrize("first", [7, 333])
@@ -107,7 +109,7 @@ def test_another_graph_adds_what_it_needs(widest: CpuBackend, first: int) -> Non
             feeds = inputs_of(graph, {"B": rows})
             assert_close(model.run(feeds), reference(graph, feeds))
     # Whoever asks for those of calls gets them.
-    products = backend.products(FLOAT32)
+    products = backend.products(product_types(FLOAT32))
     found = families_of_calls(products.compiled.library)
     assert {family.name for family in found} <= set(products.compiled.kernels)
 

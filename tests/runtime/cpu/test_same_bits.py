@@ -25,6 +25,7 @@ from tests.runtime.cpu.test_products import problem_of, strides_of
 
 from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.attention import Attention
@@ -117,7 +118,7 @@ def candidates(backend: CpuBackend, workers: int) -> Iterator[tuple[Problem, Str
 
 def test_every_candidate_alone(backend: CpuBackend) -> None:
     """Any plan for several workers gives the same bits where one thread does it."""
-    products = backend.products(FLOAT32)
+    products = backend.products(product_types(FLOAT32))
     kinds: set[tuple[bool, ...]] = set()
     for workers in (2, 3, 4):
         for problem, strides, (a, b, c) in candidates(backend, workers):
@@ -340,7 +341,7 @@ if hasattr(os, "fork"):
 
 
 def test_processes(widest: CpuBackend, cache_folder: Path) -> None:
-    widest.products(FLOAT32)
+    widest.products(product_types(FLOAT32))
     found: list[str] = []
     for history in ("0", "23"):
         environment = {

@@ -11,6 +11,7 @@ from tests.conftest import recorded_cpus
 from ftuner.core.cpu.tile import COLUMN, PACKED, ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
 from ftuner.cost.cpu.tile import step_cycles
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
@@ -24,7 +25,7 @@ from ftuner.ukernels.cpu.library import Library, build_library, families_of_call
 def libraries(machine: CpuHardware) -> Iterator[Library]:
     for isa in machine.isas:
         for dtype in DTYPES.values():
-            yield build_library(machine, isa.name, dtype)
+            yield build_library(machine, isa.name, product_types(dtype))
 
 
 def test_every_tile_is_accounted_for(recorded: CpuHardware) -> None:
@@ -80,7 +81,7 @@ def test_the_tallest_tiles_hide_latency_and_loads(recorded: CpuHardware) -> None
             tallest = max(
                 (t for t in library.funnel.kept if t.vectors == width), key=lambda t: t.mr
             )
-            step = step_cycles(tallest, library.isa)
+            step = step_cycles(tallest, library.isa, library.types)
             assert step.issue >= 0.95 * step.cycles
 
 
@@ -93,10 +94,10 @@ def test_odd_machines_get_a_library(registers: int, latency: float, bandwidth: f
     isa = replace(machine.widest, vector_registers=registers, fma_latency_cycles=latency)
     levels = tuple(replace(level, bandwidth_bytes_per_s=bandwidth) for level in machine.levels)
     odd = replace(machine, isas=(isa,), levels=levels)
-    funnel = run_filters(register_tiles(isa), isa, FLOAT32, odd)
+    funnel = run_filters(register_tiles(isa), isa, product_types(FLOAT32), odd)
     assert funnel.widths
     assert funnel.kept
-    library = Library(odd, isa, FLOAT32, ACCUMULATOR, funnel)
+    library = Library(odd, isa, product_types(FLOAT32), ACCUMULATOR, funnel)
     assert all(family.kernels for family in families_of_calls(library))
 
 
@@ -117,11 +118,11 @@ def test_families_hold_each_height_once(recorded: CpuHardware) -> None:
 
 def test_layers_pack_their_weight(recorded: CpuHardware) -> None:
     library = build_library(
-        recorded, recorded.widest.name, FLOAT32, layer_epilogue(True, "relu", False)
+        recorded, recorded.widest.name, product_types(FLOAT32), layer_epilogue(True, "relu", False)
     )
     assert all(family.b_layout == PACKED for family in families_of_calls(library))
 
 
 def test_unknown_isa(recorded: CpuHardware) -> None:
     with pytest.raises(HardwareError, match="has no ISA 'amx'; it has"):
-        build_library(recorded, "amx", FLOAT32)
+        build_library(recorded, "amx", product_types(FLOAT32))

@@ -12,20 +12,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import key as expression_key
 from ftuner.core.mapping import TaskMapping, repeat
+from ftuner.core.product import ProductTypes
 
 ROW = "row"
 """A is contiguous along k; rows are a run-time stride apart."""
 COLUMN = "column"
 """A is contiguous along m; steps of k are a run-time stride apart. Packed A is of this layout."""
 PACKED = "packed"
-"""B in panels of `nr` columns, contiguous along n, one k step after the other."""
-PACKED_INT8 = "packed_int8"
-"""Panels of 8-bit integers, which are widened as they are loaded. What scales them is left to the
-epilogue."""
+"""B in panels of `nr` columns, contiguous along n, one k step after the other. Elements narrower
+than A's are widened as they are loaded; what scales them is left to the epilogue."""
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
 MAX_OPERANDS = 4
@@ -77,9 +75,10 @@ class UKernel:
     """
 
     tile: RegisterTile
-    dtype: DType
+    types: ProductTypes
     isa: str
     lanes: int
+    """Of a vector of accumulators."""
     a_layout: str = ROW
     b_layout: str = PACKED
     tail: bool = False
@@ -94,16 +93,11 @@ class UKernel:
         return self.tile.width * (1 if self.b_layout == DOT else self.lanes)
 
     @property
-    def b_itemsize(self) -> int:
-        """Bytes of an element of B."""
-        return 1 if self.b_layout == PACKED_INT8 else self.dtype.itemsize
-
-    @property
     def symbol(self) -> str:
         """The name of the compiled function, unique among all uKernels."""
         tail = "_tail" if self.tail else ""
         return (
-            f"gemm_{self.dtype}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}p{self.tile.parts}"
+            f"gemm_{self.types}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}p{self.tile.parts}"
             f"_{self.a_layout}_{self.b_layout}{tail}_{epilogue_digest(self.epilogue)}"
         )
 

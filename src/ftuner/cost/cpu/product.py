@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
+from ftuner.core.product import ProductTypes
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
 
@@ -42,13 +43,13 @@ class Covers(Protocol):
 class ProductMachine:
     """What the cost of products depends on, in cycles, seconds and bytes: read once."""
 
-    def __init__(self, hardware: CpuHardware, itemsize: int, lanes: int) -> None:
-        """`itemsize`, in bytes, and `lanes` are those of the accumulators."""
+    def __init__(self, hardware: CpuHardware, types: ProductTypes, lanes: int) -> None:
+        """`lanes`: of a vector of accumulators."""
         self.tuning = tuning = hardware.tuning
         levels = hardware.levels
         l2 = levels[min(1, len(levels) - 1)]
         last_cache = levels[max(len(levels) - 2, 0)]
-        self.itemsize = itemsize
+        self.types = types
         self.lanes = lanes
         self.page_bytes = hardware.page_bytes
         self.period_s = 1.0 / hardware.clock_hz
@@ -89,7 +90,6 @@ class ProductShare(NamedTuple):
     """Workers along m."""
     workers_k: int
     """Workers along k."""
-    b_itemsize: int
     in_panels: bool
     """Whether B is a packed weight."""
     b_in_rows: bool
@@ -101,7 +101,7 @@ class ProductShare(NamedTuple):
     shared_pack: bool
     """Whether workers pack B together, then wait for each other."""
     widen: bool
-    """Whether panels of 8-bit integers are widened one by one before they are used."""
+    """Whether panels of narrower elements are widened one by one before they are used."""
 
 
 class RowBlocks(NamedTuple):
@@ -132,7 +132,8 @@ class ProductCost:
     ) -> None:  # fmt: skip
         """`covers`: of the worker's full panels; `tail_covers`: of its last columns, if it has a
         tail."""
-        size, lanes, tuning = machine.itemsize, machine.lanes, machine.tuning
+        types, lanes, tuning = machine.types, machine.lanes, machine.tuning
+        a_size, b_size, c_size = types.a.itemsize, types.b.itemsize, types.c.itemsize
         period_s = machine.period_s
         elements, columns, k_steps = share.elements, share.columns, share.k_steps
         self._workers_m = share.workers_m
@@ -146,15 +147,15 @@ class ProductCost:
 
         # Transfers: B passes once for each block of rows, A once for each panel unless its block
         # stays in L2, C twice for each block of k.
-        self._b_bytes = elements * columns * k_steps * share.b_itemsize
-        self._a_bytes_per_row = elements * size * k_steps
+        self._b_bytes = elements * columns * k_steps * b_size
+        self._a_bytes_per_row = elements * a_size * k_steps
         self._a_passes = max(share.panels, 1)
-        self._c_bytes_per_row = 2 * elements * columns * size * share.k_blocks
+        self._c_bytes_per_row = 2 * elements * columns * c_size * share.k_blocks
         self._rate_l3, self._rate_dram = machine.rates(share.workers)
         # A weight comes from there whatever its size: a model's others have taken its place in L2.
         self._fetch_s = self._b_bytes / self._rate_l3 if share.in_panels else 0.0
-        self._footprint_bytes = share.batch * share.k * share.n * share.b_itemsize
-        self._footprint_bytes_per_row = share.batch * (share.k + share.n) * size
+        self._footprint_bytes = share.batch * share.k * share.n * b_size
+        self._footprint_bytes_per_row = share.batch * (share.k * a_size + share.n * c_size)
 
         # Each block of rows widens panels again.
         vectors = elements * columns * k_steps / lanes
@@ -189,7 +190,7 @@ class ProductCost:
             rounds = 1 + int(share.shared_pack) + int(share.workers_k > 1)
             self._wait_s = rounds * tuning.synchronise_s
         if share.workers_k > 1:
-            partial_bytes = (share.workers_k + 1) * share.n * size / share.workers
+            partial_bytes = (share.workers_k + 1) * share.n * c_size / share.workers
             self._partial_s_per_row = partial_bytes / machine.l2_bytes_per_cycle * period_s
 
     def terms(self, m: int) -> Estimate:

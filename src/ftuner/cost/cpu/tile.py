@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import RegisterTile
-from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.tuning import CpuTuning
 
@@ -33,12 +33,14 @@ class StepCycles:
         return max(self.issue, self.latency, self.load)
 
 
-def step_cycles(tile: RegisterTile, isa: Isa) -> StepCycles:
+def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:
     """One k step of a tile whose operands are in L1."""
+    rate = isa.multiply_add(types)
+    parts = tile.parts / rate.k_steps
     return StepCycles(
-        issue=tile.parts * tile.mr * tile.vectors / isa.fma_per_cycle,
-        latency=tile.parts * isa.fma_latency_cycles / tile.chains,
-        load=tile.parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
+        issue=parts * tile.mr * tile.vectors / rate.per_cycle,
+        latency=parts * rate.latency_cycles / tile.chains,
+        load=parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
     )
 
 
@@ -47,9 +49,9 @@ def widen_cycles(tile: RegisterTile, isa: Isa) -> float:
     return WIDEN_OPERATIONS * tile.width / isa.fma_per_cycle
 
 
-def dot_step_cycles(tile: RegisterTile, isa: Isa, lanes: int) -> StepCycles:
+def dot_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:
     """One k step of a dot tile, a lane of its vectors, whose operands are in L1."""
-    whole = step_cycles(tile, isa)
+    whole, lanes = step_cycles(tile, isa, types), isa.lanes(types.accumulator)
     return StepCycles(whole.issue / lanes, whole.latency / lanes, whole.load / lanes)
 
 
@@ -68,17 +70,17 @@ def tile_cycles(tile: RegisterTile, tuning: CpuTuning, scratch: bool = False) ->
     return cycles + tuning.tail_cycles_per_row * tile.mr if scratch else cycles
 
 
-def efficiency(tile: RegisterTile, isa: Isa) -> float:
-    """The part of the FMA peak that a tile reaches with its operands in L1; at most 1."""
-    step = step_cycles(tile, isa)
+def efficiency(tile: RegisterTile, isa: Isa, types: ProductTypes) -> float:
+    """The part of the multiply-add peak that a tile reaches with its operands in L1; at most 1."""
+    step = step_cycles(tile, isa, types)
     return step.issue / step.cycles
 
 
 def panel_intensity(
-    tile: RegisterTile, isa: Isa, dtype: DType, hardware: CpuHardware, level: MemoryLevel
+    tile: RegisterTile, isa: Isa, types: ProductTypes, hardware: CpuHardware, level: MemoryLevel
 ) -> float:
     """Time to compute a k step over the time to fetch its row of B from `level`: `R` of FTuner's
     tile filter, with the reduction axis at one step. Above 1 the fetch hides."""
-    row_bytes = tile.width * isa.vector_bytes
+    row_bytes = tile.width * isa.lanes(types.accumulator) * types.b.itemsize
     bytes_per_cycle = level.bandwidth_bytes_per_s / hardware.clock_hz
-    return step_cycles(tile, isa).issue / (row_bytes / bytes_per_cycle)
+    return step_cycles(tile, isa, types).issue / (row_bytes / bytes_per_cycle)

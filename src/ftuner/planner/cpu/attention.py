@@ -36,7 +36,7 @@ def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBl
     steps = -(-problem.steps // library.lanes) * library.lanes
     levels = library.hardware.levels
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    score_row = max(steps, 1) * library.dtype.itemsize
+    score_row = max(steps, 1) * library.types.c.itemsize
     tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
     # More rows do not make better use of a panel that is in L2.
     tiles = min(tiles, tuning.max_block_row_tiles)
@@ -66,7 +66,7 @@ def attention_estimate(
     def covers(vectors: int, tail: bool, steps: int) -> Covers:
         return planner.cover(vectors, tail, steps)[1]
 
-    ukernels = AttentionUKernels(library.dtype, library.lanes, library.widths[0], covers)
+    ukernels = AttentionUKernels(library.types.c, library.lanes, library.widths[0], covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
     block_rows, splits, _ = attention_blocks(planner, problem)
     return AttentionCost(machine, ukernels, problem, layout, block_rows, splits).terms(bytes_moved)

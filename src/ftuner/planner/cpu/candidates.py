@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, STRIDED
-from ftuner.core.dtype import INT8
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
+from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
 from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, RowBlocks
 from ftuner.cost.terms import Estimate
@@ -30,15 +30,16 @@ class PlannerTables:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.machine = machine = ProductMachine(
-            library.hardware, library.dtype.itemsize, library.lanes
-        )
+        self.machine = machine = ProductMachine(library.hardware, library.types, library.lanes)
         self.tuning = tuning = machine.tuning
         self.a_block_bytes = tuning.block_share_of_l2 * machine.l2_bytes
         """Of a block of A in L2."""
-        self.steps_of_block = self.a_block_bytes / (tuning.block_rows * machine.itemsize)
+        self.a_itemsize = library.types.a.itemsize
+        self.b_widened = library.types.multiplied.b
+        """The dtype of B once it is widened; its own if it is not."""
+        self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
         self._covers: dict[tuple[str, int, bool], CoverTable] = {}
-        self._families: dict[tuple[int, bool, str, str], Family] = {}
+        self._families: dict[tuple[int, bool, str, str, DType | None], Family] = {}
 
     def covers(self, family: Family, steps: int, in_l1: bool) -> CoverTable:
         """The cover table of a family, for lengths of k around `steps`."""
@@ -46,15 +47,18 @@ class PlannerTables:
         key = (family.name, magnitude, in_l1)
         found = self._covers.get(key)
         if found is None:
-            row_of_b_bytes = family.nr * family.kernels[0].b_itemsize
+            row_of_b_bytes = family.nr * family.kernels[0].types.b.itemsize
             row_of_b = 0.0 if in_l1 else row_of_b_bytes / self.machine.l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
             found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b)
             self._covers[key] = found
         return found
 
-    def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
-        key = (vectors, tail, a_layout, b_layout)
+    def family(
+        self, vectors: int, tail: bool, a_layout: str, b_layout: str, b: DType | None = None
+    ) -> Family:
+        """As `Library.family`."""
+        key = (vectors, tail, a_layout, b_layout, b)
         found = self._families.get(key)
         if found is None:
             found = self._families[key] = self.library.family(*key)
@@ -65,7 +69,7 @@ class PlannerTables:
         that is to be blocked, so few that L2 holds `block_rows` rows of it."""
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
-        by_panel = panel_bytes / (nr * machine.itemsize)
+        by_panel = panel_bytes / (nr * self.b_widened.itemsize)
         long = _even_blocks(k, int(by_panel))
         short = _even_blocks(k, int(min(by_panel, self.steps_of_block)))
         return (long,) if long == short else (long, short)
@@ -78,10 +82,10 @@ class PlannerTables:
         if self.steps_of_block >= tuning.long_block_steps:
             unblocked_bytes = min(unblocked_bytes, workers_m * self.a_block_bytes)
             block_bytes = tuning.block_share_of_large_l2 * machine.l2_bytes
-        step_bytes = machine.itemsize * kc
+        step_bytes = self.a_itemsize * kc
         return RowBlocks(
             resident_rows=int(self.a_block_bytes / step_bytes),
-            cached_rows=int(unblocked_bytes / (machine.itemsize * k)),
+            cached_rows=int(unblocked_bytes / (self.a_itemsize * k)),
             block_rows=max(int(block_bytes / step_bytes), 1),
         )
 
@@ -105,7 +109,8 @@ class Candidate:
         # Dot tiles read A and B where they lie and all of k at once.
         assert not dot or (choice.kc >= k and grid.k == 1)
         assert not dot or not (choice.pack_a or choice.pack_b)
-        size, lanes = machine.itemsize, machine.lanes
+        library, lanes = tables.library, machine.lanes
+        b_itemsize = tables.b_widened.itemsize
         self.choice = choice
         self.nr = nr = choice.vectors * (1 if dot else lanes)
         self.full, self.left = divmod(n, nr)
@@ -114,14 +119,15 @@ class Candidate:
         # The uKernels, and the ranges of workers along the axes other than m.
         a_layout = COLUMN if choice.pack_a else problem.a_layout
         in_panels = choice.pack_b or problem.in_panels
-        panels = PACKED_INT8 if problem.int8 and not choice.widen else PACKED
-        b_layout = DOT if dot else panels if in_panels else STRIDED
-        self.family = tables.family(choice.vectors, False, a_layout, b_layout)
+        # uKernels read B as it is, unless its panels are widened before.
+        read = tables.b_widened if choice.widen else None
+        b_layout = DOT if dot else PACKED if in_panels else STRIDED
+        self.family = tables.family(choice.vectors, False, a_layout, b_layout, read)
         self.tail_family = None
         if self.left and dot:
-            self.tail_family = tables.family(self.left, False, a_layout, DOT)
+            self.tail_family = tables.family(self.left, False, a_layout, DOT, read)
         elif self.left:
-            self.tail_family = tables.family(tail_vectors, True, a_layout, panels)
+            self.tail_family = tables.family(tail_vectors, True, a_layout, PACKED, read)
         units = self.full + (1 if self.left else 0)
         self.batch_ranges = _ranges(batch, grid.batch)
         self.unit_ranges = _ranges(units, grid.n)
@@ -132,7 +138,7 @@ class Candidate:
         units_cut = units if grid.n > 1 else batch
         one_axis = workers in (grid.batch, grid.n) and workers > 1 and not choice.pack_a
         # Workers that take chunks have room for all of B each.
-        if choice.pack_b and workers * n * k * size > tuning.max_chunked_pack_bytes:
+        if choice.pack_b and workers * n * k * b_itemsize > tuning.max_chunked_pack_bytes:
             one_axis = False
         most = min(units_cut, tuning.chunks_per_worker * workers)
         self._most_chunks = most if one_axis and most > workers else 0
@@ -145,14 +151,13 @@ class Candidate:
         # Cycles do not depend on how operands lie, nor do heights, but for tiles in parts: layouts
         # share their tables.
         covered, covered_tail = self.family, self.tail_family
-        if not dot and panels == PACKED:
+        if not dot and choice.widen == library.types.widens:
             if not in_panels:
-                covered = tables.family(choice.vectors, False, COLUMN, PACKED)
-            ragged = self.left < tail_columns
-            covered_tail = (
-                tables.family(tail_vectors, ragged, COLUMN, PACKED) if self.left else None
-            )
-        in_l1 = choice.kc * nr * size <= machine.l1_bytes
+                covered = tables.family(choice.vectors, False, COLUMN, PACKED, read)
+            if self.left:
+                ragged = self.left < tail_columns
+                covered_tail = tables.family(tail_vectors, ragged, COLUMN, PACKED, read)
+        in_l1 = choice.kc * nr * b_itemsize <= machine.l1_bytes
         self.table = tables.covers(covered, choice.kc, in_l1)
         self.tail_table: CoverTable | None = None
         if covered_tail is not None:
@@ -169,10 +174,9 @@ class Candidate:
             batch=batch, n=n, k=k, elements=elements, panels=own_panels,
             columns=own_panels * nr + (tail_columns if has_tail else 0), k_steps=k_steps,
             k_blocks=-(-k_steps // choice.kc), workers=workers, workers_m=grid.m, workers_k=grid.k,
-            b_itemsize=INT8.itemsize if problem.int8 else size, in_panels=problem.in_panels,
-            b_in_rows=problem.b_source == "rows", b_k_bytes=problem.b_k_bytes,
-            pack_a=choice.pack_a, pack_b=choice.pack_b, shared_pack=choice.shared_pack,
-            widen=choice.widen,
+            in_panels=problem.in_panels, b_in_rows=problem.b_source == "rows",
+            b_k_bytes=problem.b_k_bytes, pack_a=choice.pack_a, pack_b=choice.pack_b,
+            shared_pack=choice.shared_pack, widen=choice.widen,
         )  # fmt: skip
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m)
         own_tail = self.tail_table if has_tail else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS, PACKED_INT8
+from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
     dot_step_cycles,
@@ -52,12 +52,12 @@ class CoverTable:
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
             if family.b_layout == DOT:
-                terms = dot_step_cycles(kernel.tile, isa, kernel.lanes)
+                terms = dot_step_cycles(kernel.tile, isa, kernel.types)
                 fixed = dot_tile_cycles(kernel.tile, kernel.lanes, tuning)
             else:
-                terms = step_cycles(kernel.tile, isa)
+                terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
-            widen = widen_cycles(kernel.tile, isa) if family.b_layout == PACKED_INT8 else 0.0
+            widen = widen_cycles(kernel.tile, isa) if kernel.types.widens else 0.0
             cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
             self._tiles[kernel.mr] = TileCycles(cycles, terms.issue, fixed)
         cost = {mr: steps * tile.step + tile.fixed for mr, tile in self._tiles.items()}

@@ -15,23 +15,21 @@ sentence lengths and batch sizes from one to some hundreds, and so depend on no 
 
 def panel_problem(
     n: int, k: int, width: int, rows: int, workers: int, layout: str = ROW,
-    must_pack: bool = False, int8: bool = False,
+    must_pack: bool = False,
 ) -> Problem:  # fmt: skip
-    """What the planner is asked for a weight in panels, of floats or of 8-bit integers, and an A
-    that lies as told."""
-    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers, int8)
+    """What the planner is asked for a weight in panels and an A that lies as told."""
+    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers)
 
 
-def best_width(planner: Planner, n: int, k: int, workers: int, int8: bool = False) -> int:
-    """The width that products with a weight of `n` columns and `k` steps, of floats or of 8-bit
-    integers, are cheapest with."""
+def best_width(planner: Planner, n: int, k: int, workers: int) -> int:
+    """The width that products with a weight of `n` columns and `k` steps are cheapest with."""
     widths = planner.library.widths
     if len(widths) == 1 or not n:
         return widths[0]
 
     def total(width: int) -> float:
         """Sum of logarithms: each count of rows weighs the same, however long it takes."""
-        problems = (panel_problem(n, k, width, rows, workers, int8=int8) for rows in REFERENCE_ROWS)
+        problems = (panel_problem(n, k, width, rows, workers) for rows in REFERENCE_ROWS)
         return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
 
     return min(widths, key=total)

@@ -79,7 +79,7 @@ class Choice(NamedTuple):
     dot: bool = False
     """Dot tiles read A and B in place; `vectors` then counts columns."""
     widen: bool = False
-    """Panels of 8-bit integers are widened one by one before they are used; otherwise every row
+    """Panels of narrower elements are widened one by one before they are used; otherwise every row
     tile widens what it reads."""
 
 

@@ -116,21 +116,21 @@ class Planner:
     def _make_candidates(self, problem: Problem) -> Iterator[Candidate]:
         n, k = problem.n, max(problem.k, 1)
         widths = (problem.width,) if problem.in_panels else self.library.widths
-        layouts = self.library.b_layouts(problem.a_layout, problem.b_source, problem.int8)
+        reads, types = self.library.b_reads(problem.a_layout, problem.b_source), self.library.types
         split_k_steps = self.library.hardware.tuning.split_k_steps
-        of_panels = [layout for layout in layouts if layout != DOT]
+        of_panels = [read for read in reads if read.layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
             lengths = self._tables.blocks_of_k(k, nr)
             for grid in grids(problem.workers, problem.batch, -(-n // nr), k // split_k_steps):
-                for layout, kc in product(of_panels, lengths):
-                    pack_b = layout == PACKED and not problem.in_panels
-                    widen = layout == PACKED and problem.int8
+                for read, kc in product(of_panels, lengths):
+                    pack_b = read.layout == PACKED and not problem.in_panels
+                    widen = read.dtype != types.b
                     shared = pack_b and grid.m > 1 and problem.batch == 1 and grid.k == 1
                     choice = Choice(grid, vectors, kc, problem.a_must_pack, pack_b, shared,
                                     widen=widen)  # fmt: skip
                     yield Candidate(self._tables, problem, choice, lengths)
-        if DOT in layouts:
+        if len(of_panels) < len(reads):
             for columns in self.library.dot_columns:
                 if columns <= n:
                     for grid in grids(problem.workers, problem.batch, -(-n // columns), 1):

@@ -26,8 +26,6 @@ class Problem(NamedTuple):
     b_k_bytes: int
     """Bytes between two k steps of a B that is not in panels; 0 if it is."""
     workers: int
-    int8: bool = False
-    """Whether panels hold 8-bit integers."""
 
     @property
     def in_panels(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ftuner.core.cpu.tile import ROW, UKernel
 from ftuner.core.dtype import DTYPES
-from ftuner.core.product import Contraction
+from ftuner.core.product import Contraction, product_types
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
@@ -85,7 +85,7 @@ class Explanation:
     @property
     def wasted_columns(self) -> int:
         """Columns computed inside the last vector and not stored."""
-        lanes = self.isa.lanes(self.contraction.dtype)
+        lanes = self.isa.lanes(self.contraction.types.accumulator)
         return -self.contraction.n % lanes
 
     @property
@@ -126,7 +126,7 @@ class Explanation:
                 "n": contraction.n,
                 "k": contraction.k,
                 "batch": contraction.batch,
-                "dtype": contraction.dtype.name,
+                "dtype": str(contraction.types),
                 "flops": contraction.flops,
                 "bytes_moved": contraction.bytes_moved,
             },
@@ -210,9 +210,9 @@ def explain(
             f"workers is {workers!r}; {hardware.name} has {hardware.cores} cores, and the hardware "
             "model says nothing of more"
         )
-    contraction = Contraction(m, n, k, DTYPES[dtype], batch)
-    planner = planner_for(build_library(hardware, isa or hardware.widest.name, DTYPES[dtype]))
-    library = planner.library
+    contraction = Contraction(m, n, k, product_types(DTYPES[dtype]), batch)
+    library = build_library(hardware, isa or hardware.widest.name, contraction.types)
+    planner = planner_for(library)
     # A weight is packed once, for the width that its products are cheapest with.
     plans = []
     for vectors in library.widths:
@@ -245,7 +245,7 @@ def explain(
             contraction.flops,
             contraction.bytes_moved,
             estimate.seconds,
-            contraction.dtype,
+            contraction.types,
             Machine(hardware, library.isa, workers),
         ),
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
 from ftuner.core.gpu.tile import BlockTile, Multiply
-from ftuner.core.product import Contraction
+from ftuner.core.product import Contraction, ProductTypes
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import GpuHardware
@@ -80,7 +80,7 @@ class BlockExplanation:
         c, plan = self.contraction, self.plan
         return {
             "contraction": {
-                "m": c.m, "n": c.n, "k": c.k, "batch": c.batch, "dtype": c.dtype.name,
+                "m": c.m, "n": c.n, "k": c.k, "batch": c.batch, "dtype": c.types.a.name,
                 "multiply": self.multiply, "flops": c.flops, "bytes_moved": c.bytes_moved,
             },
             "hardware": self.hardware.name,
@@ -129,7 +129,7 @@ def explain_block(
     problem = ProductProblem(m, n, k, batch, aligned=k % granule == 0)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
-    contraction = Contraction(m, n, k, element, batch)
+    contraction = Contraction(m, n, k, ProductTypes(element, element, FLOAT32, element), batch)
     line = _roofline(contraction, library.multiply, estimate.seconds, hardware)
     funnel = library.funnel
     return BlockExplanation(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ftuner.core.dtype import DTYPES, TENSOR_DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.forks import import_undivided
+from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Boundary, Executable, Progress, Tuned
 from ftuner.runtime.cache import Cache
@@ -46,10 +47,10 @@ class CpuBackend(CpuSession, Backend):
         return self.kernels.isa.name
 
     def library(self, dtype: DType, epilogue: Expr) -> Library:
-        return self.kernels.library(dtype, epilogue)
+        return self.kernels.library(product_types(dtype), epilogue)
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        return self.kernels.tune(dtype, epilogue, progress)
+        return self.kernels.tune(product_types(dtype), epilogue, progress)
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,

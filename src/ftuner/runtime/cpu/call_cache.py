@@ -120,7 +120,7 @@ class KnownCalls:
         words = [0] * Known.SIGNATURE
         words[Known.HASH] = _hash(signature)
         words[Known.THREADS] = ready.problem.workers
-        words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.dtype)]
+        words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.types.a)]
         words[Known.PLAN] = encoded.address
         words[Known.WORKERS] = encoded.workers
         words[Known.POOL] = pool.address

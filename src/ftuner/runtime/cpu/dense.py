@@ -8,6 +8,7 @@ import numpy as np
 
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.expr import operands
+from ftuner.core.product import product_types
 from ftuner.errors import ConfigurationError, ShapeError
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.problem import Problem
@@ -47,7 +48,7 @@ class Dense(Layer):
             self._bias = np.array(given, copy=True)
         self._describe(w, None if self._bias is None else self._bias.shape, activation, residual)
         self._names = tuple(operand.name for operand in operands(self.epilogue))
-        self.products: Products = session.products(dtype, self.epilogue)
+        self.products: Products = session.products(product_types(dtype), self.epilogue)
         known = self.products.compiled.library.widths
         if width is not None and not (isinstance(width, int) and width in known):
             raise ConfigurationError(f"width is {width!r}; this machine's library has {known}")

@@ -24,7 +24,9 @@ from ftuner.core.cpu.tile import PACKED, ROW, UKernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.forks import fork_safe_lock
+from ftuner.core.product import ProductTypes
 from ftuner.errors import DTypeError
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning, part_of
 from ftuner.runtime.backend import Progress, Tuned
@@ -118,20 +120,20 @@ class Kernels:
                     assert self._runtime is not None
         return self._runtime
 
-    def library(self, dtype: DType, epilogue: Expr) -> Library:
-        """The uKernels kept for a dtype and epilogue: enumerated, not compiled.
+    def library(self, types: ProductTypes, epilogue: Expr) -> Library:
+        """The uKernels kept for some dtypes and an epilogue: enumerated, not compiled.
 
         Raises:
-            DTypeError: elements of this dtype are not multiplied on a CPU.
+            DTypeError: elements of A's dtype are not multiplied on a CPU.
         """
-        if dtype.name not in DTYPES:
-            raise DTypeError(f"dtype is {dtype}; supported on a CPU are {', '.join(DTYPES)}")
-        return build_library(self._hardware, self.isa.name, dtype, epilogue)
+        if types.a.name not in DTYPES:
+            raise DTypeError(f"dtype is {types.a}; supported on a CPU are {', '.join(DTYPES)}")
+        return build_library(self._hardware, self.isa.name, types, epilogue)
 
-    def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
+    def tune(self, types: ProductTypes, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Compile and load the families of calls, those that no cache holds."""
         first: list[int] = []
-        total = len(families_of_calls(self.library(dtype, epilogue))) + 1
+        total = len(families_of_calls(self.library(types, epilogue))) + 1
 
         def count(what: str, done: int, of: int) -> None:
             nonlocal total
@@ -141,17 +143,17 @@ class Kernels:
             if progress is not None:
                 progress(what, done, of)
 
-        self.compiled(dtype, epilogue, count)
+        self.compiled(types, epilogue, count)
         cached = first[0] if first else total
         return Tuned(total - cached, cached)
 
     def compiled(
-        self, dtype: DType, epilogue: Expr, progress: Progress | None = None,
+        self, types: ProductTypes, epilogue: Expr, progress: Progress | None = None,
         families: Sequence[Family] | None = None,
     ) -> CompiledLibrary:  # fmt: skip
-        """The library of a dtype and epilogue, with some families compiled if need be and loaded:
-        by default those of calls."""
-        library = build_library(self._hardware, self.isa.name, dtype, epilogue)
+        """The library of some dtypes and an epilogue, with some families compiled if need be and
+        loaded: by default those of calls."""
+        library = build_library(self._hardware, self.isa.name, types, epilogue)
         wanted = families_of_calls(library) if families is None else families
         with self._lock:
             missing = self._missing(library, wanted)
@@ -181,13 +183,10 @@ class Kernels:
 
     def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
         """Families of a library; with the first of them comes the reduction of partial products."""
-        fused, masked = self.isa.fused, self.isa.masked
-        line_bytes = self._hardware.levels[0].line_bytes
-        bundles = [
-            family_bundle(f.kernels, fused, masked, self._k_loop, line_bytes) for f in families
-        ]
+        row, line_bytes = instruction_set(self.isa.name), self._hardware.levels[0].line_bytes
+        bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
         if library not in self._compiled:
-            bundles.append(reduce_bundle(_any_kernel(library), fused))
+            bundles.append(reduce_bundle(_any_kernel(library), row.fused))
         return bundles
 
     def _runtime_bundle(self) -> Bundle:
@@ -198,7 +197,7 @@ class Kernels:
     ) -> None:
         began = time.perf_counter()
         loaded = self._compile(self._bundles(library, families), progress)
-        log.info("library %s ready in %.3f s", library.dtype, time.perf_counter() - began)
+        log.info("library %s ready in %.3f s", library.types, time.perf_counter() - began)
         found = self._compiled.get(library)
         if found is None:
             reduce_address = loaded.addresses[reduce_symbol(_any_kernel(library))]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.cpu.tile import COLUMN
+from ftuner.core.product import product_types
 from ftuner.errors import ShapeError
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import (
@@ -109,7 +110,7 @@ class Matmul:
 
     def _run(self, a: Array, b: Array, c: Array, accumulate: bool) -> tuple[Products, Ready]:
         dtype = dtype_of(a, "a")
-        products = self._session.products(dtype)
+        products = self._session.products(product_types(dtype))
         if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and c.flags.c_contiguous:
             rows = math.prod(c.shape[:-1])
             a, c = a.reshape(rows, a.shape[-1]), c.reshape(rows, c.shape[-1])

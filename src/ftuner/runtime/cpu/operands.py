@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import INT8
+from ftuner.core.product import ProductTypes
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
@@ -105,6 +105,12 @@ def _source_of_b(along_k: bool, along_n: bool, one_column: bool) -> BSource:
     return "rows" if in_rows else "other"
 
 
+def step_types(step: ProductStep) -> ProductTypes:
+    """The dtypes of a step, which adds up in that of its result."""
+    a, b, c = (view.layout.dtype for view in (step.a, step.b, step.c))
+    return ProductTypes(a, b, c, c)
+
+
 def step_operands(step: ProductStep) -> Operands:
     """How A and B of a step may lie: all that `a_layout` and `b_source` tell of them at any extents
     of the graph."""
@@ -112,7 +118,7 @@ def step_operands(step: ProductStep) -> Operands:
     layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
     a_layouts = tuple(dict.fromkeys(layouts))
     if step.by_weight:
-        return Operands(a_layouts, ("panels",), step.b.layout.dtype == INT8)
+        return Operands(a_layouts, ("panels",))
     b_k = step.b.layout.strides[-2]
     sources = [_source_of_b(*known) for known in product(_is(b_k, 1), _is(b_n, 1), _is(n, 1))]
     return Operands(a_layouts, tuple(dict.fromkeys(sources)))
@@ -136,10 +142,7 @@ def step_problem(
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
     if width:
-        problem = panel_problem(
-            n, k, width, c.shape[0], workers, layout.layout, layout.must_pack,
-            int8=b.itemsize == INT8.itemsize,
-        )  # fmt: skip
+        problem = panel_problem(n, k, width, c.shape[0], workers, layout.layout, layout.must_pack)
     else:
         b_k = b.strides[-2]
         b_column = b.itemsize if unit_columns(b) else b.strides[-1]

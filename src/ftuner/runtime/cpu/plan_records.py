@@ -13,8 +13,8 @@ from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Segment as SegmentSlot
 from ftuner.codegen.llvm.native.records import Worker as WorkerSlot
 from ftuner.core.cpu.tile import COLUMN
-from ftuner.core.dtype import INT8
 from ftuner.core.mapping import bounds
+from ftuner.core.product import ProductTypes
 from ftuner.planner.cpu.plan import Band, Plan, Share
 
 ALIGNMENT_BYTES = 64
@@ -64,7 +64,7 @@ class PlanWriter:
         self,
         plan: Plan,
         strides: Strides,
-        itemsize: int,
+        types: ProductTypes,
         kernels: Mapping[str, Sequence[int]],
         reduce_address: int,
         fetched_bytes: int,
@@ -77,13 +77,15 @@ class PlanWriter:
         if self._chunked:
             shares = (plan.whole(),)
         k, parts = problem.k, choice.grid.k
-        self._itemsize = itemsize
+        self._types = types
+        b_itemsize = types.multiplied.b.itemsize
+        """Of B in a workspace."""
         self._parts = parts
         self._kc = choice.kc
         self._packs_a = choice.pack_a
         self._together = choice.shared_pack or parts > 1
         self._fetched_bytes = fetched_bytes
-        self._next_element = _fetches_next(plan, strides, itemsize, fetched_bytes)
+        self._next_element = _fetches_next(plan, strides, types, fetched_bytes)
         self._bands: list[tuple[int, Sequence[int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
         workers: list[int] = []
@@ -94,9 +96,9 @@ class PlanWriter:
         widened_bytes = 0
         if choice.widen:
             widest = max((b.family.nr for s in shares for b in s.bands), default=0)
-            widened_bytes = aligned(widest * choice.kc * itemsize + SLACK_BYTES)
+            widened_bytes = aligned(widest * choice.kc * b_itemsize + SLACK_BYTES)
         if choice.shared_pack:
-            sizes = {b.column: _panel_bytes(b, k, itemsize) for s in shares for b in s.bands}
+            sizes = {b.column: _panel_bytes(b, k, b_itemsize) for s in shares for b in s.bands}
             workspace = aligned(sum(sizes.values()) + SLACK_BYTES)
         for index, share in enumerate(shares):
             private_at = workspace
@@ -104,8 +106,8 @@ class PlanWriter:
             numbers = _panel_numbers(share)
             offsets: dict[int, int] = {}
             if choice.shared_pack:
-                offsets = {b.column: b.column * k * itemsize for b in share.bands}
-                body += _shared_packs(plan, index, itemsize)
+                offsets = {b.column: b.column * k * b_itemsize for b in share.bands}
+                body += _shared_packs(plan, index, b_itemsize)
             else:
                 used = 0
                 for band in share.bands:
@@ -113,7 +115,7 @@ class PlanWriter:
                         offsets[band.column] = used
                         number = numbers[band.column]
                         body += _pack_record(band, 0, band.panels, used, number)
-                        used += _panel_bytes(band, k, itemsize)
+                        used += _panel_bytes(band, k, b_itemsize)
                 if used:
                     workspace = aligned(workspace + used + SLACK_BYTES)
                 workspace += widened_bytes
@@ -121,7 +123,7 @@ class PlanWriter:
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
                 number = numbers[band.column]
-                body += _band_record(plan, share, band, strides, itemsize, offsets, number)
+                body += _band_record(plan, share, band, strides, types.b.itemsize, offsets, number)
             workers += (
                 share.batch[0],
                 share.batch[1],
@@ -155,7 +157,7 @@ class PlanWriter:
         records[PlanSlot.BATCH_AXES] += address
         records[PlanSlot.CHUNKS] = plan.chunks
         if self._next_element:
-            a_bytes = plan.problem.m * plan.problem.k * self._itemsize
+            a_bytes = plan.problem.m * plan.problem.k * self._types.a.itemsize
             records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= self._fetched_bytes)
         for at in self._workers:
             records[at + WorkerSlot.PACKS] += address
@@ -187,7 +189,7 @@ class PlanWriter:
         """What of the workspace depends on m: partial products and packed blocks of A."""
         m, workspace = plan.problem.m, self._workspace
         if self._parts > 1:
-            size = m * plan.problem.n * self._itemsize
+            size = m * plan.problem.n * self._types.c.itemsize
             records[PlanSlot.PARTIAL_OFFSET] = workspace
             records[PlanSlot.PARTIAL_BYTES] = size
             workspace = aligned(workspace + self._parts * size + SLACK_BYTES)
@@ -199,17 +201,19 @@ class PlanWriter:
             for share, at in zip(plan.shares, self._workers, strict=True):
                 records[at + WorkerSlot.A_BLOCK_OFFSET] = workspace
                 rows = max((_block_rows(plan, band) for band in share.bands), default=0)
-                workspace = aligned(workspace + rows * self._kc * self._itemsize + SLACK_BYTES)
+                row_bytes = self._kc * self._types.a.itemsize
+                workspace = aligned(workspace + rows * row_bytes + SLACK_BYTES)
         return workspace
 
 
-def _fetches_next(plan: Plan, strides: Strides, itemsize: int, fetched_bytes: int) -> bool:
+def _fetches_next(plan: Plan, strides: Strides, types: ProductTypes, fetched_bytes: int) -> bool:
     """Whether batch elements lie in one piece each, and B is small enough to be fetched early."""
     n, k = plan.problem.n, plan.problem.k
-    in_rows = strides.b_column == itemsize and strides.b_k == n * itemsize
-    in_columns = strides.b_k == itemsize and strides.b_column == k * itemsize
-    a_whole = strides.a_k == itemsize and strides.a_row == k * itemsize
-    b_fits = n * k * itemsize <= fetched_bytes
+    a_size, b_size = types.a.itemsize, types.b.itemsize
+    in_rows = strides.b_column == b_size and strides.b_k == n * b_size
+    in_columns = strides.b_k == b_size and strides.b_column == k * b_size
+    a_whole = strides.a_k == a_size and strides.a_row == k * a_size
+    b_fits = n * k * b_size <= fetched_bytes
     return plan.problem.batch > 1 and a_whole and (in_rows or in_columns) and b_fits
 
 
@@ -295,14 +299,13 @@ def _band_record(
     share: Share,
     band: Band,
     strides: Strides,
-    itemsize: int,
+    b_itemsize: int,
     offsets: Mapping[int, int],
     number: int,
 ) -> list[int]:
     """A band without its rows; `number`: of its first panel among the share's."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
-    b_itemsize = INT8.itemsize if problem.int8 else itemsize
     record = [0] * BandSlot.SIZE
     record[BandSlot.COLUMN] = column
     record[BandSlot.PANELS] = band.panels

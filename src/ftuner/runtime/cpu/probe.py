@@ -37,11 +37,11 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
     SINK_BYTES,
     Microbenchmarks,
 )
-from ftuner.codegen.llvm.objects.jit import ISA_FEATURES, host_features
+from ftuner.codegen.llvm.objects.jit import host_features
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
+from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
-from ftuner.hardware.system import CacheLevel, SystemFacts, isas_of
+from ftuner.hardware.system import CacheLevel, SystemFacts, promised_isas
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 
 _LOG = logging.getLogger(__name__)
@@ -91,10 +91,7 @@ def probe(facts: SystemFacts, threads: int) -> CpuHardware:
     begin = time.perf_counter()
     cores = min(threads, facts.cores)
     tuning = CpuTuning()
-    kernels = [
-        Microbenchmarks(name, VECTOR_ISAS[facts.architecture][name])
-        for name in _runnable_isas(facts)
-    ]
+    kernels = [Microbenchmarks(isa) for isa in _runnable_isas(facts)]
     compiled = time.perf_counter()
     buffer = _Buffer(facts, cores)
     rates, bandwidths = _measure_one_core(facts, kernels, buffer)
@@ -118,7 +115,7 @@ def probe(facts: SystemFacts, threads: int) -> CpuHardware:
         model_name=facts.model_name,
         cores=cores,
         clock_hz=clock_hz,
-        isas=tuple(_isa(k, r, tuning) for k, r in zip(kernels, rates, strict=True)),
+        isas=tuple(_isa(k.isa, r, tuning) for k, r in zip(kernels, rates, strict=True)),
         levels=_levels(facts, cores, bandwidths, together),
         page_bytes=facts.page_bytes,
         tuning=tuning,
@@ -126,13 +123,11 @@ def probe(facts: SystemFacts, threads: int) -> CpuHardware:
     )
 
 
-def _runnable_isas(facts: SystemFacts) -> tuple[str, ...]:
-    promised: Sequence[str] = isas_of(facts)
-    if not facts.features:
-        # Hidden from the operating system's files, not from the CPU's own instruction.
-        promised = tuple(VECTOR_ISAS[facts.architecture])
+def _runnable_isas(facts: SystemFacts) -> tuple[InstructionSet, ...]:
+    promised = promised_isas(facts)
     host = {f"+{name}" for name, on in host_features().items() if on}
-    runnable = tuple(name for name in promised if host.issuperset(ISA_FEATURES[name].split(",")))
+    rows = (instruction_set(name) for name in promised)
+    runnable = tuple(row for row in rows if host.issuperset(row.features.split(",")))
     if not runnable:
         raise HardwareError(f"{facts.model_name} runs none of the vector ISAs {promised}")
     return runnable
@@ -342,14 +337,14 @@ def _issue_rate(rate: float, tolerance: float, tuning: ProbeTuning) -> float:
     return min((r for r in _ISSUE_RATES if r >= rate * (1 - tolerance)), default=rate)
 
 
-def _multiply_adds(isa: VectorIsa, rate: float, tuning: ProbeTuning) -> float:
+def _multiply_adds(isa: InstructionSet, rate: float, tuning: ProbeTuning) -> float:
     """The multiply-adds in a cycle that a measured rate stands for. Units are whole, and a multiply
     and an add apart are two operations: three units do one and a half of them."""
     operations = 1 if isa.fused else 2
     return _issue_rate(operations * rate, tuning.issue_rate_tolerance, tuning) / operations
 
 
-def _clock(isa: VectorIsa, rates: _Rates, tuning: ProbeTuning) -> tuple[float, str]:
+def _clock(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> tuple[float, str]:
     """Clock under load of the ISA that `rates` are of, in Hz, and its provenance."""
     clock_hz = rates.scalar_clock_hz
     if not _within(clock_hz, _CLOCK_RANGE_HZ):
@@ -362,13 +357,13 @@ def _clock(isa: VectorIsa, rates: _Rates, tuning: ProbeTuning) -> tuple[float, s
     return max(clock_hz, of_units), "probed"
 
 
-def _isa(kernels: Microbenchmarks, rates: _Rates, tuning: ProbeTuning) -> Isa:
+def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
     # Per cycle of this ISA's own clock, should a wider one run slower.
-    clock_hz, _ = _clock(kernels.isa, rates, tuning)
+    clock_hz, _ = _clock(isa, rates, tuning)
     # What leaves the units nearly idle, one chain or loads, keeps the integers' clock.
     idle_hz = max(clock_hz, rates.scalar_clock_hz)
     measured = {
-        "fma_per_cycle": _multiply_adds(kernels.isa, rates.multiply_adds_per_s / clock_hz, tuning),
+        "fma_per_cycle": _multiply_adds(isa, rates.multiply_adds_per_s / clock_hz, tuning),
         "fma_latency_cycles": float(round(idle_hz / rates.chain_steps_per_s)),
         "load_per_cycle": _issue_rate(
             rates.loads_per_s / idle_hz, tuning.load_rate_tolerance, tuning
@@ -380,9 +375,8 @@ def _isa(kernels: Microbenchmarks, rates: _Rates, tuning: ProbeTuning) -> Isa:
         provenance[name] = "probed" if plausible else "assumed"
         if not plausible:
             measured[name] = assumed
-    isa = kernels.isa
     return Isa(
-        name=kernels.name,
+        name=isa.name,
         vector_bytes=isa.vector_bytes,
         vector_registers=isa.vector_registers,
         fused=isa.fused,

@@ -48,13 +48,13 @@ class Ready(NamedTuple):
 
 
 class Products:
-    """Matrix products with one dtype and epilogue. Safe to use from several threads."""
+    """Matrix products with the same dtypes and epilogue. Safe to use from several threads."""
 
     def __init__(self, kernels: Kernels, compiled: CompiledLibrary) -> None:
         self.kernels = kernels
         self.compiled = compiled
         self.planner = planner_for(compiled.library)
-        self._entry = kernels.runtime.entries[compiled.library.dtype]
+        self._entry = kernels.runtime.entries[compiled.library.types.a]
         self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
@@ -80,11 +80,10 @@ class Products:
         writer = self._writers.get(key)
         if writer is None:
             compiled = self.compiled
-            itemsize = compiled.library.dtype.itemsize
             writer = PlanWriter(
                 plan,
                 strides,
-                itemsize,
+                compiled.library.types,
                 compiled.kernels,
                 compiled.reduce_address,
                 compiled.library.hardware.tuning.fetched_element_bytes,

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.forks import fork_safe_lock, import_undivided
+from ftuner.core.product import ProductTypes
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.isa import VECTOR_ISAS, VectorIsa
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document
-from ftuner.hardware.system import SystemFacts, isas_of, read_system
+from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
 from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu.kernels import Kernels
@@ -43,8 +43,8 @@ class CpuSession:
         self._lock = fork_safe_lock()
         self._hardware: CpuHardware | None = None
         self._kernels: Kernels | None = None
-        self._products: dict[tuple[DType, Expr], Products] = {}
-        self._for_calls: set[tuple[DType, Expr]] = set()
+        self._products: dict[tuple[ProductTypes, Expr], Products] = {}
+        self._for_calls: set[tuple[ProductTypes, Expr]] = set()
         """Those that have all families of calls."""
         self.cores = read_system().cores
         """CPUs that this process may use."""
@@ -88,17 +88,18 @@ class CpuSession:
         return chosen
 
     def products(
-        self, dtype: DType, epilogue: Expr = ACCUMULATOR, families: Sequence[Family] | None = None
-    ) -> Products:
-        """Matrix products of a dtype and epilogue, tuned on first use.
+        self, types: ProductTypes, epilogue: Expr = ACCUMULATOR,
+        families: Sequence[Family] | None = None,
+    ) -> Products:  # fmt: skip
+        """Matrix products of some dtypes and an epilogue, tuned on first use.
 
         `families`: those of the library that are needed; by default those of calls.
         """
-        key = (dtype, epilogue)
+        key = (types, epilogue)
         found = self._products.get(key)
         if found is None or families is not None or key not in self._for_calls:
             with self._lock:
-                compiled = self.kernels.compiled(dtype, epilogue, None, families)
+                compiled = self.kernels.compiled(types, epilogue, None, families)
                 if families is None:
                     self._for_calls.add(key)
                 found = self._products.get(key)
@@ -116,7 +117,9 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture that ftuner has no code generator for.
     """
     facts = read_system()
-    concluded = hashlib.sha256(repr(part_of(CpuTuning(), ProbeTuning)).encode()).hexdigest()[:8]
+    # A model that was made before an ISA was known lacks it.
+    depends_on = (part_of(CpuTuning(), ProbeTuning), promised_isas(facts))
+    concluded = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:8]
     key = f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}.json"
     return known_or_probed(
         cache, key, lambda document: _model_of(document, facts), lambda: probe_machine(facts), again
@@ -138,12 +141,10 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
     caches = tuple((cache.name, cache.capacity_bytes, cache.line_bytes) for cache in facts.caches)
     if (described, levels[:-1]) != (told, caches):
         raise HardwareError(f"a model of {described}, {levels[:-1]}; expected {told}, {caches}")
-    known = VECTOR_ISAS[found.architecture]
-    promised = isas_of(facts) if facts.features else tuple(known)
+    promised = promised_isas(facts)
     for isa in found.isas:
-        fixed = VectorIsa(isa.vector_bytes, isa.vector_registers, isa.fused, isa.masked)
-        if isa.name not in promised or fixed != known[isa.name]:
-            raise HardwareError(f"{isa.name} with {fixed}; expected some of {promised}")
+        if isa.name not in promised or not isa.agrees_with(instruction_set(isa.name)):
+            raise HardwareError(f"{isa}; expected some of {promised}")
     return found
 
 

@@ -7,13 +7,13 @@ import json
 from typing import Any
 
 from ftuner.codegen.llvm.objects.jit import (
-    ISA_FEATURES,
     Target,
     compiler_build,
     compiler_version,
     host_target,
 )
 from ftuner.codegen.llvm.objects.keys import generator_digest
+from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.runtime.cache import TARGETS, Cache
 
@@ -24,10 +24,11 @@ def known_target(isa: str, cache: Cache) -> Target:
     if not facts.features:
         # Nothing would tell this machine from another one that shares the cache.
         return host_target(isa)
-    asked = repr((compiler_version(), compiler_build(), generator_digest()))
+    row = instruction_set(isa)
+    asked = repr((row, compiler_version(), compiler_build(), generator_digest()))
     key = f"{facts.fingerprint}-{isa}-{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
     kept = cache.read_document(
-        TARGETS, key, lambda document: _target_of(document, isa, facts.architecture)
+        TARGETS, key, lambda document: _target_of(document, row, facts.architecture)
     )
     if kept is not None:
         return kept
@@ -36,7 +37,7 @@ def known_target(isa: str, cache: Cache) -> Target:
     return found
 
 
-def _target_of(document: Any, isa: str, architecture: str) -> Target:
+def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
     """The target in a document. Raises TypeError or ValueError if it is none of the ISA."""
     found = Target(**document)
     if not all(isinstance(text, str) for text in vars(found).values()):
@@ -45,7 +46,7 @@ def _target_of(document: Any, isa: str, architecture: str) -> Target:
         raise ValueError(f"the triple is {found.triple!r}; this machine is {architecture}")
     if not found.llvm:
         raise ValueError("no version of LLVM")
-    missing = set(ISA_FEATURES[isa].split(",")) - set(found.features.split(","))
+    missing = set(isa.features.split(",")) - set(found.features.split(","))
     if missing:
-        raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa}")
+        raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa.name}")
     return found

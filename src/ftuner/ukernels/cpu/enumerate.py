@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ftuner.core.cpu.tile import RegisterTile
+from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 
@@ -26,11 +27,12 @@ def register_tiles(isa: Isa) -> list[RegisterTile]:
     ]
 
 
-def dot_tiles(isa: Isa, tuning: CpuTuning) -> list[RegisterTile]:
+def dot_tiles(isa: Isa, types: ProductTypes, tuning: CpuTuning) -> list[RegisterTile]:
     """Dot tiles (`ukernel.DOT`), one for each height and number of columns that the registers hold
     together with the operands of the shorter side and one of the other; as many chains as hide the
     latency of a multiply-add, if there is room."""
-    needed = isa.fma_latency_cycles * isa.fma_per_cycle
+    rate = isa.multiply_add(types)
+    needed = rate.latency_cycles * rate.per_cycle
     found = []
     for columns in range(1, tuning.max_dot_columns + 1):
         for mr in range(1, max(tuning.max_dot_rows, columns) + 1):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from ftuner.core.cpu.tile import RegisterTile
-from ftuner.core.dtype import DType
-from ftuner.cost.cpu.tile import efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.core.product import ProductTypes
+from ftuner.cost.cpu.tile import StepCycles, efficiency, panel_intensity, step_cycles, tile_cycles
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
@@ -32,7 +33,7 @@ def registers_needed(tile: RegisterTile, isa: Isa) -> int:
 
 
 def run_filters(
-    tiles: Iterable[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+    tiles: Iterable[RegisterTile], isa: Isa, types: ProductTypes, hardware: CpuHardware
 ) -> RegisterFunnel:
     """Apply all filters in order.
 
@@ -41,6 +42,11 @@ def run_filters(
     tuning = hardware.tuning
     sieve = Sieve(tiles)
     keep = sieve.keep
+
+    @cache
+    def step(tile: RegisterTile) -> StepCycles:
+        return step_cycles(tile, isa, types)
+
     keep(
         "registers",
         "accumulators, a row of B and an element of A do not fit the vector registers",
@@ -51,15 +57,14 @@ def run_filters(
         "fewer chains already hide the latency of a multiply-add",
         lambda t: (
             t.chains == 1
-            or step_cycles(RegisterTile(t.mr, t.vectors, t.chains - 1), isa).latency
-            > step_cycles(t, isa).issue
+            or step(RegisterTile(t.mr, t.vectors, t.chains - 1)).latency > step(t).issue
         ),
     )
     best_chains: dict[tuple[int, int, int], RegisterTile] = {}
     for tile in sieve.left:
         place = (tile.mr, tile.vectors, tile.parts)
         found = best_chains.get(place)
-        if found is None or step_cycles(tile, isa).cycles < step_cycles(found, isa).cycles:
+        if found is None or step(tile).cycles < step(found).cycles:
             best_chains[place] = tile
     keep(
         "latency",
@@ -68,9 +73,9 @@ def run_filters(
     )
     whole = [t for t in sieve.left if t.parts == 1]
     tallest = {t.vectors: t.mr for t in sorted(whole, key=lambda t: t.mr)}
-    widths, reason = _kept_widths(whole, isa, dtype, hardware)
+    widths, reason = _kept_widths(whole, isa, types, hardware)
     keep("width", reason, lambda t: t.width in widths or (t.parts == 1 and t.width < max(widths)))
-    in_parts = _heights_in_parts([t for t in sieve.left if t.parts > 1], tallest, isa)
+    in_parts = _heights_in_parts([t for t in sieve.left if t.parts > 1], tallest, isa, types)
     keep(
         "parts",
         "one tile of the width is as tall, or loads or latency hold the parts, or lower ones that "
@@ -78,7 +83,7 @@ def run_filters(
         lambda t: t.parts == 1 or t.mr in in_parts[t.width],
     )
     heights = {
-        v: _tail_height([t for t in whole if t.vectors == v], isa, tuning)
+        v: _tail_height([t for t in whole if t.vectors == v], isa, types, tuning)
         for v in range(1, max(widths) + 1)
     }
     keep(
@@ -91,7 +96,7 @@ def run_filters(
 
 
 def _kept_widths(
-    tiles: list[RegisterTile], isa: Isa, dtype: DType, hardware: CpuHardware
+    tiles: list[RegisterTile], isa: Isa, types: ProductTypes, hardware: CpuHardware
 ) -> tuple[set[int], str]:
     """Widths whose tallest tile is neither load-bound nor bound by L2, fewest loads first."""
     tuning = hardware.tuning
@@ -102,8 +107,8 @@ def _kept_widths(
         passing = [
             t
             for t in tallest.values()
-            if efficiency(t, isa) >= threshold
-            and panel_intensity(t, isa, dtype, hardware, l2) >= threshold
+            if efficiency(t, isa, types) >= threshold
+            and panel_intensity(t, isa, types, hardware, l2) >= threshold
         ]
         if passing:
             break
@@ -117,7 +122,7 @@ def _kept_widths(
     chosen = sorted(passing, key=loads_per_multiply_add)[: tuning.max_widths]
     most, least = (loads_per_multiply_add(t)[0] for t in (chosen[-1], chosen[0]))
     if most < tuning.same_loads_ratio * least:
-        lanes = isa.lanes(dtype)
+        lanes = isa.lanes(types.accumulator)
         chosen = sorted(chosen, key=lambda t: tuning.common_columns % (t.vectors * lanes) > 0)[:1]
     reason = (
         f"load ports or L2 hold its tallest tile under {threshold:.2f} of the peak, "
@@ -127,12 +132,12 @@ def _kept_widths(
 
 
 def _heights_in_parts(
-    tiles: list[RegisterTile], tallest: Mapping[int, int], isa: Isa
+    tiles: list[RegisterTile], tallest: Mapping[int, int], isa: Isa, types: ProductTypes
 ) -> Mapping[int, range]:
     """By width, the heights from `tallest` on that tiles in parts reach at near the peak."""
     found = {}
     for width, height in tallest.items():
-        fast = {t.mr for t in tiles if t.width == width and efficiency(t, isa) >= THRESHOLD}
+        fast = {t.mr for t in tiles if t.width == width and efficiency(t, isa, types) >= THRESHOLD}
         end = height + 1
         while end in fast:
             end += 1
@@ -140,13 +145,15 @@ def _heights_in_parts(
     return found
 
 
-def _tail_height(tiles: list[RegisterTile], isa: Isa, tuning: CpuTuning) -> int:
+def _tail_height(
+    tiles: list[RegisterTile], isa: Isa, types: ProductTypes, tuning: CpuTuning
+) -> int:
     """Of the lowest tile that comes within the threshold of the best of its width at short k, or
     `tuning.max_tail_rows`."""
 
     def rate(tile: RegisterTile) -> float:
-        cycles = tuning.short_k_steps * step_cycles(tile, isa).cycles + tile_cycles(tile, tuning)
-        return tile.mr / cycles
+        of_steps = tuning.short_k_steps * step_cycles(tile, isa, types).cycles
+        return tile.mr / (of_steps + tile_cycles(tile, tuning))
 
     best = max(rate(t) for t in tiles)
     height = min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)

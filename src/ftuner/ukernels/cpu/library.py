@@ -1,4 +1,4 @@
-"""The library: the uKernels kept for one machine, dtype and epilogue, by how they are used.
+"""The library: the uKernels kept for one machine, its dtypes and epilogue, by how they are used.
 
 A *family* is the uKernels of one panel width: one for each height, all interchangeable on one
 operand. Full panels are of the library's widths; the last columns of a matrix go to tail
@@ -7,14 +7,15 @@ families of every width up to the widest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ftuner.core.cached_attribute import cached_attribute
-from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, PACKED_INT8, ROW, STRIDED, UKernel
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.cpu.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.cpu.filters import RegisterFunnel, run_filters
@@ -30,8 +31,14 @@ class Operands(NamedTuple):
     a_layouts: tuple[str, ...]
     """`ROW`, `COLUMN` or both; an A that has to be packed counts as `COLUMN`."""
     b_sources: tuple[BSource, ...]
-    int8: bool = False
-    """Whether panels hold 8-bit integers."""
+
+
+class BRead(NamedTuple):
+    """How uKernels read B."""
+
+    layout: str
+    dtype: DType
+    """Of its elements. Where it is not that of the product's B, panels are widened before."""
 
 
 ANY_MATRICES = Operands((ROW, COLUMN), ("rows", "columns", "other"))
@@ -42,7 +49,8 @@ LAYERS = Operands((ROW, COLUMN), ("panels",))
 
 @dataclass(frozen=True)
 class Family:
-    """uKernels of one width, operand layouts and epilogue: `kernels[mr - 1]` has height `mr`."""
+    """uKernels of one width, operand layouts, dtypes and epilogue: `kernels[mr - 1]` has height
+    `mr`."""
 
     vectors: int
     tail: bool
@@ -61,29 +69,36 @@ class Family:
     @cached_attribute
     def name(self) -> str:
         kind = "tail" if self.tail else "full"
-        return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}"
+        types = self.kernels[0].types
+        of_b = f"_{types.b}" if types.widens else ""
+        return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}{of_b}"
 
 
 class LibraryName(NamedTuple):
     """What tells one library of an ISA from another."""
 
-    dtype: DType
+    types: ProductTypes
     epilogue: Expr
 
 
 @dataclass(frozen=True)
 class Library:
-    """All families for one machine, ISA, dtype and epilogue."""
+    """All families for one machine, ISA, dtypes and epilogue."""
 
     hardware: CpuHardware
     isa: Isa
-    dtype: DType
+    types: ProductTypes
     epilogue: Expr
     funnel: RegisterFunnel
 
-    @property
+    @cached_attribute
     def lanes(self) -> int:
-        return self.isa.lanes(self.dtype)
+        """Of a vector of accumulators."""
+        return self.isa.lanes(self.types.accumulator)
+
+    @cached_attribute
+    def _dot_tiles(self) -> list[RegisterTile]:
+        return dot_tiles(self.isa, self.types, self.hardware.tuning)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -93,34 +108,40 @@ class Library:
     @cached_attribute
     def dot_columns(self) -> tuple[int, ...]:
         """Widths of dot tiles, in columns."""
-        return tuple(sorted({tile.vectors for tile in dot_tiles(self.isa, self.hardware.tuning)}))
+        return tuple(sorted({tile.vectors for tile in self._dot_tiles}))
 
-    def family(self, vectors: int, tail: bool, a_layout: str, b_layout: str) -> Family:
+    def family(
+        self, vectors: int, tail: bool, a_layout: str, b_layout: str, b: DType | None = None
+    ) -> Family:
         """The family of a width; tails are always read from packed panels. Tiles in parts are for
-        weights, which come from far, and so for rows of A in place."""
-        assert not tail or b_layout in (PACKED, PACKED_INT8)
-        known = dot_tiles(self.isa, self.hardware.tuning) if b_layout == DOT else self.funnel.kept
-        in_parts = not tail and b_layout in (PACKED, PACKED_INT8) and a_layout == ROW
+        weights, which come from far, and so for rows of A in place. `b`: dtype of B as it is read;
+        by default that of the library."""
+        assert not tail or b_layout == PACKED
+        in_parts = not tail and b_layout == PACKED and a_layout == ROW
+        known = self._dot_tiles if b_layout == DOT else self.funnel.kept
         known = [t for t in known if t.width == vectors and (t.parts == 1 or in_parts)]
         tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
+        types = replace(self.types, b=b or self.types.b)
         kernels = tuple(
-            UKernel(t, self.dtype, self.isa.name, self.lanes, a_layout, b_layout, tail,
-                    self.epilogue)
+            UKernel(t, types, self.isa.name, self.lanes, a_layout, b_layout, tail, self.epilogue)
             for t in tiles
-        )  # fmt: skip
+        )
         return Family(vectors, tail, a_layout, b_layout, kernels)
 
-    def b_layouts(self, a_layout: str, b_source: BSource, int8: bool = False) -> tuple[str, ...]:
+    def b_reads(self, a_layout: str, b_source: BSource) -> tuple[BRead, ...]:
         """How uKernels may read full panels of B. The planner chooses among these, so that they
         are what is compiled. Dot tiles have no epilogues."""
+        types = self.types
         if b_source == "panels":
-            return (PACKED_INT8, PACKED) if int8 else (PACKED,)
+            # A panel of narrower elements is widened as it is read, or once before.
+            return tuple(BRead(PACKED, t) for t in dict.fromkeys((types.b, types.multiplied.b)))
+        layouts: tuple[str, ...] = (PACKED,)
         if b_source == "rows":
-            return (PACKED, STRIDED)
-        if b_source == "columns" and a_layout == ROW and self.epilogue == ACCUMULATOR:
-            return (PACKED, DOT)
-        return (PACKED,)
+            layouts = (PACKED, STRIDED)
+        elif b_source == "columns" and a_layout == ROW and self.epilogue == ACCUMULATOR:
+            layouts = (PACKED, DOT)
+        return tuple(BRead(layout, types.b) for layout in layouts)
 
     def families(
         self, operands: Operands, n: int | None = None, width: int = 0
@@ -130,27 +151,24 @@ class Library:
         found: dict[Family, None] = {}
         for a_layout in operands.a_layouts:
             for b_source in operands.b_sources:
-                for b_layout in self.b_layouts(a_layout, b_source, operands.int8):
-                    if b_layout == DOT:
+                for b in self.b_reads(a_layout, b_source):
+                    if b.layout == DOT:
                         found.update(dict.fromkeys(self._dot_families(n)))
                     else:
                         widths = (width,) if width else self.widths
                         for vectors in widths:
-                            some = self._panel_families(vectors, a_layout, b_layout, n)
+                            some = self._panel_families(vectors, a_layout, b, n)
                             found.update(dict.fromkeys(some))
         return tuple(found)
 
-    def _panel_families(
-        self, vectors: int, a_layout: str, b_layout: str, n: int | None
-    ) -> list[Family]:
+    def _panel_families(self, vectors: int, a_layout: str, b: BRead, n: int | None) -> list[Family]:
         """That of full panels, and those of what may be left."""
         # Nothing behind the last column may be touched: a tail is packed.
-        tail_layout = PACKED if b_layout == STRIDED else b_layout
         nr = vectors * self.lanes
         tails = range(1, vectors + 1) if n is None else [-(-(n % nr) // self.lanes)]
-        found = [self.family(v, True, a_layout, tail_layout) for v in tails if v]
+        found = [self.family(v, True, a_layout, PACKED, b.dtype) for v in tails if v]
         if n is None or n >= nr:
-            found.insert(0, self.family(vectors, False, a_layout, b_layout))
+            found.insert(0, self.family(vectors, False, a_layout, *b))
         return found
 
     def _dot_families(self, n: int | None) -> list[Family]:
@@ -170,14 +188,15 @@ def families_of_calls(library: Library) -> tuple[Family, ...]:
 def build_library(
     hardware: CpuHardware,
     isa_name: str,
-    dtype: DType,
+    types: ProductTypes,
     epilogue: Expr = ACCUMULATOR,
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
     Raises:
-        HardwareError: the machine has no such ISA.
+        HardwareError: the machine has no such ISA, or that no multiply-add for these dtypes.
     """
     isa = hardware.isa(isa_name)
-    funnel = run_filters(register_tiles(isa), isa, dtype, hardware)
-    return Library(hardware, isa, dtype, epilogue, funnel)
+    # Of an int8 weight too, the tiles are those of floats: its panels may be widened before.
+    funnel = run_filters(register_tiles(isa), isa, types.multiplied, hardware)
+    return Library(hardware, isa, types, epilogue, funnel)

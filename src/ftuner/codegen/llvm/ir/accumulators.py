@@ -13,7 +13,7 @@ from typing import Protocol
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I32
+from ftuner.codegen.llvm.ir.builder import I32, scalar_type
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import DType
 from ftuner.core.scaled_product import (
@@ -49,7 +49,7 @@ class Accumulator(Protocol):
 
 def accumulator_of(kind: str, dtype: DType, lanes: int) -> Accumulator:
     """The accumulator of a reduction on vectors of `lanes` elements; on scalars if that is zero."""
-    type_ = elements.register_type(dtype)
+    type_ = scalar_type(dtype)
     if lanes:
         type_ = ir.VectorType(type_, lanes)
     if is_scaled(kind, dtype):

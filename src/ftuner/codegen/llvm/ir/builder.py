@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
-from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, TENSOR_DTYPES, DType
 
 VOID = ir.VoidType()
 I1 = ir.IntType(1)
@@ -21,8 +21,18 @@ QUARTER_BYTES = 16
 """What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
 
 
+SCALAR_TYPES: Mapping[DType, ir.Type] = {
+    FLOAT32: ir.FloatType(),
+    FLOAT64: ir.DoubleType(),
+    BOOL: I1,
+    **{t: ir.IntType(t.bits) for t in TENSOR_DTYPES.values() if t.kind in ("int", "uint")},
+}
+"""The type of an element in a register, by dtype."""
+
+
 def scalar_type(dtype: DType) -> ir.Type:
-    return ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
+    """The type of an element in a register. Raises KeyError for a dtype without one."""
+    return SCALAR_TYPES[dtype]
 
 
 @lru_cache(maxsize=4096)
@@ -121,16 +131,6 @@ def type_suffix(type_: ir.Type) -> str:
         return f"i{type_.width}"
     assert isinstance(type_, (ir.FloatType, ir.DoubleType)), type_
     return "f32" if isinstance(type_, ir.FloatType) else "f64"
-
-
-def multiply_add(
-    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value, fused: bool
-) -> ir.Value:
-    """`x * y + z`, as one instruction where the ISA has it."""
-    if not fused:
-        return builder.fadd(builder.fmul(x, y), z)
-    fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(x.type)}", x.type, [x.type] * 3)
-    return builder.call(fma, [x, y, z])
 
 
 def opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:

@@ -12,7 +12,7 @@ from importlib import import_module
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
-from ftuner.codegen.llvm.ir.builder import I32, splat, type_suffix
+from ftuner.codegen.llvm.ir.builder import I32, scalar_type, splat, type_suffix
 from ftuner.core import functions as scalar
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, DType
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
@@ -27,15 +27,8 @@ VECTOR_MATH: Mapping[str, vector_arithmetic.VectorFunction] = {
 """The emitters of `vector_math`, by the names of the rows that count their instructions."""
 
 
-def register_type(dtype: DType) -> ir.Type:
-    """The type of one element in a register."""
-    if dtype.kind == "float":
-        return ir.FloatType() if dtype.itemsize == 4 else ir.DoubleType()
-    return ir.IntType(1 if dtype == BOOL else dtype.bits)
-
-
 def memory_type(dtype: DType) -> ir.Type:
-    return ir.IntType(8) if dtype == BOOL else register_type(dtype)
+    return ir.IntType(8) if dtype == BOOL else scalar_type(dtype)
 
 
 def from_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
@@ -77,7 +70,7 @@ def widened(builder: ir.IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]
 
 
 def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
-    type_ = like(x.type, register_type(target))
+    type_ = like(x.type, scalar_type(target))
     if target == BOOL:
         if source.kind == "float":
             return builder.fcmp_unordered("!=", x, zero(x.type))

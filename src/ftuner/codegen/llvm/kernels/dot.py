@@ -20,7 +20,6 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     lanes_below,
     masked_load,
-    multiply_add,
     quarter_lanes,
     scalar_type,
     shuffle,
@@ -28,22 +27,26 @@ from ftuner.codegen.llvm.ir.builder import (
     transpose,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.ir.multiply_add import Emitter, emitter_of
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import UKernel
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import InstructionSet
 
 Sums = list[ir.Value]
 """Vectors for the elements of a tile, row after row."""
 
 
-def emit_dot(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> ir.Function:
-    """Add the function of a dot uKernel to a module; `fused` and `masked` as in `emit_ukernel`."""
+def emit_dot(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> ir.Function:
+    """Add the function of a dot uKernel to a module."""
     function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
     context, a, b, c, _, _, k, tiles = function.args
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    size = kernel.dtype.itemsize
+    assert kernel.types == product_types(kernel.types.c), "dot tiles are of one dtype"
+    size = kernel.types.c.itemsize
     a_stride = slot(builder, context, Context.A_STRIDE)
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
     b_stride = slot(builder, context, Context.B_K_STRIDE)
@@ -53,7 +56,7 @@ def emit_dot(module: ir.Module, kernel: UKernel, fused: bool, masked: bool) -> i
     with counted_loop(builder, const(0), tiles) as tile:
         first = at(builder, a, builder.mul(tile, tile_step))
         rows = [at(builder, first, builder.mul(a_stride, const(i))) for i in range(kernel.mr)]
-        totals = _dot_products(builder, kernel, fused, masked, rows, columns, k)
+        totals = _dot_products(builder, kernel, isa, rows, columns, k)
         corner = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
         places = [
             at(builder, at(builder, corner, builder.mul(c_stride, const(i))), j * size)
@@ -74,7 +77,7 @@ def _store(
     accumulates: bool,
 ) -> None:  # fmt: skip
     """Store the elements of a tile. A vector that is one piece of a row is stored as one."""
-    size = kernel.dtype.itemsize
+    size = kernel.types.c.itemsize
     number = 0
     for vector in totals:
         count = min(vector.type.count, len(places) - number)
@@ -94,23 +97,23 @@ def _store(
 def _dot_products(
     builder: ir.IRBuilder,
     kernel: UKernel,
-    fused: bool,
-    masked: bool,
+    isa: InstructionSet,
     rows: Sequence[ir.Value],
     columns: Sequence[ir.Value],
     k: ir.Value,
 ) -> Sums:
     """Whole vectors of k, `chains` at once, then one at once, then what is left of a vector."""
-    size, lanes, chains = kernel.dtype.itemsize, kernel.lanes, kernel.tile.chains
-    element = scalar_type(kernel.dtype)
+    dtype, lanes, chains = kernel.types.c, kernel.lanes, kernel.tile.chains
+    size, element = dtype.itemsize, scalar_type(dtype)
     vector = ir.VectorType(element, lanes)
+    multiply_add = emitter_of(isa, kernel.types)
     tile = len(rows) * len(columns)
     zero = ir.Constant(vector, None)
 
     def step(offset: ir.Value, sums: Sums) -> Sums:
         a_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in rows]
         b_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in columns]
-        return _multiply(builder, a_k, b_k, sums, fused)
+        return _multiply(builder, a_k, b_k, sums, multiply_add)
 
     def rounds(offset: ir.Value, count: ir.Value, sums: Sums, steps: int) -> tuple[ir.Value, Sums]:
         """`count` rounds of `steps` vectors, each with sums of its own."""
@@ -136,8 +139,8 @@ def _dot_products(
     sums = add_chains(builder, sums, tile)
 
     left = builder.urem(k, const(lanes))
-    quarter = quarter_lanes(kernel.dtype)
-    if masked:
+    quarter = quarter_lanes(dtype)
+    if isa.masked:
         mask = lanes_below(builder, left, lanes)
 
         def masked_step(sums: Sums) -> Sums:
@@ -145,7 +148,7 @@ def _dot_products(
             b_k = [
                 masked_load(builder, at(builder, p, offset), vector, size, mask) for p in columns
             ]
-            return _multiply(builder, a_k, b_k, sums, fused)
+            return _multiply(builder, a_k, b_k, sums, multiply_add)
 
         some = builder.zext(builder.icmp_signed("!=", left, const(0)), I64)
         return _totals(builder, carried_loop(builder, some, sums, masked_step), quarter)
@@ -154,7 +157,7 @@ def _dot_products(
         here, *carried = values
         a_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in rows]
         b_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in columns]
-        done = _multiply(builder, a_k, b_k, carried, fused)
+        done = _multiply(builder, a_k, b_k, carried, multiply_add)
         return [builder.add(here, const(size)), *done]
 
     none = ir.Constant(element, 0.0)
@@ -172,10 +175,10 @@ def _multiply(
     a_k: Sequence[ir.Value],
     b_k: Sequence[ir.Value],
     sums: Sums,
-    fused: bool,
+    multiply_add: Emitter,
 ) -> Sums:
     pairs = [(x, y) for x in a_k for y in b_k]
-    return [multiply_add(builder, x, y, z, fused) for (x, y), z in zip(pairs, sums, strict=True)]
+    return [multiply_add(builder, x, y, z) for (x, y), z in zip(pairs, sums, strict=True)]
 
 
 def _totals(builder: ir.IRBuilder, sums: Sums, count: int) -> Sums:

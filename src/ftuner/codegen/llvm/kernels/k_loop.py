@@ -25,7 +25,6 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     in_order,
     intrinsic,
-    multiply_add,
     opaque,
     pointer_slot,
     scalar_type,
@@ -33,15 +32,13 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.ir.multiply_add import emitter_of
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.core.cpu.tile import COLUMN, PACKED_INT8, STRIDED, UKernel
-from ftuner.hardware.isa import VECTOR_ISAS
+from ftuner.core.cpu.tile import COLUMN, STRIDED, UKernel
+from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
 
-UNROLLED_ISAS = frozenset({"avx2", "avx512"})
-"""On other ISAs a round is one step: LLVM 22 spills with more on SSE2 and NEON, whose loads advance
-their addresses anyway."""
 L1, L2 = 3, 2
 """Where a prefetch puts its line, as LLVM's locality."""
 
@@ -53,12 +50,12 @@ def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool =
     builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
 
 
-def steps_of_round(kernel: UKernel, tuning: KLoopTuning) -> int:
+def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) -> int:
     """Steps of k that the k loop takes at once: as many for each of the chains."""
     tile, steps = kernel.tile, 1
-    if kernel.isa in UNROLLED_ISAS:
-        registers = VECTOR_ISAS["x86_64"][kernel.isa].vector_registers
-        large = tile.mr * tile.vectors >= tuning.large_tile_share_of_registers * registers
+    if isa.unrolled:
+        least = tuning.large_tile_share_of_registers * isa.vector_registers
+        large = tile.mr * tile.vectors >= least
         steps = tuning.steps_per_round if large else tuning.steps_per_short_round
     return tile.chains * ceil(steps / tile.chains)
 
@@ -66,7 +63,7 @@ def steps_of_round(kernel: UKernel, tuning: KLoopTuning) -> int:
 def emit_k_loop(
     builder: ir.IRBuilder,
     kernel: UKernel,
-    fused: bool,
+    isa: InstructionSet,
     tuning: KLoopTuning,
     line_bytes: int,
     context: ir.Value,
@@ -77,7 +74,7 @@ def emit_k_loop(
 ) -> list[list[ir.Value]]:
     """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
     `b` where its columns begin in the panel."""
-    return _Loop(builder, kernel, fused, tuning, line_bytes, context).sums(tile, a, b, k)
+    return _Loop(builder, kernel, isa, tuning, line_bytes, context).sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -125,24 +122,27 @@ class _Loop:
         self,
         builder: ir.IRBuilder,
         kernel: UKernel,
-        fused: bool,
+        isa: InstructionSet,
         tuning: KLoopTuning,
         line_bytes: int,
         context: ir.Value,
     ) -> None:
-        self._builder, self._kernel, self._fused = builder, kernel, fused
+        self._builder, self._kernel, self._isa = builder, kernel, isa
+        assert isa.multiply_add(kernel.types).k_steps == 1, "panels hold one k step after the other"
+        self._multiply_add = emitter_of(isa, kernel.types)
         self._tuning, self._line_bytes, self._context = tuning, line_bytes, context
-        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
-        self._size = size = kernel.dtype.itemsize
-        self._steps = steps_of_round(kernel, tuning)
+        types = kernel.types
+        self._sums = ir.VectorType(scalar_type(types.accumulator), kernel.lanes)
+        self._size = size = types.a.itemsize
+        self._steps = steps_of_round(kernel, isa, tuning)
         self._size_of_set = kernel.mr * kernel.tile.vectors
         a_stride = slot(builder, context, Context.A_STRIDE)
         in_columns = kernel.a_layout == COLUMN
         a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
         self._a_rows = _Multiples(builder, a_row, kernel.mr)
         self._a_steps = _Multiples(builder, a_k, self._steps + 1)
-        self._row_of_b_bytes = kernel.nr * kernel.b_itemsize
-        self._read_bytes = kernel.tile.vectors * kernel.lanes * kernel.b_itemsize
+        self._row_of_b_bytes = kernel.nr * types.b.itemsize
+        self._read_bytes = kernel.tile.vectors * kernel.lanes * types.b.itemsize
         in_place = kernel.b_layout == STRIDED
         b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
         self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
@@ -180,7 +180,7 @@ class _Loop:
         the first."""
         builder, shape = self._builder, self._kernel.tile
         streams, asks = self._later(tile, a, k), self._asks(tile)
-        values = [a, b, *([ir.Constant(self._vector, None)] * (self._size_of_set * shape.chains))]
+        values = [a, b, *([ir.Constant(self._sums, None)] * (self._size_of_set * shape.chains))]
         if asks is None:
             left, values = self._in_turn(values, k, streams, asked=True)
         else:
@@ -336,23 +336,22 @@ class _Loop:
         done: list[ir.Value] = []
         for i, places in groupby(kernel.tile.registers().tasks(0), key=lambda place: place[0]):
             address = at(builder, column, self._a_rows[i])
-            element = builder.load(address, typ=self._vector.element, align=self._size)
+            element = builder.load(address, typ=scalar_type(kernel.types.a), align=self._size)
             value = splat(builder, element, kernel.lanes)
             added = [
-                multiply_add(
-                    builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v], self._fused
-                )
+                self._multiply_add(builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v])
                 for _, v in places
             ]
-            if kernel.isa in UNROLLED_ISAS:
+            if self._isa.unrolled:
                 in_order(builder, added)
             done += added
         return done
 
     def _vector_of_b(self, row: ir.Value, v: int) -> ir.Value:
         """The `v`-th vector of a row of B, as the tile multiplies it."""
-        kernel = self._kernel
-        place = at(self._builder, row, v * kernel.lanes * kernel.b_itemsize)
-        if kernel.b_layout == PACKED_INT8:
-            return widened(self._builder, place, self._vector)
-        return self._builder.load(place, typ=self._vector, align=self._size)
+        kernel, types = self._kernel, self._kernel.types
+        place = at(self._builder, row, v * kernel.lanes * types.b.itemsize)
+        vector = ir.VectorType(scalar_type(types.multiplied.b), kernel.lanes)
+        if types.widens:
+            return widened(self._builder, place, types.b, vector)
+        return self._builder.load(place, typ=vector, align=types.b.itemsize)

@@ -13,10 +13,14 @@ from typing import Any
 
 from llvmlite import ir
 
+from ftuner.codegen.llvm.ir.builder import scalar_type
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.multiply_add import emitter_of
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.hardware.isa import VectorIsa
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import InstructionSet
 
 SYMBOLS = ("clock", "issue", "latency", "read")
 CHAIN_STEPS = 32
@@ -44,10 +48,10 @@ class Microbenchmarks:
     `CHAIN_STEPS` of them in one chain. `read`: all of the data, a multiple of `READ_BYTES`, aligned
     to 64, once."""
 
-    def __init__(self, name: str, isa: VectorIsa) -> None:
-        self.name, self.isa = name, isa
+    def __init__(self, isa: InstructionSet) -> None:
+        self.isa = isa
         self.chains = _chains(isa)
-        self._object = LoadedObject([compile_object(emit(isa), host_target(name))], SYMBOLS)
+        self._object = LoadedObject([compile_object(emit(isa), host_target(isa.name))], SYMBOLS)
         self.addresses = self._object.addresses
         """Of each function, for native callers."""
         i64, address = ctypes.c_int64, ctypes.c_void_p
@@ -62,7 +66,7 @@ class Microbenchmarks:
         return partial(self._functions[symbol], data, size, repeats, sink)
 
 
-def emit(isa: VectorIsa) -> ir.Module:
+def emit(isa: InstructionSet) -> ir.Module:
     """A module of the functions called `SYMBOLS`, for `isa`."""
     module = ir.Module("microbenchmarks")
     _emit_clock(module)
@@ -72,7 +76,7 @@ def emit(isa: VectorIsa) -> ir.Module:
     return module
 
 
-def _chains(isa: VectorIsa) -> int:
+def _chains(isa: InstructionSet) -> int:
     # Three quarters of the registers: 12 chains hide a latency of 6 cycles of two units, which is
     # also that of a multiply and an add apart on Zen 3. 13 would be slower there, unevenly.
     return isa.vector_registers * 3 // 4
@@ -119,34 +123,31 @@ def _emit_clock(module: ir.Module) -> None:
 
 
 def _emit_multiply_add(
-    module: ir.Module, isa: VectorIsa, name: str, chains: int, steps: int
+    module: ir.Module, isa: InstructionSet, name: str, chains: int, steps: int
 ) -> None:
     """`chains` independent chains of `steps` multiply-adds of float32 vectors a repeat."""
     builder, (data, _, repeats, sink) = _begin(module, name)
-    kind = ir.VectorType(ir.FloatType(), isa.vector_bytes // 4)
+    kind = ir.VectorType(scalar_type(FLOAT32), isa.vector_bytes // FLOAT32.itemsize)
+    multiply_add, fused = emitter_of(isa, product_types(FLOAT32)), isa.fused
     x, y = (builder.load(_element(builder, data, kind, i), typ=kind) for i in range(2))
-    name_fma = f"llvm.fma.v{kind.count}f32"
-    fma = module.globals.get(name_fma) or ir.Function(
-        module, ir.FunctionType(kind, [kind] * 3), name_fma
-    )
     variables = _variables(builder, kind, chains)
     with counted_loop(builder, 0, repeats):
         values = [builder.load(v, typ=kind) for v in variables]
         for _ in range(steps):
-            if isa.fused:
-                values = [builder.call(fma, [x, y, v]) for v in values]
+            if fused:
+                values = [multiply_add(builder, x, y, v) for v in values]
             elif chains == 1:
                 # A product waits for no accumulator: the chain of a dot product is its adds.
                 values = [builder.fadd(v, y) for v in values]
             else:
                 # The product must depend on the chain, or it would be computed only once.
-                values = [builder.fadd(builder.fmul(v, x), y) for v in values]
+                values = [multiply_add(builder, v, x, y) for v in values]
         for variable, value in zip(variables, values, strict=True):
             builder.store(value, variable)
     _finish(builder, sink, kind, variables)
 
 
-def _emit_read(module: ir.Module, isa: VectorIsa) -> None:
+def _emit_read(module: ir.Module, isa: InstructionSet) -> None:
     """Read the data `repeats` times, whole vectors, xor-ing them into accumulators."""
     builder, (data, size, repeats, sink) = _begin(module, "read")
     kind = ir.VectorType(_I64, isa.vector_bytes // 8)

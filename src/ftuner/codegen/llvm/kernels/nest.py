@@ -21,6 +21,7 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     lanes_below,
     reserve,
+    scalar_type,
     splat,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
@@ -167,7 +168,7 @@ class _Emission(Frame):
         builder, kernel = self.builder, self.kernel
         (stage,) = kernel.stages
         dtype = kernel.steps[stage.value].dtype
-        type_ = elements.register_type(dtype)
+        type_ = scalar_type(dtype)
         if place.lanes is not None:
             type_ = ir.VectorType(type_, self.schedule.lanes)
         total = reserve(builder, type_)
@@ -193,7 +194,7 @@ class _Emission(Frame):
         dtype = self.kernel.steps[stage.value].dtype
         lanes = self.schedule.lanes if place.lanes is not None else 0
         kind = "maximum" if stage.kind == "argmax" else "minimum"
-        type_, where = elements.register_type(dtype), I64
+        type_, where = scalar_type(dtype), I64
         if lanes:
             type_, where = ir.VectorType(type_, lanes), ir.VectorType(I64, lanes)
         best, position = reserve(builder, type_), reserve(builder, where)

@@ -18,6 +18,7 @@ from ftuner.codegen.llvm.ir.builder import (
     masked_store,
     pointer_slot,
     reserve,
+    scalar_type,
     slot,
     splat,
 )
@@ -105,7 +106,7 @@ class Values:
         builder, place = self._builder, self._place
         if step.op == "constant":
             assert isinstance(step.payload, (int, float))
-            return ir.Constant(elements.register_type(step.dtype), step.payload)
+            return ir.Constant(scalar_type(step.dtype), step.payload)
         if step.op == "dim":
             return self._frame.dim(step.payload)  # type: ignore[arg-type]
         if step.op == "index":

@@ -37,21 +37,17 @@ from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
 
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
 
 def emit_ukernel(
-    module: ir.Module, kernel: UKernel, fused: bool, masked: bool, tuning: KLoopTuning,
-    line_bytes: int,
-) -> ir.Function:  # fmt: skip
-    """Add the function of a uKernel to a module.
-
-    `fused`: whether the ISA fuses multiply-add; `masked`: whether it loads and stores the first
-    lanes of a vector, so that tails need no scratch tile; `line_bytes`: of a cache line, for
-    prefetches.
-    """
+    module: ir.Module, kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning, line_bytes: int
+) -> ir.Function:
+    """Add the function of a uKernel to a module. Where the ISA loads and stores under a mask, tails
+    need no scratch tile. `line_bytes`: of a cache line, for prefetches."""
     function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
     context, a, b, c, row, column, k, tiles = function.args
     for argument, name in zip(
@@ -61,11 +57,13 @@ def emit_ukernel(
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    size = kernel.dtype.itemsize
+    dtype = kernel.types.c
+    assert dtype == kernel.types.accumulator, "C is stored as it was accumulated"
+    size = dtype.itemsize
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
     scratch = None
-    if kernel.tail and not masked:
-        scratch = reserve(builder, ir.ArrayType(scalar_type(kernel.dtype), kernel.mr * kernel.nr))
+    if kernel.tail and not isa.masked:
+        scratch = reserve(builder, ir.ArrayType(scalar_type(dtype), kernel.mr * kernel.nr))
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
     parts = const(kernel.tile.parts)
     with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
@@ -73,19 +71,19 @@ def emit_ukernel(
         first_row = builder.mul(tile, const(kernel.mr))
         first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
         a_tile = at(builder, a, builder.mul(tile, tile_step))
-        b_part = at(builder, b, builder.mul(first_column, const(kernel.b_itemsize)))
+        b_part = at(builder, b, builder.mul(first_column, const(kernel.types.b.itemsize)))
         c_tile = at(builder, c, builder.mul(first_row, c_stride))
         c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
         first_row = builder.add(row, first_row)
         first_column = builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_tile, c_stride, line_bytes)
         accumulators = emit_k_loop(
-            builder, kernel, fused, tuning, line_bytes, context, number, a_tile, b_part, k
+            builder, kernel, isa, tuning, line_bytes, context, number, a_tile, b_part, k
         )
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
-            finish_tile(builder, kernel, fused, context, accumulators, c_tile, c_stride,
-                        first_row, first_column, valid, masked)  # fmt: skip
+            finish_tile(builder, kernel, isa.fused, context, accumulators, c_tile, c_stride,
+                        first_row, first_column, valid, isa.masked)  # fmt: skip
         else:
             valid = slot(builder, context, Context.VALID_COLUMNS)
             ragged = builder.icmp_signed("<", valid, const(kernel.nr))
@@ -93,14 +91,14 @@ def emit_ukernel(
             accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE),
                                              const(0))  # fmt: skip
             with builder.if_then(builder.and_(ragged, accumulate)):
-                copy_rows(builder, kernel.dtype, kernel.lanes, c_tile, c_stride, scratch,
+                copy_rows(builder, dtype, kernel.lanes, c_tile, c_stride, scratch,
                           scratch_stride, const(kernel.mr), valid)  # fmt: skip
             place = builder.select(ragged, scratch, c_tile)
             stride = builder.select(ragged, scratch_stride, c_stride)
-            finish_tile(builder, kernel, fused, context, accumulators, place, stride, first_row,
-                        first_column, valid)  # fmt: skip
+            finish_tile(builder, kernel, isa.fused, context, accumulators, place, stride,
+                        first_row, first_column, valid)  # fmt: skip
             with builder.if_then(ragged):
-                copy_rows(builder, kernel.dtype, kernel.lanes, scratch, scratch_stride, c_tile,
+                copy_rows(builder, dtype, kernel.lanes, scratch, scratch_stride, c_tile,
                           c_stride, const(kernel.mr), valid)  # fmt: skip
     builder.ret_void()
     return function
@@ -110,7 +108,7 @@ def _prefetch_rows(
     builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value, line_bytes: int
 ) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
-    last = kernel.tile.vectors * kernel.lanes * kernel.dtype.itemsize - 1
+    last = kernel.tile.vectors * kernel.lanes * kernel.types.c.itemsize - 1
     for i in range(kernel.mr):
         row = at(builder, c, builder.mul(c_stride, const(i)))
         for offset in range(0, last, line_bytes):
@@ -137,7 +135,7 @@ def finish_tile(
     vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
     less than the width, C is a scratch tile and operands are read through scratch too.
     """
-    size = kernel.dtype.itemsize
+    size = kernel.types.c.itemsize
     access = _Access(builder, kernel, valid if masked else None)
     addresses = [
         [
@@ -181,8 +179,8 @@ class _Access:
 
     def __init__(self, builder: ir.IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
         self._builder = builder
-        self._size = kernel.dtype.itemsize
-        self._vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+        self._size = kernel.types.c.itemsize
+        self._vector = ir.VectorType(scalar_type(kernel.types.c), kernel.lanes)
         self._last = kernel.tile.vectors - 1
         self._mask: ir.Value | None = None
         if valid is not None:
@@ -216,8 +214,8 @@ def _apply_epilogue(
 ) -> list[list[ir.Value]]:
     """The epilogue of every vector of a tile. `operand_slots`: address and stride of each; `valid`:
     columns that exist, for tails that read operands through scratch."""
-    size, lanes = kernel.dtype.itemsize, kernel.lanes
-    element = scalar_type(kernel.dtype)
+    dtype, lanes = kernel.types.c, kernel.lanes
+    size, element = dtype.itemsize, scalar_type(dtype)
     column_bytes = builder.mul(column, const(size))
     sources = {}
     for index, operand in enumerate(operands(kernel.epilogue)):
@@ -233,7 +231,7 @@ def _apply_epilogue(
                 scratch_stride = const(kernel.nr * size)
                 ragged = builder.icmp_signed("<", valid, const(kernel.nr))
                 with builder.if_then(ragged):
-                    copy_rows(builder, kernel.dtype, lanes, base, stride, scratch, scratch_stride,
+                    copy_rows(builder, dtype, lanes, base, stride, scratch, scratch_stride,
                               const(rows), valid)  # fmt: skip
                 base = builder.select(ragged, scratch, base)
                 stride = builder.select(ragged, scratch_stride, stride)

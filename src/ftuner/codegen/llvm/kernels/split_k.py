@@ -33,12 +33,13 @@ from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
 
 
 def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
-    """Add the reduction of the dtype, ISA and epilogue of `like` to a module."""
+    """Add the reduction of the dtypes, ISA and epilogue of `like` to a module."""
     kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True)
     function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
     call, first_row, last_row = function.args
-    size = kernel.dtype.itemsize
-    vector = ir.VectorType(scalar_type(kernel.dtype), kernel.lanes)
+    dtype = kernel.types.c
+    size = dtype.itemsize
+    vector = ir.VectorType(scalar_type(dtype), kernel.lanes)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
@@ -76,10 +77,10 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
         target = at(builder, c, builder.mul(row, c_stride))
         target = at(builder, target, builder.mul(column, const(size)))
         width = const(kernel.lanes * size)
-        copy_rows(builder, kernel.dtype, kernel.lanes, target, width, scratch, width, const(1),
+        copy_rows(builder, dtype, kernel.lanes, target, width, scratch, width, const(1),
                   valid)  # fmt: skip
         sums = [[builder.load(total, typ=vector)]]
         finish_tile(builder, kernel, fused, context, sums, scratch, width, row, column, valid)
-        copy_rows(builder, kernel.dtype, kernel.lanes, scratch, width, target, width, const(1),
+        copy_rows(builder, dtype, kernel.lanes, scratch, width, target, width, const(1),
                   valid)  # fmt: skip
     builder.ret_void()

@@ -474,5 +474,5 @@ def pack_symbol(dtype: DType) -> str:
 
 
 def reduce_symbol(like: UKernel) -> str:
-    """The symbol of the reduction of partial products for a uKernel's dtype, ISA and epilogue."""
-    return f"reduce_{like.dtype}_{like.isa}_{epilogue_digest(like.epilogue)}"
+    """The symbol of the reduction of partial products for a uKernel's dtypes, ISA and epilogue."""
+    return f"reduce_{like.types}_{like.isa}_{epilogue_digest(like.epilogue)}"

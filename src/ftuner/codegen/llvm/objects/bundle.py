@@ -21,6 +21,7 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES
 from ftuner.core.functions import ScalarFunction, registered_in
+from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 LARGE = 1000
@@ -66,13 +67,12 @@ def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:
 
 
 def family_bundle(
-    kernels: tuple[UKernel, ...], fused: bool, masked: bool, tuning: KLoopTuning, line_bytes: int
+    kernels: tuple[UKernel, ...], isa: InstructionSet, tuning: KLoopTuning, line_bytes: int
 ) -> Bundle:
-    """The uKernels of one family. `masked`: whether the ISA has `Isa.masked` loads and stores;
-    `line_bytes`: of a cache line."""
+    """The uKernels of one family. `line_bytes`: of a cache line."""
     return Bundle(
         "ftuner.codegen.llvm.kernels.family",
-        (kernels, fused, masked, tuning, line_bytes),
+        (kernels, isa, tuning, line_bytes),
         tuple(k.symbol for k in kernels),
         inlines=False,
         size=sum(k.tile.accumulators for k in kernels),
@@ -80,7 +80,7 @@ def family_bundle(
 
 
 def reduce_bundle(like: UKernel, fused: bool) -> Bundle:
-    """The reduction of the partial products of uKernels that are like one of them in dtype, vector
+    """The reduction of the partial products of uKernels that are like one of them in dtypes, vector
     and epilogue."""
     return Bundle(
         "ftuner.codegen.llvm.kernels.split_k",

@@ -6,28 +6,15 @@ everything in the cache never loads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import import_undivided, undivided, wait_before_fork
+from ftuner.hardware.isa import LISTED_FEATURES, instruction_set
 from ftuner.hardware.system import read_system
-
-ISA_FEATURES: Mapping[str, str] = {
-    "sse2": "+sse2",
-    "avx2": "+avx,+avx2,+fma,+bmi,+bmi2",
-    "avx512": "+avx,+avx2,+fma,+bmi,+bmi2,+avx512f,+avx512vl,+avx512bw,+avx512dq",
-    "neon": "+neon",
-}
-"""LLVM feature strings by ISA name."""
-SCHEDULING_MODELS: Mapping[str, str] = {"neon": "generic"}
-"""ISAs that use another scheduling model than the host CPU's. LLVM 22's model of Neoverse N1 loads
-elements of A so early that the k loop of a 5x20 tile spills accumulators; the generic model keeps
-every tile in registers."""
-_LISTED = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
-"""Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
 
 
 @dataclass(frozen=True)
@@ -77,33 +64,33 @@ def host_features() -> dict[str, bool]:
     listed = {name.replace("_", "") for name in read_system().features}
     if listed:
         for name in found:
-            if name.startswith(_LISTED) and name not in listed:
+            if name.startswith(LISTED_FEATURES) and name not in listed:
                 found[name] = False
     return found
 
 
 def host_target(isa: str) -> Target:
     """The target of this process, restricted to the features of `isa`. The scheduling model is the
-    host CPU's, unless `SCHEDULING_MODELS` names a better one."""
-    llvm = _binding()
-    cpu = SCHEDULING_MODELS.get(isa) or llvm.get_host_cpu_name()
+    host CPU's, unless the ISA names a better one.
+
+    Raises:
+        HardwareError: there is no such ISA.
+    """
+    llvm, row = _binding(), instruction_set(isa)
+    cpu = row.scheduling_model or llvm.get_host_cpu_name()
     host = host_features()
-    wanted = ISA_FEATURES[isa].split(",")
+    wanted = row.features.split(",")
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
     # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
     # this machine (behind a hypervisor) lacks.
-    off = (f"-{name}" for name, on in sorted(host.items()) if not on or _is_wider(name, isa))
+    off = (
+        f"-{name}"
+        for name, on in sorted(host.items())
+        if not on or name.startswith(row.features_off)
+    )
     version = ".".join(map(str, llvm.llvm_version_info))
     return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)), version)
-
-
-def _is_wider(feature: str, isa: str) -> bool:
-    if isa == "sse2":
-        return feature.startswith(("avx", "fma", "f16c", "xop", "vaes", "vpclmul"))
-    if isa == "avx2":
-        return feature.startswith(("avx512", "avx10", "evex512"))
-    return False
 
 
 @lru_cache(maxsize=16)

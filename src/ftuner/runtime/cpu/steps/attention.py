@@ -17,6 +17,7 @@ from ftuner.core.attention_weights import Weighting
 from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.cost.cpu.attention import AttentionLayout, AttentionProblem
 from ftuner.cost.step import Machine, StepCost
@@ -99,7 +100,7 @@ def attention_record(
     q, k, v, mask, out, problem = arranged(q, k, v, mask, out, offset, workers)
     _, _, rows, depth, steps, columns, offset, _ = problem
     library = products.compiled.library
-    size, lanes = library.dtype.itemsize, library.lanes
+    size, lanes = library.types.c.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
     batch = q.shape[:-2]
@@ -115,7 +116,7 @@ def attention_record(
     dims[Attention.DEPTH] = depth
     dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
-    floor = float(np.finfo(library.dtype.name).min) if weighting.safe else -math.inf
+    floor = float(np.finfo(library.types.c.name).min) if weighting.safe else -math.inf
     dims[Attention.SCALE] = _bits(weighting.scale)
     dims[Attention.HIDDEN] = _bits(weighting.hidden)
     dims[Attention.FLOOR] = _bits(floor)
@@ -128,7 +129,7 @@ def attention_record(
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
-    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.dtype]
+    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.types.a]
     v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
     scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
     sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
@@ -259,7 +260,7 @@ class AttentionKind(StepKind[AttentionStep]):
     def required_families(
         self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name = LibraryName(step.q.layout.dtype, ACCUMULATOR)
+        name = LibraryName(product_types(step.q.layout.dtype), ACCUMULATOR)
         library = build_library(hardware, isa, *name)
         full = library.family(library.widths[0], False, ROW, PACKED)
         # The number of keys is known at run time only, so that any tail may be met.

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.tile import MAX_OPERANDS
-from ftuner.core.dtype import INT8
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -22,8 +19,8 @@ from ftuner.planner.cpu.panel_width import best_width, panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.operands import step_operands, step_problem
-from ftuner.runtime.cpu.packed_weights import Panels, pack, pack_int8
+from ftuner.runtime.cpu.operands import step_operands, step_problem, step_types
+from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -117,7 +114,7 @@ class CompiledProduct(CompiledStep):
         step, panels = self.step, self.panels
         call = records.reserve(Call.SIZE)
         records.point(at + StepSlot.ARGUMENT, call)
-        dtype = self.products.compiled.library.dtype
+        dtype = self.products.compiled.library.types.a
         records.constant(at + StepSlot.KIND, PRODUCT_KINDS[dtype])
         records.workspace(call + Call.WORKSPACE)
         records.pool(call + Call.POOL)
@@ -148,21 +145,21 @@ def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> 
         return None
     a_row, c_row, *operands = known
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-    problem = panel_problem(n, k, width, 1, 1, int8=step.b.layout.dtype == INT8)
+    problem = panel_problem(n, k, width, 1, 1)
     a_k = step.a.layout.dtype.itemsize
     strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
     return RowsTask(products, problem, strides, dims.number(step.c.shape[0]))
 
 
 class ProductKind(StepKind[ProductStep]):
-    """A product runs uKernels of the library of its dtype and epilogue."""
+    """A product runs uKernels of the library of its dtypes and epilogue."""
 
     has_workspace = True
 
     def required_families(
         self, step: ProductStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name = LibraryName(step.a.layout.dtype, step.epilogue)
+        name = LibraryName(step_types(step), step.epilogue)
         library = build_library(hardware, isa, *name)
         operands = step_operands(step)
         k, n = (extent if isinstance(extent, int) else None for extent in step.b.shape[-2:])
@@ -170,7 +167,7 @@ class ProductKind(StepKind[ProductStep]):
         if step.by_weight:
             assert k is not None
             assert n is not None
-            width = best_width(planner_for(library), n, k, workers, operands.int8)
+            width = best_width(planner_for(library), n, k, workers)
         return RequiredFamilies(name, library.families(operands, n, width), width)
 
     def compiled(
@@ -185,8 +182,7 @@ class ProductKind(StepKind[ProductStep]):
         panels = loaded.packed.get(key)
         if panels is None:
             weight = array.reshape(step.b.shape)
-            packs = pack_int8 if array.dtype == np.int8 else pack
-            panels = loaded.packed[key] = packs(products, weight.T, width)
+            panels = loaded.packed[key] = pack(products, weight.T, width)
         # The packed weight replaces the array.
         b = replace(step.b, buffer=replace(step.b.buffer, array=None))
         return CompiledProduct(replace(step, b=b), products, panels)

@@ -1,0 +1,36 @@
+"""The emitters of multiply-adds, by the names that rows of `ftuner.hardware.isa` give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import intrinsic, type_suffix
+from ftuner.core.product import ProductTypes
+from ftuner.hardware.isa import InstructionSet
+
+Emitter = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
+"""`emit(builder, a, b, sums)`: the accumulators `sums` with the products of `a` and `b` added. All
+are vectors; of floats they may be scalars."""
+
+
+def _separate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    return builder.fadd(builder.fmul(a, b), sums)
+
+
+def _fused(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(a.type)}", a.type, [a.type] * 3)
+    return builder.call(fma, [a, b, sums])
+
+
+EMITTERS: Mapping[str, Emitter] = {"separate": _separate, "fused": _fused}
+
+
+def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
+    """The emitter of a product's multiply-adds on an ISA.
+
+    Raises:
+        HardwareError: the ISA has no multiply-add for these dtypes.
+    """
+    return EMITTERS[isa.multiply_add(types).emitter]
