@@ -1,11 +1,10 @@
 """The attention kernel of a GPU: a tile of queries that walks over the keys it sees.
 
-The tile equation. `bq` rows of queries stay with one program; `bk` keys and their values at a time
-pass through shared memory, `stages` of them on their way or in use; scores of `bq x bk` are all
-that exists. A row is one query of one head: heads that share keys and values are rows of the same
-tile, row `i * sharing + h` being position i of head h. Extents are none of a kernel's business, but
-for those along which a query and a key are multiplied and a value is stored: these a kernel covers
-by blocks of powers of two.
+The tile equation. A program keeps `bq` rows of queries. Blocks of `bk` keys and their values pass
+through shared memory, `stages` of them in flight or in use, so that only `bq x bk` scores exist at
+a time. A row is one query of one head; where heads share keys and values, the rows of all of them
+may be one tile (`AttentionKernel.packed`). Kernels are independent of the extents, except for the
+elements of a query and of a value, which a kernel covers by blocks of powers of two.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from ftuner.core.gpu.tile import Loads, Multiply
 from ftuner.errors import ShapeError
 
 Causal = Literal["none", "first", "last"]
-"""How far rows see: all keys; position i keys `j <= i + past`; or counted from the end, the last
-position all keys and `past` more, so that position i sees `j <= i + keys - rows + past`. The latter
-differs from the former where requests are of unequal length."""
+"""The keys that a row sees. "none": all. "first": position i sees keys `j <= i + past`. "last":
+counted from the end, position i sees keys `j <= i + keys - rows + past`; this differs from "first"
+where requests are of unequal length."""
 AttentionMultiply = Multiply | Literal["tf32x3"]
-"""`tf32x3` multiplies float32 as the three products of their leading and trailing tf32 parts that
-matter, which keeps all but the last few bits."""
+"""`tf32x3` multiplies float32 by three products of leading and trailing tf32 parts, which keeps all
+but the last few bits."""
 MaskSpread = Literal["keys", "scores"]
-"""Whether a mask has one number for each key, whatever the row and the head of a group, or one for
-each score."""
+"""Whether a mask has one number for each key, the same for all rows and all heads that share keys,
+or one for each score."""
 MaskLayout = Literal["aligned", "contiguous", "strided"]
-"""Of a mask along keys: contiguous with its base and its other strides multiples of 16 bytes,
-contiguous, or of any stride (0 is one number for all keys)."""
+"""A mask along keys: contiguous, with base and other strides that are multiples of 16 bytes;
+contiguous; or of any stride (0 is one number for all keys)."""
 MIN_BLOCK = 16
-"""Elements of the least block: the matrix instructions' step."""
+"""Elements of the smallest block: the k step of the matrix instructions."""
 MAX_EXTENT = 256
-"""Of a query, and of a value, that one kernel takes: more do not leave registers for a tile of 16
-rows on four warps."""
+"""Most elements of a query, and of a value, in one kernel: with more, a tile of 16 rows on four
+warps does not fit the registers."""
 
 
 def covering_blocks(extent: int) -> tuple[int, ...]:
-    """One or two powers of two, the larger first, whose sum is the least that holds `extent`: 80
-    elements are 64 and 16, 112 are one block of 128.
+    """Returns one or two powers of two, the larger first, with the smallest sum that holds
+    `extent`: 80 elements are 64 and 16, 112 are one block of 128, and 0 are one masked block.
 
-    Raises ShapeError beyond `MAX_EXTENT`, and for an extent below 0. No elements are a block, all
-    of it beyond the edge.
+    Raises:
+        ShapeError: `extent` is negative or larger than `MAX_EXTENT`.
     """
     if not 0 <= extent <= MAX_EXTENT:
         raise ShapeError(
@@ -62,7 +61,7 @@ def covering_blocks(extent: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Queries and keys of one step, and who does it."""
+    """Rows of queries, keys of a block, and the warps and stages of the program."""
 
     bq: int
     bk: int
@@ -75,7 +74,7 @@ class AttentionTile:
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """What is done to scores: booleans, read as bytes, say which count; numbers are added."""
+    """A mask of scores: booleans, read as bytes, select scores; numbers are added to them."""
 
     dtype: DType
     spread: MaskSpread = "scores"
@@ -93,36 +92,35 @@ class AttentionMask:
 class AttentionForm:
     """What decides a kernel besides its tile: `softmax(mask(q k' * scale)) v`, row by row.
 
-    Scale, what stands for hidden scores, and what a row gives whose scores are all minus infinity
-    are numbers of a call (`AttentionCall`).
+    The scale and the values for hidden scores and hidden rows are arguments (`AttentionCall`).
     """
 
     dtype: DType
     """Of q, k, v and the result."""
     multiply: AttentionMultiply
     depth_blocks: tuple[int, ...]
-    """Along which queries and keys are multiplied."""
+    """Blocks of the elements of a query and of a key."""
     column_blocks: tuple[int, ...]
-    """Along which values are stored."""
+    """Blocks of the elements of a value."""
     exact: bool = True
-    """Whether depth and columns fill their blocks; else what is beyond them is masked."""
+    """Whether depth and columns fill their blocks; otherwise the blocks are masked."""
     causal: Causal = "none"
     mask: AttentionMask | None = None
     ragged: DType | None = None
-    """Of the offsets (int32 or int64) at which requests begin, if their lengths differ."""
+    """The type of the offsets of requests, int32 or int64, if their lengths differ."""
     aligned: bool = True
     """Whether bases and strides of q, k, v and the result, and depth and columns, are multiples of
     16 bytes."""
     loads: Loads = "pointers"
-    """Of keys and values. Descriptors need them aligned."""
+    """How keys and values are loaded. Descriptors need them aligned."""
     negative: bool = False
-    """Whether the scale is below zero: the least product then has the largest score."""
+    """Whether the scale is negative: then the least product has the largest score."""
 
     @staticmethod
     def over(
         dtype: DType, multiply: AttentionMultiply, depth: int, columns: int, **others: Any
     ) -> AttentionForm:
-        """The form whose blocks cover `depth` and `columns` (ShapeError if none do)."""
+        """Returns the form whose blocks cover `depth` and `columns`; ShapeError if none do."""
         depths, widths = covering_blocks(depth), covering_blocks(columns)
         exact = (sum(depths), sum(widths)) == (depth, columns)
         return AttentionForm(dtype, multiply, depths, widths, exact, **others)
@@ -155,24 +153,23 @@ class AttentionForm:
 
 
 class SumsInFlight(NamedTuple):
-    """Limits on the parts of split keys that are loaded together to be added up; a chip's tuning
-    has them."""
+    """Limits on the partial sums that are loaded together after split keys; part of the tuning."""
 
     loads: int
     values: int
-    """Values of a tile, in all those loads."""
+    """Values in all those loads of a tile."""
 
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """What is compiled."""
+    """A kernel as it is compiled."""
 
     form: AttentionForm
     tile: AttentionTile
     packed: bool = False
     """Whether heads that share keys and values are rows of the same tile: row `i * sharing + h` is
-    position i of head h. They are then read once, which pays where a head has few rows; numbering
-    rows takes registers."""
+    position i of head h. Keys are then read once for all of them, which pays where a head has few
+    rows; the row numbers take registers."""
     split: bool = False
     """Whether the keys of a tile may be split among programs; the last-arriving program adds their
     partial sums up."""
@@ -180,18 +177,17 @@ class AttentionKernel:
 
     @property
     def partial_floats(self) -> int:
-        """Of the workspace, for one part of one tile: values, and of each row the largest score
-        and the sum."""
+        """Float32 values in the workspace for one part of a tile: the values, and the largest score
+        and the sum of each row."""
         return self.tile.bq * (self.form.columns + 2)
 
     @property
     def pointers(self) -> tuple[str, ...]:
-        """The arrays that a call passes, in order; its numbers follow.
+        """The arrays that a call passes, in order, before the numbers of `AttentionCall`.
 
-        `k_rest` and `v_rest` are the same arrays as `k` and `v` once more, as descriptors of the
-        second block. `workspace` has `partial_floats` for each program launched, undefined;
-        `arrivals` an int32 for each tile, zero before the first launch and after each. Launches
-        that may overlap share neither.
+        `k_rest` and `v_rest` are descriptors of the second block of `k` and `v`. `workspace` has
+        `partial_floats` undefined values for each program; `arrivals` has an int32 for each tile,
+        zero before and after each launch. Launches that may overlap share neither.
         """
         form = self.form
         described = form.loads == "descriptors"
@@ -214,13 +210,12 @@ class AttentionKernel:
 class AttentionCall(NamedTuple):
     """The numbers of one call, in the order of a kernel's arguments.
 
-    Strides are in elements; a head is one of keys and values, a member one of the `sharing` heads
-    of queries that share it. Where keys and values are descriptors, of rank 4 (request, head, key,
-    element), their strides along requests and heads are 1, or 0 if all share one.
+    Strides are in elements. A head is one of keys and values; a member is one of the `sharing`
+    heads of queries that share it. Descriptors of keys and values have rank 4 (request, head, key,
+    element); their strides along requests and heads are 1, or 0 if all share one.
 
-    Requests of unequal length lie one after the other in q, k, v and the result; their strides
-    along requests, `rows` and `keys` are then not read. A mask still has each request's rows and
-    keys from their beginning.
+    Requests of unequal length are concatenated in q, k, v and the result; `rows`, `keys` and the
+    strides along requests are then not read. A mask is indexed by rows and keys of each request.
     """
 
     batch: int
@@ -228,22 +223,22 @@ class AttentionCall(NamedTuple):
     heads: int
     sharing: int
     rows: int
-    """Positions of a request, where all have as many."""
+    """Rows of each request, if all have equally many."""
     keys: int
     depth: int
     columns: int
     past: int
     """As in `Causal`."""
     tiles: int
-    """Of one head: of all requests if they are ragged, else of one."""
+    """Tiles of one head: of all requests if they are ragged, else of one request."""
     l2_heads: int
-    """Heads whose tiles are taken side by side."""
+    """As in `AttentionPlan`."""
     split_keys: int
     scale: float
     hidden: float
-    """What stands for scores that a boolean mask hides."""
+    """The score that replaces those that a boolean mask hides."""
     blind: float
-    """What a row gives whose scores are all minus infinity, unless a limit hides it whole."""
+    """The result of a row whose scores are all minus infinity; 0 for a row that sees no key."""
     q_batch: int
     q_head: int
     q_member: int

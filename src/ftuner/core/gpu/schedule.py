@@ -1,9 +1,9 @@
-"""How a GPU walks a kernel: the block of elements that a program takes at a time.
+"""The schedule of a nest on a GPU: the block of elements that a program takes at a time.
 
-A block has two dimensions, and flattened along each of them lie some axes of the kernel. Tiles,
-which number the blocks of the kept axes, are spread over programs; blocks of the reduced axes
-follow each other within a program. What is chosen here follows from the structure of a kernel and
-from extents that it knows. Extents of run time choose among a few schedules at most, by arithmetic.
+A block has two dimensions; several axes of the nest may be flattened along one. Programs take
+tiles, the blocks of the kept axes; a program walks the blocks of the reduced axes one after the
+other. The schedules follow from the structure of the nest and from extents known when it is
+compiled; run-time extents choose among them by arithmetic.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from ftuner.core.access import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
 
 WARP_THREADS = 32
-"""Of NVIDIA's chips, which the numbers of warps below are for; wider warps are fewer."""
+"""Of NVIDIA's chips. The numbers of warps below are for these; with wider warps there are fewer."""
 LINE_BYTES = 128
 """Transaction size of L2 and DRAM: contiguous data is read in lines of this size."""
 
 
 class BlockSizes(NamedTuple):
-    """The sizes that schedules are made of, powers of two except for the ratio; a chip's tuning has
-    them."""
+    """The sizes that schedules are made of: powers of two, and a ratio; part of a chip's tuning."""
 
     block_elements: int
     warp_elements: int
@@ -32,16 +31,15 @@ class BlockSizes(NamedTuple):
     max_whole_row_elements: int
     """The longest row that registers hold at once."""
     whole_rows: tuple[tuple[int, int], ...]
-    """Rows and columns of blocks that hold whole rows whose length is known at run time only,
-    shortest rows first."""
+    """Rows and columns of blocks for whole rows of a run-time length, shortest rows first."""
     loop_elements: int
-    """Elements of a block of a row that no block holds whole."""
+    """Elements of a block of a row that is too long for one block."""
     strip_elements: int
     """Elements along an axis where another axis shares the block."""
     min_vector_elements: int
     """A shorter contiguous axis is flattened together with others."""
     scattered_elements: int
-    """Elements of a block that are written side by side where several may have one address."""
+    """Elements of a block of scattered writes: those along axes that keep addresses apart."""
     scattered_warps: int
     spare_lanes_ratio: float
     """A schedule is chosen if it has at most this many times the fewest lanes."""
@@ -49,41 +47,41 @@ class BlockSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a kernel is walked."""
+    """The blocks, tiles and loops by which a program walks a nest."""
 
     axes: tuple[tuple[int, ...], tuple[int, ...]]
-    """The axes along each dimension of a block, slowest first. Adjacent threads lie along the
-    last one of the second dimension."""
+    """The axes along each dimension of a block, slowest first. Adjacent threads have adjacent
+    indices of the last axis of the second dimension."""
     block: tuple[int, int]
-    """Elements along each dimension, powers of two; where it is one, there are no lanes."""
+    """Elements along each dimension, powers of two; a dimension of one element has no lanes."""
     singles: tuple[int, ...]
-    """Kept axes of which a tile is at one index."""
+    """Kept axes along which a tile has one index."""
     serial: tuple[int, ...]
-    """Axes whose indices follow each other within a program, in their order."""
+    """Axes that a program walks index by index, in order."""
     reduction: int | None
-    """The dimension along which the reduced axes lie."""
+    """The dimension of the reduced axes."""
     whole: bool
-    """Whether the reduced axes fit in one block, so that what is loaded stays in registers."""
+    """Whether the reduced axes fit one block, so that loaded values stay in registers."""
     warps: int
 
     @property
     def flat(self) -> int | None:
-        """The one axis, if tiles are blocks of nothing else."""
+        """The axis of the blocks, if there is only one axis and it is not reduced."""
         rows, columns = self.axes
         alone = not rows and len(columns) == 1 and not (*self.singles, *self.serial)
         return columns[0] if alone and self.reduction is None else None
 
     @property
     def room(self) -> int | None:
-        """Elements along the reduced axes in one block: a schedule with `whole` holds no more."""
+        """Elements of the reduced axes in one block: the most that a `whole` schedule can hold."""
         return None if self.reduction is None else self.block[self.reduction]
 
     def extent(self, kernel: Kernel, dimension: int) -> Dim:
-        """Elements along a dimension."""
+        """Returns the elements along a dimension."""
         return product(kernel.axes[a] for a in self.axes[dimension])
 
     def tiles(self, kernel: Kernel) -> Dim:
-        """Tiles there are."""
+        """Returns the number of tiles."""
         blocks = [
             ceil_quotient(self.extent(kernel, d), self.block[d])
             for d in (0, 1)
@@ -92,7 +90,7 @@ class Schedule:
         return product((*blocks, *(kernel.axes[a] for a in self.singles)))
 
     def lanes(self, kernel: Kernel) -> Dim:
-        """Elements of all blocks, those beyond the edges too."""
+        """Returns the elements of all blocks, including those beyond the edges."""
         extents = [
             ceil_quotient(self.extent(kernel, d), self.block[d]) * self.block[d] for d in (0, 1)
         ]
@@ -102,8 +100,8 @@ class Schedule:
 def schedules_of(
     kernel: Kernel, sizes: BlockSizes, warp_threads: int = WARP_THREADS
 ) -> tuple[Schedule, ...]:
-    """The schedules among which run-time extents choose, for a chip whose warps have `warp_threads`
-    threads. The last one holds any extents."""
+    """Returns the schedules among which run-time extents choose, for a chip whose warps have
+    `warp_threads` threads. The last one is valid for any extents."""
     return tuple(
         replace(schedule, warps=max(schedule.warps * WARP_THREADS // warp_threads, 1))
         for schedule in _schedules(kernel, sizes)
@@ -123,16 +121,20 @@ def _schedules(kernel: Kernel, sizes: BlockSizes) -> tuple[Schedule, ...]:
 
 
 def reduced_elements(kernel: Kernel) -> Dim:
-    """Elements along all reduced axes."""
+    """Returns the number of elements of the reduced axes."""
     return product(kernel.reduced)
 
 
 def best_schedule(
     schedules: Sequence[Schedule], lanes: Sequence[int], reduced: int, sizes: BlockSizes
 ) -> int:
-    """The index of the best schedule: the first that holds the kernel and has at most
-    `sizes.spare_lanes_ratio` times the fewest lanes. `lanes` are those of each schedule, `reduced`
-    is the value of `reduced_elements`."""
+    """Returns the index of the best schedule: the first that is valid and has at most
+    `sizes.spare_lanes_ratio` times the fewest lanes.
+
+    Args:
+        lanes: the value of `Schedule.lanes` of each schedule.
+        reduced: the value of `reduced_elements`.
+    """
     holding = [
         number
         for number, schedule in enumerate(schedules)
@@ -148,8 +150,8 @@ def _accesses(kernel: Kernel) -> list[Access]:
 
 
 def _most_contiguous(kernel: Kernel, axes: Iterable[int]) -> int:
-    """The axis along which most is contiguous: accesses that differ along more axes move more
-    elements and come first; the last axis in doubt."""
+    """Returns the axis along which most elements are contiguous. Accesses along more axes move more
+    elements and count first; of equal axes the last one is taken."""
 
     def score(axis: int) -> tuple[list[int], int]:
         moved = [0] * (len(kernel.axes) + 1)
@@ -162,12 +164,12 @@ def _most_contiguous(kernel: Kernel, axes: Iterable[int]) -> int:
 
 
 def _power(n: int) -> int:
-    """The smallest power of two that is not below n, one at least."""
+    """Returns the smallest power of two that is at least n, and at least 1."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def _strip(extent: Dim, most: int, strip: int) -> int:
-    """A block along one axis that wastes little of it."""
+    """Returns the block along one axis that has the fewest elements beyond the edge."""
     if not isinstance(extent, int):
         return most
     if extent <= strip:
@@ -177,7 +179,7 @@ def _strip(extent: Dim, most: int, strip: int) -> int:
 
 
 def _line(kernel: Kernel, strip: int) -> int:
-    """Elements of the narrowest type in a line, no less than a strip."""
+    """Returns the elements of the narrowest type in a memory line, at least a strip."""
     narrowest = min(kernel.steps[v].dtype.itemsize for v in kernel.values)
     loads = (s.dtype.itemsize for s in kernel.steps if s.op == "load")
     return max(LINE_BYTES // min((narrowest, *loads)), strip)
@@ -186,12 +188,13 @@ def _line(kernel: Kernel, strip: int) -> int:
 def _warps(block: tuple[int, int], sizes: BlockSizes) -> int:
     elements = block[0] * block[1]
     warps = max(1, elements // sizes.warp_elements)
-    # Rows in registers have more elements a thread before they have more threads.
+    # Long rows in registers get more elements per thread before they get more threads.
     return warps if warps <= sizes.max_warps // 2 else min(warps // 2, sizes.max_warps)
 
 
 def _maps(kernel: Kernel, sizes: BlockSizes) -> tuple[Schedule, ...]:
-    """Without reductions: blocks of the contiguous axis, of several rows where it is short."""
+    """Schedules without reductions: blocks of the contiguous axis, with several rows where it is
+    short."""
     axes, most, strip = range(len(kernel.kept)), sizes.block_elements, sizes.strip_elements
     if not axes:
         return (Schedule(((), ()), (1, 1), (), (), None, True, 1),)
@@ -231,14 +234,15 @@ def _short(extent: Dim, sizes: BlockSizes) -> bool:
 
 
 def _rows(kernel: Kernel, axes: Sequence[int], columns: int, elements: int) -> int:
-    """Rows of a block of `elements` with `columns`, and no more than there are."""
+    """Returns the rows of a block of `elements` with `columns`; at most those of the axes."""
     rows = max(1, elements // columns)
     extent = product(kernel.axes[a] for a in axes)
     return min(rows, _power(extent)) if isinstance(extent, int) else rows
 
 
 def _along_rows(kernel: Kernel, vector: int, sizes: BlockSizes) -> tuple[Schedule, ...]:
-    """Reductions along contiguous elements: rows of the kept axes, columns of the reduced ones."""
+    """Schedules of reductions along contiguous elements: rows of the kept axes, columns of the
+    reduced ones."""
     kept = tuple(range(len(kernel.kept)))
     reduced = tuple(a for a in range(len(kept), len(kernel.axes)) if a != vector)
     axes, elements = (kept, (*reduced, vector)), sizes.block_elements
@@ -249,7 +253,7 @@ def _along_rows(kernel: Kernel, vector: int, sizes: BlockSizes) -> tuple[Schedul
         return Schedule(axes, block, (), (), 1, whole, _warps(block, sizes))
 
     if any(stage.kind == "scan" for stage in kernel.stages):
-        # Sums pass from block to block, so that whole rows gain nothing.
+        # A scan carries sums from block to block, so whole rows in registers gain nothing.
         most = sizes.whole_rows[-1][1]
         columns = min(_power(extent), most) if isinstance(extent, int) else 0
         blocks = ((_rows(kernel, kept, columns, elements), columns),) if columns else None
@@ -264,7 +268,7 @@ def _along_rows(kernel: Kernel, vector: int, sizes: BlockSizes) -> tuple[Schedul
 
 
 def _down_columns(kernel: Kernel, vector: int, sizes: BlockSizes) -> Schedule:
-    """Reductions of elements far apart: columns of a contiguous kept axis, rows of the reduced
+    """The schedule of strided reductions: columns of a contiguous kept axis, rows of the reduced
     ones."""
     kept, strip = range(len(kernel.kept)), sizes.strip_elements
     others = tuple(a for a in kept if a != vector)
@@ -282,8 +286,8 @@ def _down_columns(kernel: Kernel, vector: int, sizes: BlockSizes) -> Schedule:
 
 
 def _scattering(kernel: Kernel, sizes: BlockSizes) -> Schedule:
-    """Elements written where data tells, maybe more than once: one after the other, but along axes
-    that keep them apart."""
+    """The schedule of scattered writes, whose addresses are in data and may repeat: in order,
+    except along axes whose indices are certain to have different addresses."""
     apart = _apart(kernel)
     serial = tuple(a for a in range(len(kernel.axes)) if a not in apart)
     if not apart:
@@ -297,12 +301,12 @@ def _scattering(kernel: Kernel, sizes: BlockSizes) -> Schedule:
 
 
 def _apart(kernel: Kernel) -> tuple[int, ...]:
-    """The axes along which different indices never write the same element; none if that is not
-    certain.
+    """Returns the axes along which different indices never write the same element; none if that
+    is not certain.
 
-    An address is a sum of digits, each an index or what data tells within an extent that is
-    checked, times its stride. Where each stride is no less than all that lower digits can make up,
-    equal addresses have equal digits.
+    An address is a sum of digits times strides; a digit is an index, or a value from data within a
+    checked extent. If each stride is at least the range that the lower digits span, equal addresses
+    have equal digits.
     """
     (target,) = kernel.targets
     axes = [a for a, c in enumerate(target.coefficients) if c != 0]
@@ -322,7 +326,8 @@ def _dim(kernel: Kernel, number: int) -> Dim | None:
 
 
 def _unique(digits: Sequence[tuple[Dim, Dim]], run: Dim) -> bool:
-    """Whether digits (stride, extent) can follow each other above a run of so many elements."""
+    """Whether digits (stride, extent) have an order in which each stride is at least the range
+    below it, beginning with `run` elements."""
     if not digits:
         return True
     for number, (stride, extent) in enumerate(digits):

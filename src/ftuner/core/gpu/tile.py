@@ -1,9 +1,9 @@
 """The uKernel of a GPU: a block tile of fixed spatial size and run-time reduction length.
 
-The tile equation. Level 1 is the block tile: `bm x bn` accumulators spread over the registers of
-`warps` warps; `bk` steps of A and B at a time pass through shared memory, where `stages` of them
-are on their way or in use. Level 0, what one warp or warp group does of it, follows from the
-matrix instruction and is left to the compiler.
+The tile equation. Level 1 is the block tile: `bm x bn` accumulators in the registers of `warps`
+warps. Stages of `bk` k steps of A and B pass through shared memory, `stages` of them in flight or
+in use. Level 0, the share of one warp or warpgroup, follows from the matrix instruction and is left
+to the compiler.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 
 Order = Literal["k", "spatial"]
-"""Along which axis an operand is contiguous: k, or its spatial axis (m for A, n for B)."""
+"""The axis along which an operand is contiguous: k, or its spatial axis (m for A, n for B)."""
 Multiply = Literal["float16", "bfloat16", "tf32", "float32"]
-"""What the elements of A and B are rounded to before they are multiplied: as they are, or float32
-to the 19 bits of tf32. Sums are float32 always. The names are those of `GpuHardware`'s rates;
+"""What elements of A and B are rounded to before they are multiplied: their own type, or float32 to
+the 19 bits of tf32. Sums are always float32. The names are those of the rates in `GpuHardware`;
 `float32` runs on the vector units."""
 Loads = Literal["pointers", "descriptors"]
-"""How tiles of A and B reach shared memory: by addresses, element by element, or by descriptors of
-the whole operand that the chip's copy engine (TMA) walks."""
+"""How tiles of A and B reach shared memory: by a pointer for each load, or by tensor descriptors
+that the chip's copy engine (TMA) reads."""
 
 ALIGNMENT_BYTES = 16
-"""Of the widest load of one thread, and of the addresses and strides that a tensor descriptor (CUDA
-C++ Programming Guide, `cuTensorMapEncodeTiled`) takes."""
+"""Size of the widest load of one thread, and alignment of the addresses and strides of a tensor
+descriptor (CUDA driver API, `cuTensorMapEncodeTiled`)."""
 MOST_COUNTED = 2**31 - 2**20
-"""Rows, columns, elements of a sum, tiles and parts of these that a launch may have. Kernels count
-with 32 bits, and further than there is something: to the end of the tile that begins at the last
-row, and to the tile that a program would do next. What is left for that is more than tiles have
-rows, and more than any chip has programs. Addresses, strides and offsets have 64 bits."""
+"""Most rows, columns, k steps, tiles, and parts of tiles of a launch. Kernels count with 32 bits,
+and count beyond the last one: to the end of the last tile, and to the next tile of a program. The
+2^20 left for that are more than a tile has rows and than a chip has programs. Addresses, strides
+and offsets have 64 bits."""
 
 _ASYNCHRONOUS = ("sm_90", "sm_100")
-"""Chips whose matrix instruction (wgmma, tcgen05) reads shared memory on its own, so that a stage
-is in use while the next one is waited for."""
+"""Chips whose matrix instruction (wgmma, tcgen05) reads shared memory asynchronously: a stage is in
+use while the warps wait for the next one."""
 _WARPS_OF_GROUP, _ROWS_OF_GROUP = 4, 64
-"""Warps that give such an instruction together, and rows that it has."""
+"""Warps of a warpgroup, which issues such an instruction, and rows of the instruction."""
 _SUM_BYTES = 4
 _BARRIER_BYTES = 8
-"""Of one stage that the copy engine fills."""
+"""The barrier of a stage that the copy engine fills."""
 _THREADS_PER_WARP = 32
-"""Where a chip has more, a thread holds less than is said here."""
+"""Of NVIDIA's chips. With wider warps a thread holds less than is computed here."""
 _LEAST_SLICE_COLUMNS = 16
 
 
 class Slicing(NamedTuple):
-    """Limits on the columns that pass through an epilogue at once; a chip's tuning has them."""
+    """Limits on the columns that pass through an epilogue at once; part of a chip's tuning."""
 
     values_per_thread: int
     """Values that a thread holds in an epilogue, besides its accumulators."""
     addresses_per_thread: int
-    """The same where each value is stored by an address of its own."""
+    """The same where each value is stored by its own address."""
     staging_bytes: int
-    """Shared memory of C on its way to the copy engine."""
+    """Shared memory for the slice of C that the copy engine stores."""
 
 
 @dataclass(frozen=True)
 class BlockTile:
-    """Level 1."""
+    """The block tile, level 1 of the tile equation."""
 
     bm: int
     bn: int
@@ -77,10 +77,10 @@ class BlockTile:
 
 @dataclass(frozen=True)
 class ProductKernel:
-    """What is compiled and launched once for a product: one uKernel, or two that patch one output.
+    """A kernel as it is compiled: one uKernel, or two that patch one output in one launch.
 
-    `tiles[0]` covers the first rows, `tiles[1]`, if there is one, the rest; they have the same
-    `bn`, `bk`, `warps` and `stages`, so that one launch runs both.
+    `tiles[0]` covers the first rows and `tiles[1]`, if there is one, the others. Both have the same
+    `bn`, `bk`, `warps` and `stages`.
     """
 
     tiles: tuple[BlockTile, ...]
@@ -90,21 +90,21 @@ class ProductKernel:
     b_order: Order
     loads: Loads = "pointers"
     aligned: bool = True
-    """Whether the bases and the run-time strides of all matrices are multiples of 16 bytes, and,
-    where pointers walk along a contiguous k, the bytes of k too."""
+    """Whether bases and strides of all matrices are multiples of 16 bytes; with pointers along a
+    contiguous k, also the bytes of k."""
     c_aligned: bool = True
-    """False if `aligned` is not to be relied on for C and the epilogue's matrices."""
+    """Whether `aligned` holds also for C and the epilogue's matrices."""
     specialised: bool = False
-    """Whether some warps load while others multiply (warp specialisation); for chips where Triton
-    does that, with descriptors."""
+    """Warp specialisation: some warps load while others multiply. Only with descriptors, on chips
+    for which Triton supports it."""
     split: bool = False
-    """Whether the reduction axis is cut among programs, whose partial sums the last one adds up."""
+    """Split-k: programs sum parts of k, and the last-arriving program adds them up."""
     grouped: bool = False
-    """Whether one launch multiplies many pairs of matrices of their own extents, which it finds in
-    a table; with one tile, by pointers, k whole and no epilogue."""
+    """Grouped products: one launch multiplies many pairs of matrices, whose extents are in a table.
+    Only with one tile, pointers, no split-k and no epilogue."""
     epilogue: Expr = ACCUMULATOR
     vectors: DType | None = None
-    """What the epilogue's rows and columns are, if not `dtype`."""
+    """The dtype of the epilogue's rows and columns, if not `dtype`."""
     slicing: Slicing = field(kw_only=True)
 
     @property
@@ -113,13 +113,13 @@ class ProductKernel:
 
     @property
     def stores_by_descriptor(self) -> bool:
-        """Whether C too is written by the copy engine."""
+        """Whether the copy engine writes C too."""
         return self.loads == "descriptors" and self.aligned and self.c_aligned
 
     @property
     def slices(self) -> int:
-        """Slices of its columns in which a tile passes through the epilogue, one after the other;
-        a power of two. One where warps are specialised: Triton cannot slice what they hand on."""
+        """The number of slices of columns in which a tile passes through the epilogue; a power of
+        two. It is 1 with specialised warps, whose accumulators Triton cannot slice."""
         if self.specialised:
             return 1
         tile = self.main
@@ -131,13 +131,13 @@ class ProductKernel:
             wanted = max(wanted, -(-values // self.slicing.addresses_per_thread))
         elif self.epilogue != ACCUMULATOR:
             wanted = max(wanted, -(-values // self.slicing.values_per_thread))
-        # Tiles and warps are powers of two, and so is what is wanted.
+        # `wanted` is a power of two, because tiles and warps are.
         return max(1, min(wanted, tile.bn // _LEAST_SLICE_COLUMNS))
 
     def buffers(self, architecture: str) -> int:
-        """Stages that lie in shared memory: one less than the stages where the multiplying warps
-        read a stage into registers before they wait for the next; one where elements are loaded
-        singly, two bytes at a time, which nothing can do in the background."""
+        """Returns the stages in shared memory. It is one fewer than `stages` where the warps read a
+        stage into registers before they wait for the next one, and 1 where elements of two bytes
+        are loaded one by one, for which there is no asynchronous copy."""
         if self.loads == "pointers" and not self.aligned and self.dtype.itemsize < 4:
             return 1
         tile, whole = self.main, self.multiply != "float32"
@@ -146,12 +146,11 @@ class ProductKernel:
         return tile.stages if asynchronous else max(tile.stages - 1, 1)
 
     def shared_bytes(self, architecture: str) -> int:
-        """Bytes of shared memory that a block takes: the buffers of A and B, and beside them, where
-        the next tile is loaded while one is stored, slices of C and of the epilogue's matrices.
+        """Returns the bytes of shared memory of a block: the stages of A and B, and, where the next
+        tile is loaded during stores, also slices of C and of the epilogue's matrices.
 
-        On sm_80 and sm_90, Triton allocates this to within half a kibibyte, or less where what
-        passes between layouts passes piece by piece: matrices of the epilogue, and tiles without
-        buffers that hide it.
+        On sm_80 and sm_90 Triton allocates this to within 512 bytes, or less where it converts
+        layouts piece by piece: matrices of the epilogue, and tiles of few stages.
         """
         return max(self._shared_bytes_of(tile, architecture) for tile in self.tiles)
 
@@ -163,11 +162,12 @@ class ProductKernel:
         sums = tile.bm * tile.bn * _SUM_BYTES
         turned = 0
         if self.slices > 1 and tile.warps * _ROWS_OF_GROUP > tile.bm * _WARPS_OF_GROUP:
-            # Groups of warps lie side by side, and slices of columns do not: results change hands,
-            # or sums where each thread stores its own.
+            # Warpgroups are side by side along columns, and slices are not: results move between
+            # threads, or sums where each thread stores its own.
             turned = sums if self.loads == "pointers" else tile.bm * tile.bn * itemsize
         elif self.slices > 1 and architecture == "sm_100" and tile.bm == _ROWS_OF_GROUP:
-            # Rows of half an instruction: a quarter of them does. Seen, not understood.
+            # Rows of half an instruction. Triton was seen to take a quarter of the sums; the reason
+            # is unknown.
             turned = sums // 4
         if self.loads == "pointers":
             if self.split and not self.aligned:

@@ -1,4 +1,4 @@
-"""The estimate of an attention on a GPU: seconds by cause, and how they come together.
+"""The estimate of attention on a GPU: seconds by cause, and their sum with overlap.
 
 A unit is a tile of rows, or with split keys a part of one. Multiprocessors take units as they
 become free. Of u units with equally many blocks of keys, the busiest of S multiprocessors does
@@ -24,27 +24,28 @@ from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, overlapped_seconds
 
 
 class AttentionEstimate(NamedTuple):
-    """Seconds of an attention on a GPU by cause."""
+    """Seconds of attention on a GPU by cause. The first three are spread evenly over all
+    multiprocessors."""
 
     matrix_s: float
-    """Products, spread evenly over all multiprocessors."""
+    """Products."""
     power_s: float
-    """Exponentials and sums, likewise."""
+    """Exponentials and sums."""
     shared_s: float
-    """Transfers into and out of shared memory, likewise."""
+    """Transfers to and from shared memory."""
     stall_s: float
-    """What blocks of keys take longer than the longest of these: they hold each other up, take
-    turns in groups of warps, or have not arrived."""
+    """The excess of blocks of keys over the longest of these: contention, the turns of a warpgroup
+    between products and powers, latency of loads."""
     tail_s: float
-    """What the busiest multiprocessor does beyond an even share."""
+    """The excess of the busiest multiprocessor over an even share."""
     l2_s: float
-    """Transfers from and to L2."""
+    """Transfers to and from L2."""
     dram_s: float
-    """Transfers from and to DRAM."""
+    """Transfers to and from DRAM."""
     fill_s: float
-    """The first loads of tiles, where no other tile multiplies meanwhile."""
+    """The first loads of tiles, as far as other tiles do not hide them."""
     store_s: float
-    """Their results, likewise."""
+    """The results of tiles, as far as other tiles do not hide them."""
     reduce_s: float
     """Adding up the sums of split keys."""
     launch_s: float
@@ -53,19 +54,19 @@ class AttentionEstimate(NamedTuple):
 
     @property
     def busiest_s(self) -> float:
-        """Of the busiest multiprocessor, between its fills and stores."""
+        """Seconds of the busiest multiprocessor between its fills and stores."""
         return max(self.matrix_s, self.power_s, self.shared_s) + self.stall_s + self.tail_s
 
     @property
     def seconds(self) -> float:
-        """What overlaps, and what does not."""
+        """Total seconds: the terms that overlap, and the sum of the others."""
         overlapping_s = overlapped_seconds(
             self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s
         )
         return overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
 
     def terms(self) -> dict[str, float]:
-        """All terms by name, in seconds."""
+        """Returns all terms by name, in seconds."""
         return {name: s for name, s in self._asdict().items() if name.endswith("_s")}
 
 
@@ -75,23 +76,23 @@ class AttentionTiling(NamedTuple):
     units: int
     """Tiles of all heads."""
     blocks: float
-    """Of keys, of all units together."""
+    """Blocks of keys of all units together."""
     longest: int
     """Blocks of keys of the longest unit."""
     even: bool
-    """Whether all units have as many."""
+    """Whether all units have equally many blocks."""
     own_bytes: float
-    """Of queries and results."""
+    """Queries and results."""
     key_bytes: float
-    """Of keys and values, each once."""
+    """Keys and values, each once."""
     head_bytes: float
-    """The same of the head of the request that has the most."""
+    """Keys and values of one head of the longest request."""
     head_units: int
-    """Tiles that read these."""
+    """Tiles that read `head_bytes`."""
 
 
 def mask_bytes_of_block(form: AttentionForm, tile: AttentionTile) -> float:
-    """Of the mask that a block of keys of a tile reads."""
+    """Returns the bytes of the mask that a tile reads for a block of keys."""
     if form.mask is None:
         return 0.0
     rows = tile.bq if form.mask.spread == "scores" else 1
@@ -128,13 +129,13 @@ def estimate_attention(
         busiest_s = max(busiest_s, longest * cost.step_s[1])
     most_s = max(matrix_s, power_s, shared_s)
 
-    # What surrounds the blocks of a unit hides behind other units, but for the first and last.
+    # Other units hide fills and stores, except for the first fill and the last store.
     rounds = -(-units // (sms * resident))
     around = (rounds - 1) / resident + 1.0
     reduce_s = summed_bytes = 0.0
     if split_keys > 1:
         reduce_s = chip.reduce_s + cost.partial_s * (1 + split_keys)
-        # Written, and read back by the one that adds them up.
+        # Written, and read back by the last-arriving program.
         summed_bytes = 2.0 * units * bq * (form.columns + 2) * ACCUMULATOR_BYTES
 
     # L2 and DRAM.
@@ -142,7 +143,7 @@ def estimate_attention(
     l2_bytes = tiling.blocks * bk * across * chip.itemsize + tiling.own_bytes + mask_bytes
     passes = 1
     if tiling.head_bytes > chip.held_bytes:
-        # Those that run together walk over the same keys.
+        # Tiles that run at the same time read the same keys.
         passes = -(-tiling.head_units // (sms * cost.blocks))
     dram_bytes = tiling.own_bytes + passes * tiling.key_bytes + mask_bytes
     return AttentionEstimate(

@@ -1,19 +1,19 @@
-"""What one attention tile of a GPU takes of a multiprocessor: registers, shared memory, seconds.
+"""The cost of an attention tile on one multiprocessor of a GPU: registers, shared memory, seconds.
 
-A tile of `bq` rows walks over its keys in blocks of `bk`. A block takes a multiprocessor the
+A tile of `bq` rows walks over its keys in blocks of `bk`. A multiprocessor spends on a block the
 longest of
 
     matrix   4 bq bk operations for each element of a query and of a value, at the rate of the
              matrix instruction that fits the tile
-    power    an exponential for each score, and what else is done to scores and sums
-    shared   keys and values written to shared memory once and read by each row of warps, or on
-             their way from L2
+    power    an exponential for each score, and the other instructions on scores and sums
+    shared   keys and values written to shared memory once and read by each row of warps, or
+             loaded from L2
 
-which overlap among groups of warps that do not wait for each other (`overlapped_seconds`); a group
+These overlap among warpgroups that do not wait for each other (`overlapped_seconds`); one warpgroup
 alone does its products and its powers one after the other.
 
-Sources: that products and powers take turns from FlashAttention-3 (arXiv 2407.08608), section 3.2.
-Registers and shared memory are fitted (`hardware.gpu_tuning`).
+Sources: products and powers of a warpgroup alternate, as in FlashAttention-3 (arXiv 2407.08608),
+section 3.2. Registers and shared memory are fitted (`hardware.gpu_tuning`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ftuner.hardware.model import GpuHardware, MatrixInstruction
 ROWS_A_WARP = 16
 """Height of the smallest matrix instruction."""
 _GROUP_WARPS = 4
-"""Warps of an asynchronous matrix instruction, one for each subpartition. They take turns between
-products and powers together."""
+"""Warps of a warpgroup, one for each subpartition. They alternate between products and powers
+together."""
 
 
 class _Registers(NamedTuple):
-    """Registers of a thread: a base, and for each of its accumulators, scores, and registers of the
-    query."""
+    """Registers of a thread: a base, and those for each accumulator, score, and register of the
+    query that it holds."""
 
     base: float
     accumulator: float
@@ -54,37 +54,38 @@ class _Registers(NamedTuple):
 
 
 class AttentionTileCost(NamedTuple):
-    """What a tile takes of one multiprocessor; seconds are those of one block of keys, if not said
-    otherwise."""
+    """The cost of one tile on one multiprocessor. Seconds are for one block of keys, unless they
+    are said to be for the tile."""
 
     tile: AttentionTile
     blocks: int
-    """Resident at once."""
+    """Resident tiles."""
     matrix_s: float
     power_s: float
     shared_s: float
     step_s: tuple[float, ...]
-    """Of a multiprocessor, for a block of keys of one of so many resident tiles; the first one is
-    of none."""
+    """A multiprocessor's seconds for a block of one tile, by the number of resident tiles; entry 0
+    is 0."""
     fill_s: float
-    """Of a tile, from its first load to its first product."""
+    """Tile: from its first load to its first product."""
     store_s: float
-    """Of a tile, from its last product to its last store."""
+    """Tile: from its last product to its last store."""
     partial_s: float
-    """Of a tile, writing its sums, or reading them back, where keys are cut."""
+    """Tile: writing its sums, or reading them back, with split keys."""
 
 
 def instruction_of(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile
 ) -> MatrixInstruction | None:
-    """The first instruction that every warp of the tile has rows of; None if there is none."""
+    """Returns the first instruction of which every warp of the tile has rows; None if there is
+    none."""
     if form.multiply == "float32":
         return vector_instruction(hardware.warp_threads)
     for instruction in hardware.matrix_instructions:
         issuers, odd = divmod(tile.warps, instruction.warps)
         if odd or tile.bq % instruction.rows:
             continue
-        # A tile lower than its warps has them along keys; warps that issue together do not.
+        # Warps beyond the rows of the tile are along keys, which warpgroups cannot be.
         if not instruction.asynchronous or tile.bq // instruction.rows >= issuers:
             return instruction
     return None
@@ -93,7 +94,7 @@ def instruction_of(
 def registers_per_thread(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
 ) -> int:
-    """Registers of 32 bits that a thread needs; beyond what it may have, it spills."""
+    """Returns the 32-bit registers that a thread needs without spilling."""
     size = form.dtype.itemsize
     threads = tile.warps * hardware.warp_threads
     described, tuning = form.loads == "descriptors", hardware.tuning
@@ -141,8 +142,8 @@ def _registers(tuning: GpuTuning, instruction: MatrixInstruction, described: boo
 
 
 def _hides_values(form: AttentionForm, instruction: MatrixInstruction) -> bool:
-    """Whether values pass through registers on their way, where those of the next request are
-    replaced by zeros."""
+    """Whether values pass through registers before they are multiplied, so that those of the next
+    request can be replaced by zeros."""
     described = form.loads == "descriptors"
     return described and form.ragged is not None and not instruction.asynchronous
 
@@ -158,8 +159,8 @@ def _mask_registers(tuning: GpuTuning, form: AttentionForm, scores: float) -> fl
 def shared_bytes(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
 ) -> int:
-    """Shared memory of a block of warps: keys and values of its stages, the query, and where warps
-    lie along keys their powers on the way from one to the other."""
+    """Returns the shared memory of a block of warps: keys and values of its stages, the query, and,
+    where warps are along keys, the powers that they exchange."""
     size = form.dtype.itemsize
     buffers = tile.stages if instruction.asynchronous else max(tile.stages - 1, 1)
     found = buffers * tile.bk * (form.depth + form.columns) * size
@@ -169,16 +170,16 @@ def shared_bytes(
     if _hides_values(form, instruction):
         found += tile.bk * form.columns * size
     if form.mask is not None and form.mask.spread == "scores":
-        under_way = max(tile.stages - 1, 1)
-        found += under_way * tile.bq * tile.bk * form.mask.dtype.itemsize
+        in_flight = max(tile.stages - 1, 1)
+        found += in_flight * tile.bq * tile.bk * form.mask.dtype.itemsize
     return found + hardware.tuning.slack_bytes
 
 
 def resident_tiles(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, spilling: bool = False
 ) -> int:
-    """Tiles that a multiprocessor holds at once; 0 if one does not fit, or spills and should
-    not."""
+    """Returns the tiles that a multiprocessor holds at once; 0 if one does not fit, or spills
+    unless `spilling` allows that."""
     instruction = instruction_of(hardware, form, tile)
     if instruction is None:
         return 0
@@ -213,8 +214,8 @@ def _spills(
 def attention_tile_cost(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, spilling: bool = False
 ) -> AttentionTileCost | None:
-    """What the tile takes; None if no multiprocessor holds it, or not without spilling, unless that
-    is put up with. The chip can multiply so."""
+    """Returns the cost of a tile; None if no multiprocessor holds it, or if it spills unless
+    `spilling` allows that. The chip supports the form's products."""
     blocks = resident_tiles(hardware, form, tile, spilling)
     instruction = instruction_of(hardware, form, tile)
     if not blocks or instruction is None:
@@ -230,7 +231,7 @@ def attention_tile_cost(
     rate = sustained_flops_per_s(hardware, multiply)
     matrix_s = times * 2.0 * tile.bq * tile.bk * across / (rate * instruction.rate)
 
-    # Powers, and what is done to scores and sums.
+    # Powers, and other instructions on scores and sums.
     scores = tile.bq * tile.bk
     each = tuning.score_instructions + (0 if form.mask is None else tuning.mask_instructions)
     lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
@@ -254,7 +255,7 @@ def attention_tile_cost(
     port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
     shared_s = max(passing / shared_rate, block_bytes / port_rate)
 
-    # One after the other where a group of warps is alone, and no sooner than blocks arrive.
+    # A warpgroup alone does products and powers in turns, and not before its loads arrive.
     busy_s = overlapped_seconds(exponent, matrix_s, power_s, shared_s)
     turns_s = (matrix_s + power_s) * _GROUP_WARPS / tile.warps + tuning.step_cycles * period
     wait_s = tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1)

@@ -1,10 +1,10 @@
-"""The estimate of a product on a GPU: seconds by cause, and how they come together.
+"""The estimate of a product on a GPU: seconds by cause, and their sum with overlap.
 
-Bands of tiles of one or two heights are computed by a persistent launch: of `units` (tiles, times
-`split_k`), program p of P does p, p + P, ... Programs are dealt to the S
-multiprocessors in turn, so that the busiest one does every S-th unit from the first on: with the
-taller tiles first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That is its
-makespan; what lies above an even share is the tail of the last wave.
+A persistent launch computes bands of tiles of one or two heights. It has `u` units, tiles times
+split-k; program p of P does units p, p + P, ... Programs are distributed round-robin over the S
+multiprocessors, so the busiest one does every S-th unit from the first on: with the u1 taller tiles
+first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That is the makespan; its
+excess over an even share is the tail of the last wave.
 
     seconds = overlapped_seconds(max(issue, shared) + stall + tail, l2, dram)
               + fill + store + reduce + launch
@@ -36,59 +36,58 @@ class ProductEstimate:
     issue_s: float = 0.0
     """Multiply-adds, spread evenly over all multiprocessors."""
     shared_s: float = 0.0
-    """Transfers into and out of shared memory, likewise."""
+    """Transfers to and from shared memory, spread evenly over all multiprocessors."""
     stall_s: float = 0.0
-    """What k steps take longer than both: they hold each other up, barriers, and loads that have
-    not arrived."""
+    """The excess of k steps over both: contention between them, barriers, latency of loads."""
     tail_s: float = 0.0
-    """What the busiest multiprocessor does beyond an even share."""
+    """The excess of the busiest multiprocessor over an even share."""
     l2_s: float = 0.0
-    """Transfers from and to L2."""
+    """Transfers to and from L2."""
     dram_s: float = 0.0
-    """Transfers from and to DRAM."""
+    """Transfers to and from DRAM."""
     fill_s: float = 0.0
-    """The first loads of tiles, where no other block multiplies meanwhile."""
+    """The first loads of tiles, as far as other blocks do not hide them."""
     store_s: float = 0.0
-    """The epilogues of tiles, likewise."""
+    """The epilogues of tiles, as far as other blocks do not hide them."""
     reduce_s: float = 0.0
     """Adding up the parts of split-k."""
     launch_s: float = 0.0
 
     @property
     def busiest_s(self) -> float:
-        """Of the busiest multiprocessor, between its fills and stores."""
+        """Seconds of the busiest multiprocessor between its fills and stores."""
         return max(self.issue_s, self.shared_s) + self.stall_s + self.tail_s
 
     @property
     def overlapping_s(self) -> float:
-        """Multiprocessors, L2 and DRAM at the same time."""
+        """Seconds of multiprocessors, L2 and DRAM, which overlap."""
         return overlapped_seconds(self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s)
 
     @property
     def seconds(self) -> float:
-        """What overlaps, and what does not."""
+        """Total seconds: the terms that overlap, and the sum of the others."""
         return self.overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
 
     @property
     def bound(self) -> str:
-        """What holds the work up: `compute`, `shared`, `l2` or `dram`."""
+        """The bottleneck: `compute`, `shared`, `l2` or `dram`."""
         near = "compute" if self.issue_s >= self.shared_s else "shared"
         terms = {near: self.busiest_s, "l2": self.l2_s, "dram": self.dram_s}
         return max(terms, key=lambda name: terms[name])
 
     def terms(self) -> dict[str, float]:
-        """All terms by name, in seconds."""
+        """Returns all terms by name, in seconds."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_s")}
 
 
 class Chip(NamedTuple):
-    """The rates of a chip that estimates need, for one dtype, worked out once."""
+    """The rates of a chip that estimates read, for one dtype."""
 
     multiprocessors: int
     l2_bytes_per_s: float
     dram_bytes_per_s: float
     held_bytes: float
-    """Bytes of operands that L2 keeps."""
+    """Bytes of operands that L2 holds."""
     reduce_s: float
     launch_s: float
     itemsize: int
@@ -112,12 +111,12 @@ class Tiling(NamedTuple):
     first: TileCost
     second: TileCost | None
     blocks: int
-    """Resident on a multiprocessor at once."""
+    """Resident blocks of a multiprocessor."""
     columns: int
     """Column tiles."""
     chained: bool
     """Whether all tiles and steps of a program are one loop, so that the next tile is loaded while
-    the last one is stored; not where k is cut."""
+    the last one is stored; without split-k only."""
     n: int
     k: int
     batch: int
@@ -139,7 +138,7 @@ def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
 
 
 def tiling_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool) -> Tiling:
-    """One launch runs both tiles, so its blocks are as large as the larger one needs."""
+    """Returns the tiling by one tile or two; a launch of both has blocks of the larger one."""
     second = tiles[1] if len(tiles) > 1 else None
     blocks = min(tile.blocks for tile in tiles)
     return Tiling(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
@@ -168,7 +167,7 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
     even_s = even * (units_tall * tall_s + units_low * low_s)
     busiest_s = steps * (share_tall * tall_s + (share - share_tall) * low_s)
 
-    # What surrounds the steps of a tile hides behind the other blocks, but for the first and last.
+    # Other blocks hide fills and stores, except for the first fill and the last store.
     rounds = -(-units // programs)
     rounds_tall = -(-units_tall // programs)
     rounds_low = rounds - rounds_tall
@@ -183,7 +182,7 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
     if split_k > 1:
         partial_s = rounds_tall * first.partial_s + rounds_low * second.partial_s
         reduce_s = chip.reduce_s + partial_s * (1 + split_k)
-        # Written, and read back by the one that adds them up.
+        # Written, and read back by the last-arriving program.
         summed_bytes = 2.0 * split_k * tiling.batch * m * tiling.n * ACCUMULATOR_BYTES
 
     # L2 and DRAM.
@@ -208,7 +207,7 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
 
 
 def passes(chip: Chip, tiling: Tiling, schedule: TileSchedule) -> tuple[int, int]:
-    """How often A and B of a batch element are read from DRAM."""
+    """Returns how often A and B of a batch element are read from DRAM."""
     rows = schedule.row_tiles[0] * tiling.first.tile.bm
     if tiling.second is not None:
         rows += schedule.row_tiles[1] * tiling.second.tile.bm
@@ -216,7 +215,7 @@ def passes(chip: Chip, tiling: Tiling, schedule: TileSchedule) -> tuple[int, int
     if (rows + tiling.n) * row_bytes <= chip.held_bytes:
         return 1, 1
     tiles = schedule.row_tiles[0] + schedule.row_tiles[1]
-    # Half of what L2 keeps is for the operand that stays, the rest for the one that passes.
+    # Half of L2's share is for the operand that is reused, half for the one that streams.
     kept = chip.held_bytes / 2
     passes_b = 1 if tiling.n * row_bytes <= kept else -(-tiles // schedule.swizzle)
     if schedule.swizzle * tiling.first.tile.bm * row_bytes <= kept:

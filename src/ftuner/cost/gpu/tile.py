@@ -1,25 +1,25 @@
-"""What one block tile of a GPU takes of a multiprocessor: registers, shared memory, seconds.
+"""The cost of a block tile on one multiprocessor of a GPU: registers, shared memory, seconds.
 
-A block of warps computes a tile of `bm x bn` accumulators, `bk` steps of k at a time. A k step
-takes a multiprocessor the longest of
+A block of warps computes a tile of `bm x bn` accumulators, `bk` k steps at a time. A multiprocessor
+spends on such a stage the longest of
 
     issue    2 bm bn bk operations at the rate of the matrix instruction that fits the tile
     shared   the stage written to shared memory once, and read as often as the instruction needs it
              (`operand_reads`), at `shared_bytes_per_clock`
-    port     the stage on its way from L2, at `l2_bytes_per_clock`
+    port     the stage loaded from L2, at `l2_bytes_per_clock`
 
-They overlap, but not freely: a resource that is nearly as busy as the busiest one delays it
-(`overlapped_seconds`). With `r` blocks resident these seconds add up, and hide the waits of each
-block: a block begins a step `step_cycles` after its last one ended, or later, and not before its
+These overlap in part: a resource that is nearly as busy as the busiest one delays it
+(`overlapped_seconds`). The seconds of `r` resident blocks add up, and hide the waits of each: a
+block begins a stage `step_cycles` or more after the end of its previous one, and not before its
 loads arrive, of which `stages - 1` are in flight (Little's law).
 
-Without matrix units a thread multiplies out a small tile of its own, and what it reads from shared
-memory counts for each thread, whether others read the same or not.
+Without matrix units each thread multiplies a small tile of its own. Its reads from shared memory
+count for each thread, even where threads read the same elements.
 
-Sources: the tile's footprints and intensities are those of FTuner (arXiv 2407.21418) and Roller
-(OSDI 2022); that `wgmma` reads both operands from shared memory at 128 bytes a clock follows from
-its latencies by width in arXiv 2501.12084, table 9. Registers were compared with what ptxas
-reports for Triton kernels for sm_80, sm_90 and sm_100.
+Sources: footprints and intensities of tiles from FTuner (arXiv 2407.21418) and Roller (OSDI 2022).
+`wgmma` reads both operands from shared memory at 128 bytes per clock: derived from its latencies by
+width in arXiv 2501.12084, table 9. Registers were compared with ptxas's reports on Triton kernels
+for sm_80, sm_90 and sm_100.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, ProductKernel
 from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
-"""Registers for the 64-bit address of each 16 bytes that a thread loads in a step."""
+"""Registers for the 64-bit address of each 16 bytes that a thread loads for a stage."""
 COPY_BYTES = 16
-"""What one thread loads at a time, at most."""
+"""The widest load of one thread."""
 REGISTER_BYTES = 4
 ACCUMULATOR_BYTES = 4
-"""Sums are of float32."""
+"""Accumulators are float32."""
 REGISTER_UNIT = 8
-"""Registers of a thread are given out in multiples of this (CUDA occupancy calculator)."""
+"""Registers of a thread are allocated in multiples of this (CUDA occupancy calculator)."""
 WIDEST_INSTRUCTION = 256
-"""Columns of an asynchronous matrix instruction at most (PTX ISA)."""
+"""Most columns of an asynchronous matrix instruction (PTX ISA)."""
 VECTOR_THREADS = {32: (4, 8), 64: (8, 8)}
-"""Threads of a warp along m and n where there is no matrix instruction, by threads of a warp."""
+"""Threads of a warp along m and n, without matrix instructions, by the threads of a warp."""
 _VECTOR_NAME, _VECTOR_SIDE = "fma", 2
-"""A thread multiplies tiles of so many rows and columns."""
+"""Rows, and columns, of the tile that a thread multiplies."""
 MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
     FLOAT16: ("float16",),
     BFLOAT16: ("bfloat16",),
     FLOAT32: ("float32", "tf32"),
 }
-"""How elements of each dtype may be multiplied; the exact way comes first."""
+"""The ways to multiply elements of each dtype; the exact one comes first."""
 
 
 @lru_cache(maxsize=8)
 def vector_instruction(warp_threads: int) -> MatrixInstruction:
-    """The multiply-adds of a warp's threads, modelled as one instruction."""
+    """Returns the multiply-adds of a warp's threads, modelled as one instruction."""
     down, across = VECTOR_THREADS[warp_threads]
     return MatrixInstruction(
         name=_VECTOR_NAME, rows=_VECTOR_SIDE * down, columns=_VECTOR_SIDE * across, k_bytes=4,
@@ -65,12 +65,12 @@ def vector_instruction(warp_threads: int) -> MatrixInstruction:
 
 
 def is_vector(instruction: MatrixInstruction) -> bool:
-    """Whether it is the `vector_instruction` of some chip, and no matrix instruction."""
+    """Whether it is a `vector_instruction`, not a matrix instruction."""
     return instruction.name == _VECTOR_NAME
 
 
 def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
-    """Threads of a warp along m and n, of a `vector_instruction`."""
+    """Returns the threads of a warp along m and n, for a `vector_instruction`."""
     return instruction.rows // _VECTOR_SIDE, instruction.columns // _VECTOR_SIDE
 
 
@@ -79,56 +79,56 @@ class TileCost(NamedTuple):
 
     tile: BlockTile
     blocks: int
-    """Resident at once."""
+    """Resident blocks."""
     busy_s: float
-    """One k step, with everything at hand."""
+    """One stage of `bk` k steps, when its loads have arrived."""
     issue_s: float
-    """Multiply-adds of one k step."""
+    """The multiply-adds of one stage."""
     shared_s: float
-    """Transfers of one k step into and out of shared memory, or from L2, whichever take longer."""
+    """The transfers of one stage: shared memory, or the port to L2, whichever takes longer."""
     step_s: float
-    """Between two steps of a block that is alone."""
+    """Overhead between two stages of a block that is alone."""
     wait_s: float
-    """Between two steps of a block that only waits for its loads."""
+    """Between two stages of a block that is bound by the latency of its loads."""
     fill_s: float
     """From the first load to the first multiply-add."""
     store_s: float
     """From the last multiply-add to the last store."""
     partial_s: float
-    """Writing the accumulators, or reading them back, where k is cut."""
+    """Writing the accumulators, or reading them back, with split-k."""
 
     def seconds_of_step(self, resident: int) -> float:
-        """Of a multiprocessor, for one k step of one of the blocks resident on it."""
+        """Returns a multiprocessor's seconds for one stage of one of its `resident` blocks."""
         alone_s = max(self.busy_s + self.step_s, self.wait_s)
         return max(self.busy_s, alone_s / resident)
 
 
 def overlapped_seconds(exponent: float, *seconds: float) -> float:
-    """The time of resources that are used at the same time: the p-norm of the seconds of each, p
-    being `GpuTuning.overlap_exponent`. It lies between the largest, as if no resource waited for
-    another, and their sum."""
+    """Returns the time of resources that are used at the same time: the p-norm of the seconds of
+    each, with p = `GpuTuning.overlap_exponent`. It is between the maximum (perfect overlap) and the
+    sum (no overlap)."""
     return float(sum(s**exponent for s in seconds) ** (1.0 / exponent))
 
 
 def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
-    """Whether the chip has such products: on its matrix units, or float32 on its vector units."""
+    """Whether the chip multiplies so: on its matrix units, or float32 on its vector units."""
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return multiply in rates
 
 
 def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
-    """`multiply`, or float32 where the chip has no tf32: products that may lose bits need not."""
+    """Returns `multiply`, or float32 where the chip has no tf32."""
     return "float32" if multiply == "tf32" and not supports(hardware, multiply) else multiply
 
 
 def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
-    """The rate of the whole chip by its datasheet; a multiply-add counts as two."""
+    """Returns the datasheet's rate of the whole chip; a multiply-add counts as two."""
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return rates[multiply]
 
 
 def sustained_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
-    """The rate that dense products sustain on one multiprocessor."""
+    """Returns the rate that dense products sustain on one multiprocessor."""
     tuning = hardware.tuning
     vector = multiply == "float32"
     share = tuning.sustained_vector_share if vector else tuning.sustained_matrix_share
@@ -138,7 +138,8 @@ def sustained_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
 def instruction_of(
     hardware: GpuHardware, tile: BlockTile, multiply: Multiply
 ) -> MatrixInstruction | None:
-    """The first instruction that gives every warp of the tile a part; None if there is none."""
+    """Returns the first instruction of which every warp of the tile has one; None if there is
+    none."""
     candidates = hardware.matrix_instructions
     if multiply == "float32":
         candidates = (vector_instruction(hardware.warp_threads),)
@@ -152,8 +153,8 @@ def instruction_of(
 
 
 def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
-    """Issuers of the instruction (warps, or groups of warps) along m and n. Groups of warps lie
-    along m first; single warps lie so that they read the least."""
+    """Returns the issuers of the instruction (warps, or warpgroups) along m and n. Warpgroups are
+    along m first; single warps are placed so that they read the fewest elements."""
     issuers = tile.warps // instruction.warps
     if instruction.asynchronous:
         down = min(issuers, tile.bm // instruction.rows)
@@ -173,7 +174,7 @@ def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int
 
 
 def _reads(grid: tuple[int, int], instruction: MatrixInstruction) -> tuple[int, int]:
-    """How often warps in a grid read each element of A, and of B."""
+    """Returns how often warps in a grid read each element of A, and of B."""
     down, across = grid
     if is_vector(instruction):
         threads = vector_threads(instruction)
@@ -182,7 +183,7 @@ def _reads(grid: tuple[int, int], instruction: MatrixInstruction) -> tuple[int, 
 
 
 def operand_reads(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
-    """How often each element of a stage of A, and of B, is read from shared memory."""
+    """Returns how often each element of a stage of A, and of B, is read from shared memory."""
     grid = warp_grid(tile, instruction)
     if not instruction.asynchronous:
         return _reads(grid, instruction)
@@ -199,14 +200,15 @@ def stage_bytes(tile: BlockTile, itemsize: int) -> int:
 
 
 def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
-    """Tiles come by the copy engine where there is one, which takes aligned matrices only. Products
-    without matrix units read shared memory element by element, so they lay it out themselves."""
+    """Returns how tiles are loaded: by descriptors where the chip has a copy engine and matrices
+    are aligned. Products without matrix units read shared memory element by element and need their
+    own layout of it, so they use pointers."""
     described = hardware.bulk_copy and aligned and multiply != "float32"
     return "descriptors" if described else "pointers"
 
 
 def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
-    """Shared memory of a block where matrices are aligned."""
+    """Returns the shared memory of a block whose matrices are aligned."""
     loads = loads_of(hardware, multiply, True)
     slicing = hardware.tuning.slicing
     kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=slicing)
@@ -217,11 +219,11 @@ def registers_per_thread(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
     aligned: bool = True,
 ) -> int:  # fmt: skip
-    """32-bit registers that a thread needs: accumulators, fragments of A and B for two
-    instructions, addresses, and a stage in flight where the chip has no asynchronous copies.
-    Operands that are not aligned are loaded element by element."""
+    """Returns the 32-bit registers that a thread needs: accumulators, fragments of A and B for two
+    instructions, addresses, and without asynchronous copies also a stage in flight. Unaligned
+    operands are loaded element by element, with an address each."""
     threads = tile.warps * hardware.warp_threads
-    # Accumulators with memory of their own come into registers too, where the tile ends.
+    # Accumulators in tensor memory also pass through registers, at the end of the tile.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
     if is_vector(instruction):
         (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
@@ -241,7 +243,7 @@ def registers_per_thread(
 def fits_unaligned(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
 ) -> bool:
-    """Whether a thread has registers enough for a tile whose elements are loaded one by one."""
+    """Whether the registers suffice for a tile whose elements are loaded one by one."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return False
@@ -253,7 +255,7 @@ def resident_blocks(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
     multiply: Multiply,
 ) -> int:  # fmt: skip
-    """Blocks resident on a multiprocessor at once; 0 if one does not fit."""
+    """Returns the blocks resident on a multiprocessor at once; 0 if one does not fit."""
     registers = registers_per_thread(hardware, tile, instruction, dtype.itemsize)
     used = shared_bytes(hardware, tile, dtype, multiply)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
@@ -266,13 +268,13 @@ def occupancy(
     hardware: GpuHardware, instruction: MatrixInstruction, warps: int, registers: int,
     shared: int, accumulator_bytes: int,
 ) -> int:  # fmt: skip
-    """Blocks resident on a multiprocessor at once.
+    """Returns the blocks resident on a multiprocessor at once.
 
     Args:
         warps: of a block.
         registers: of a thread.
         shared: bytes of shared memory of a block.
-        accumulator_bytes: of a block; they count where accumulators have memory of their own.
+        accumulator_bytes: of a block; they count where accumulators are in tensor memory.
     """
     threads = warps * hardware.warp_threads
     registers = -(-registers // REGISTER_UNIT) * REGISTER_UNIT
@@ -292,7 +294,7 @@ def occupancy(
 def tile_cost(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
 ) -> TileCost | None:
-    """The cost of a tile whose matrices are aligned; None if no instruction fits it or no
+    """Returns the cost of a tile whose matrices are aligned; None if no instruction fits it or no
     multiprocessor holds it."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:

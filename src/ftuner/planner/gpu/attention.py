@@ -1,10 +1,10 @@
-"""Choosing the attention kernel of a GPU, and how its keys are cut, by an estimate.
+"""The planner of attention on a GPU: from lengths to a kernel and the number of parts of its keys.
 
 For each height of a tile, one combination of key block, warps and stages is kept: the fastest by
 the geometric mean of a full multiprocessor and of one tile alone. A plan takes one of the heights.
-Heads that share keys are rows of one tile (packed) or have tiles of their own. Keys are split where
-tiles are fewer than multiprocessors. Candidates have estimates in closed form. Planning is
-arithmetic only: nothing is compiled or measured.
+Heads that share keys are rows of one tile (packed) or have their own tiles. Keys are split where
+tiles are fewer than multiprocessors. The candidate with the lowest closed-form estimate is the
+plan. Planning is arithmetic: nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ HEIGHTS = (16, 32, 64, 128)
 KEYS = (16, 32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4)
-"""Blocks of keys in flight or in use. Without asynchronous copies, only the first is tried."""
+"""Blocks of keys in flight or in use. Without asynchronous copies only the first is tried."""
 
 
 @lru_cache(maxsize=1024)
 def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTileCost, ...]:
-    """The tiles of a form that a chip holds without spilling, one for each height, lowest first; if
-    there are none, the least tile.
+    """Returns the tiles of a form that do not spill, one for each height, lowest first; if there
+    are none, the smallest tile.
 
     Raises:
-        HardwareError: a chip that cannot multiply so, or has no room for the least tile.
+        HardwareError: the chip does not multiply so, or has no room for the smallest tile.
     """
     multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
     if not supports(hardware, multiply):
@@ -61,13 +61,13 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
         found: list[AttentionTileCost] = []
         for bk, warps, count in product(KEYS, WARPS, stages):
             if bq < warps * least_rows and warps > min(WARPS):
-                # Compiled kernels have warps that do the same rows.
+                # More warps than rows: some would compute the same rows.
                 continue
             cost = attention_tile_cost(hardware, form, AttentionTile(bq, bk, warps, count))
             if cost is not None:
                 found.append(cost)
         if found:
-            # Of equals the first one, which takes the least.
+            # Of equal ones the first, which takes the fewest resources.
             kept.append(min(found, key=_seconds_of_key))
     if kept:
         return tuple(kept)
@@ -82,8 +82,8 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
 
 
 def _seconds_of_key(cost: AttentionTileCost) -> float:
-    """Of a multiprocessor, for each row and key: the geometric mean with the chip full, and with
-    one tile alone."""
+    """Returns a multiprocessor's seconds per row and key: the geometric mean of those with the chip
+    full and with one tile alone."""
     full, alone = cost.step_s[-1], cost.step_s[1]
     return sqrt(full * alone) / (cost.tile.bq * cost.tile.bk)
 
@@ -95,7 +95,7 @@ class AttentionPlanner:
         """`shared`: whether several heads of queries share keys and values.
 
         Raises:
-            HardwareError: a chip that cannot multiply so, or has no room for the least tile.
+            HardwareError: the chip does not multiply so, or has no room for the smallest tile.
         """
         self._form = form
         self._ample_waves = hardware.tuning.ample_attention_waves
@@ -107,20 +107,20 @@ class AttentionPlanner:
 
     @property
     def kernels(self) -> tuple[AttentionKernel, ...]:
-        """All that a plan may choose."""
+        """All kernels that a plan may choose."""
         found = [kernel for c in self._candidates for kernel in (c.whole, c.split)]
         return tuple(kernel for kernel in found if kernel is not None)
 
     def plan(
         self, problem: AttentionProblem, lengths: RequestLengths | None = None
     ) -> AttentionPlan:
-        """The plan that takes the least; rows, keys and heads of the problem are positive.
-        `lengths` are given where requests are of unequal length."""
+        """Returns the cheapest plan; rows, keys and heads of the problem are positive. `lengths`:
+        where requests are of unequal length."""
         least, best, chosen = inf, 1, self._candidates[0]
         summary = self._summary(lengths)
         rows = problem.rows if summary is None else summary.longest_rows
         packed_rows = rows * problem.sharing
-        # Rows of the tallest tile that there are many of.
+        # The tallest tile that fills the chip with many waves.
         all_rows = problem.rows * problem.sharing * problem.heads
         if lengths is None:
             all_rows *= problem.batch
@@ -130,13 +130,13 @@ class AttentionPlanner:
             if candidate.key_s >= least_key_s:
                 continue
             if candidate.lower >= (packed_rows if candidate.packed else rows):
-                # That one has room for all rows.
+                # The next lower tile has room for all rows.
                 continue
             if candidate.packed and rows >= candidate.cost.tile.bq:
-                # So has each head, for a tile of its own.
+                # Each head fills a tile by itself.
                 continue
             if not candidate.packed and packed_rows <= self._tallest_packed:
-                # One tile has room for all heads, and reads their keys once.
+                # One packed tile has room for all heads, and reads their keys once.
                 continue
             if candidate.cost.tile.bq <= many:
                 least_key_s = candidate.key_s
@@ -150,13 +150,13 @@ class AttentionPlanner:
     def estimate(
         self, plan: AttentionPlan, lengths: RequestLengths | None = None
     ) -> AttentionEstimate:
-        """What a plan of this planner takes, term by term."""
+        """Returns the estimate of a plan of this planner, by terms."""
         candidate = self._candidate(plan)
         tiling = candidate.tiling(plan.problem, self._summary(lengths))
         return estimate_attention(self._chip, self._form, candidate.cost, tiling, plan.split_keys)
 
     def seconds(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
-        """The seconds that a plan of this planner was chosen by."""
+        """Returns the seconds by which a plan of this planner was chosen."""
         candidate = self._candidate(plan)
         return candidate.seconds(
             candidate.tiling(plan.problem, self._summary(lengths)), plan.split_keys
@@ -169,9 +169,9 @@ class AttentionPlanner:
         return None if lengths is None else summary_of(lengths, self._form.causal != "none")
 
     def _l2_heads(self, candidate: Candidate, problem: AttentionProblem) -> int:
-        """Heads side by side. Rows that see ever more keys begin with the last ones of as many
-        heads as L2 holds the keys of, so that short tiles come last; else tiles of one head follow
-        each other."""
+        """Returns the heads whose tiles are interleaved. Causal attention begins with the last
+        tiles of as many heads as L2 holds the keys of, so that short tiles come last. Otherwise the
+        tiles of one head are consecutive."""
         if self._form.causal == "none":
             return 1
         ragged = self._form.ragged is not None
@@ -207,5 +207,5 @@ def _candidates(
 
 @lru_cache(maxsize=1024)
 def attention_planner(hardware: GpuHardware, form: AttentionForm, shared: bool) -> AttentionPlanner:
-    """The one planner of a chip and form."""
+    """Returns the one planner of a chip and form."""
     return AttentionPlanner(hardware, form, shared)

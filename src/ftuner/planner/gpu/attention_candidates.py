@@ -1,8 +1,9 @@
 """Candidates for attention on a GPU: the estimate of a tile as a function of lengths.
 
-A candidate computes once what does not depend on lengths. The seconds are those of
-`cost.gpu.attention.estimate_attention`: its terms for the busiest multiprocessor,
-`max(matrix, power, shared) + stall + tail`, simplify to the seconds of its blocks of keys.
+A candidate computes what does not depend on lengths once. The seconds equal those of
+`cost.gpu.attention.estimate_attention`, which a test checks: its terms for the busiest
+multiprocessor, `max(matrix, power, shared) + stall + tail`, simplify to the seconds of that
+multiprocessor's blocks of keys.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from ftuner.planner.gpu.plan import AttentionProblem, RequestLengths
 
 
 class Summary(NamedTuple):
-    """What lengths of requests come down to; those without rows are left out."""
+    """The statistics of request lengths that estimates read; requests without rows do not count."""
 
     requests: int
     rows: int
     seen: float
     """The sum over requests of the keys that a row sees on average."""
     seen_by_rows: float
-    """The same, times rows."""
+    """The sum over requests of these keys times rows."""
     longest_rows: int
     longest_keys: int
 
 
 def summary_of(lengths: RequestLengths, causal: bool) -> Summary:
-    """`causal`: counted from the end, so that the last row of a request sees all of its keys."""
+    """Returns the statistics of request lengths. `causal`: whether the last row of a request sees
+    all its keys, the row before one fewer, and so on."""
     requests = rows = longest_rows = longest_keys = 0
     seen = by_rows = 0.0
     for r, k in zip(*lengths, strict=True):
@@ -54,19 +56,19 @@ def summary_of(lengths: RequestLengths, causal: bool) -> Summary:
 
 
 class Candidate:
-    """A tile, with the heads that share keys as rows of it or apart. Immutable."""
+    """A tile, with heads that share keys packed or not. Immutable."""
 
     def __init__(
         self, chip: Chip, form: AttentionForm, cost: AttentionTileCost, packed: bool, lower: int,
         splits: bool, tuning: GpuTuning,
     ) -> None:  # fmt: skip
-        """`splits`: whether there is a kernel that splits keys."""
+        """`lower`: rows of the next lower tile that is packed or unpacked like this one; 0 if there
+        is none. `splits`: whether there is a kernel that splits keys."""
         self.cost = cost
         self.packed = packed
         self.lower = lower
-        """Rows of the next lower tile that takes heads likewise; 0 if there is none."""
         self.key_s = cost.step_s[-1] / (cost.tile.bq * cost.tile.bk)
-        """Of a full multiprocessor, for each row and key."""
+        """Seconds of a full multiprocessor per row and key."""
         sums = tuning.sums_in_flight
         self.whole = AttentionKernel(form, cost.tile, packed, sums_in_flight=sums)
         self.split = replace(self.whole, split=True) if splits else None
@@ -85,7 +87,7 @@ class Candidate:
         self._around_s = cost.fill_s + cost.store_s
 
     def tiling(self, problem: AttentionProblem, summary: Summary | None) -> AttentionTiling:
-        """What the tile makes of a problem; `summary` where requests are of unequal length."""
+        """Returns a problem cut into this tile; `summary`: where requests are of unequal length."""
         batch, heads, sharing, rows, keys, depth, columns, past = problem
         bq, bk = self._bq, self._bk
         packed_heads = sharing if self.packed else 1
@@ -103,7 +105,7 @@ class Candidate:
                 longest = -(-keys // bk)
             blocks = float(units * longest)
             if not even:
-                # The keys that the last row of each tile sees: from the first tile to the last one.
+                # Keys that the last row of a tile sees, for the first tile and for the last.
                 first = min(bq // packed_heads + past, last)
                 if first >= 0 and last <= keys:
                     seen = (first + last) / 2
@@ -114,7 +116,7 @@ class Candidate:
             return AttentionTiling(
                 units, blocks, longest, even, own, batch * heads * each, each, tiles * apart
             )
-        # Each request has half a tile more than its rows on average, and one at least.
+        # A request has half a tile more than its rows on average, and at least one tile.
         requests = summary.requests
         per_tile = packed_heads / bq
         tiled = max(requests, summary.rows * per_tile + requests / 2)
@@ -149,7 +151,7 @@ class Candidate:
         return seconds, best
 
     def seconds(self, tiling: AttentionTiling, split_keys: int) -> float:
-        """The same as `AttentionEstimate.seconds`; a test holds both equal."""
+        """Returns `AttentionEstimate.seconds`; a test checks that both are equal."""
         units, blocks, longest, even, own_bytes, key_bytes, head_bytes, head_units = tiling
         chip, cost = self._chip, self.cost
         sms = chip.multiprocessors
@@ -184,14 +186,14 @@ class Candidate:
 
 
 def _mean_between(first: int, last: int, most: int) -> float:
-    """The mean of `min(max(x, 0), most)` for x from first to last."""
+    """Returns the mean of `min(max(x, 0), most)` for x from first to last."""
     if first >= last:
         return float(min(max(last, 0), most))
     return (_area(last, most) - _area(first, most)) / (last - first)
 
 
 def _area(x: int, most: int) -> float:
-    """Under `min(max(x, 0), most)`, from 0 to x."""
+    """Returns the area under `min(max(x, 0), most)` from 0 to x."""
     if x <= 0:
         return 0.0
     return x * x / 2 if x <= most else most * (x - most / 2)

@@ -1,10 +1,10 @@
 """Candidates for a product on a GPU: estimates of a tile, or a pair of tiles, as functions of m.
 
-A candidate computes what does not depend on m once for each problem, and what depends only on the
-number of row tiles once for each number. Planning a shape with another m then takes a few
-multiply-adds per candidate. The seconds are those of `cost.gpu.product.estimate_product`: its terms
-for the busiest multiprocessor, `max(issue, shared) + stall + tail`, simplify to the seconds of that
-multiprocessor's k steps. A test holds both equal.
+A candidate computes what does not depend on m once for each problem, and what depends on the number
+of row tiles once for each number. Planning another m then takes a few multiply-adds per candidate.
+The seconds equal those of `cost.gpu.product.estimate_product`, which a test checks: its terms for
+the busiest multiprocessor, `max(issue, shared) + stall + tail`, simplify to the seconds of that
+multiprocessor's k steps.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_ROWS = 1 << 62
 
 
 class CandidateEstimate(NamedTuple):
-    """The estimate of a candidate at one number of row tiles: seconds, and seconds for each row."""
+    """The estimate of a candidate for one number of row tiles: seconds, and seconds per row."""
 
     near_s: float
-    """Of the busiest multiprocessor."""
+    """K steps of the busiest multiprocessor."""
     around_s: float
-    """Terms that overlap with nothing."""
+    """Terms that do not overlap: launch, fills, stores, reduction."""
     l2_s: float
     l2_s_per_row: float
     dram_s: float
     dram_s_per_row: float
     rows: int
-    """Of the first band of a pair; 0 for a single tile."""
+    """Rows of the first band of a pair; 0 for a single tile."""
     split_k: int
     swizzle: int
     programs: int
@@ -47,7 +47,7 @@ class CandidateEstimate(NamedTuple):
 
 
 ENDLESS = CandidateEstimate(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
-"""The estimate of a candidate that cannot cover the rows, or takes longer than a limit."""
+"""The estimate of a candidate that cannot cover the rows, or exceeds a limit."""
 
 
 class Candidate:
@@ -85,14 +85,14 @@ class Candidate:
         self._part_per_row_s = (
             2.0 * tiling.batch * tiling.n * ACCUMULATOR_BYTES / chip.l2_bytes_per_s
         )
-        # What L2 keeps, in rows of A or columns of B.
+        # What L2 holds, in rows of A or columns of B.
         row_bytes = tiling.k * size
         kept = int(chip.held_bytes / 2) // row_bytes
         self._kept_tiles = kept // tiles[0].bm
         self._b_is_kept = tiling.n <= kept
         self._all_kept = int(chip.held_bytes) // row_bytes - tiling.n
         self._wave_aspect = tiles[0].bn / tiles[0].bm
-        # What no cover by these tiles is below: the chip full of blocks, A and C moved once.
+        # A lower bound for any cover by these tiles: all blocks resident, A and C moved once.
         tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
         near_s = min(
             self._steps * self._per_row_tile * min(table[1:]) / (self._sms * cost.tile.bm)
@@ -102,15 +102,15 @@ class Candidate:
         dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
         self.least_s_per_row = overlapped_seconds(chip.overlap_exponent, near_s, l2_s, dram_s)
         self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
-        """Seconds besides those for each row."""
+        """Lower bound of the seconds that do not depend on rows."""
 
     def _step_table(self, tile: TileCost) -> tuple[float, ...]:
-        """Seconds of all steps of a tile, by resident blocks."""
+        """Returns the seconds of a step of a tile, by the number of resident blocks."""
         return (0.0, *(tile.seconds_of_step(r + 1) for r in range(self._blocks)))
 
     def at(self, m: int, limit_s: float = inf) -> CandidateEstimate:
-        """The estimate for the row tiles of m; `ENDLESS` if a pair has no rows for both tiles, or
-        takes longer than the limit."""
+        """Returns the estimate for m rows; `ENDLESS` if a pair has no rows for both tiles, or
+        exceeds the limit."""
         tiles = -(-m // self.granule)
         found = self.entries.get(tiles)
         if found is None:
@@ -149,8 +149,8 @@ class Candidate:
         return self.estimate(talls, lows - talls * ratio, 1, limit_s)
 
     def _height(self, lows: int) -> tuple[int, float]:
-        """The best height of the first band, 0 if there is none, and seconds of its steps: heights
-        differ in these and hardly in anything else."""
+        """Returns the row tiles of the best first band, 0 if there is none, and the seconds of the
+        k steps, which are what differs between heights."""
         ratio = self.tiles[0].bm // self.tiles[1].bm
         chosen, least_s = 0, inf
         for talls in self.heights(lows):
@@ -160,8 +160,8 @@ class Candidate:
         return chosen, least_s
 
     def heights(self, lows: int) -> Iterator[int]:
-        """Row tiles of the first band, where `lows` of the second kind cover all rows: as many as
-        fit, or as many as fill whole waves."""
+        """Yields the row tiles of the first band to try, where `lows` lower ones would cover all
+        rows: as many as fit, and as many as fill whole waves."""
         most = (lows - 1) // (self.tiles[0].bm // self.tiles[1].bm)
         if most:
             yield most
@@ -171,7 +171,8 @@ class Candidate:
             yield filling
 
     def _near_s(self, talls: int, lows: int, split_k: int) -> tuple[int, int, float]:
-        """Units of the first band and of both, and seconds of the busiest multiprocessor."""
+        """Returns the units of the first band and of both, and the seconds of the k steps of the
+        busiest multiprocessor."""
         per_row = self._per_row_tile * split_k
         units_tall = talls * per_row
         units = units_tall + lows * per_row
@@ -252,12 +253,12 @@ class Candidate:
 
 
 def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: int) -> None:
-    """Set the first and last number of rows for which each candidate is considered.
+    """Sets the range of rows in which each candidate is considered.
 
-    A tile is no more than twice as high as needed, unless there is no lower one; a pair has rows
-    for both. A tile ends where a larger one has `ample_waves` tiles on each multiprocessor and is
-    no slower, and where another one is cheaper even with a last wave of its own: `a m` against
-    `b (m + height) + one tile`, seconds of the busiest multiprocessor.
+    A tile is at most twice as high as needed, unless it is the lowest; a pair has rows for both of
+    its tiles. The range of a tile ends where a larger one that is no slower has `ample_waves` tiles
+    on each multiprocessor, or where another one is cheaper even with one more wave: `a m` seconds
+    against `b (m + height)` and one tile, on the busiest multiprocessor.
     """
     singles = [c for c in candidates if len(c.tiles) == 1]
     lowest = min(c.granule for c in singles)
@@ -284,8 +285,8 @@ def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: i
 
 
 def _row_cost(candidate: Candidate, multiprocessors: int) -> tuple[float, float]:
-    """Seconds of an even share for each row of a single tile, with the chip full; and what a last
-    wave may add."""
+    """Returns a single tile's seconds per row with the chip full, and the most that a last wave
+    adds."""
     tiling, tile = candidate.tiling, candidate.tiles[0]
     steps = -(-tiling.k // tile.bk)
     around_s = tiling.first.fill_s + tiling.first.store_s

@@ -1,11 +1,10 @@
 """Plans for grouped products on a GPU: one tile of a library for all groups of a launch.
 
-Tiles of all groups follow each other in one list, those with the longest k first, and program p of
-P does p, p + P, ... Longest first, so that what the last wave waits for is short (list scheduling,
-Graham 1969). As k only falls along the list, the busiest multiprocessor is the first one, which
-does every S-th tile from the first on: of a group whose tiles are numbered from `begin` to `end`,
-`ceil(end / S) - ceil(begin / S)`. Everything else is estimated as `cost.gpu.product` does for one
-product. Planning is arithmetic only: nothing is compiled or measured.
+The tiles of all groups form one list, longest k first, so that the last wave is short (list
+scheduling, Graham 1969). Program p of P does tiles p, p + P, ... Because k never grows along the
+list, the first multiprocessor is the busiest: it does every S-th tile from the first on, which for
+a group with tiles `begin` to `end` are `ceil(end / S) - ceil(begin / S)`. Other terms are those of
+`cost.gpu.product`. Planning is arithmetic: nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _Numbers = npt.NDArray[np.float64]
 
 
 class GroupedProblem(NamedTuple):
-    """What is to be planned."""
+    """The extents of all groups, and the orders and alignment of their operands."""
 
     sizes: tuple[tuple[int, int, int], ...]
     """m, n and k of each group, all positive; one group at least."""
@@ -48,12 +47,12 @@ class GroupedPlan(NamedTuple):
     order: tuple[int, ...]
     """Numbers of the groups in the order in which their tiles are taken."""
     ends: tuple[int, ...]
-    """Where the tiles of each of them end in the list of all."""
+    """The end of the tiles of each group in the list of all, in that order."""
     swizzle: int
-    """As in `ProductPlan`, in every product."""
+    """As in `ProductPlan`, for every group."""
     programs: int
     seconds: float
-    """That it takes, by the estimate."""
+    """Estimated."""
 
     @property
     def tiles(self) -> int:
@@ -61,8 +60,7 @@ class GroupedPlan(NamedTuple):
 
 
 class GroupedPlanner:
-    """Plans for one library. Holds the last plans, a bounded number of them; safe to use from
-    several threads."""
+    """Plans for one library. Keeps a bounded number of plans; safe to use from several threads."""
 
     def __init__(self, library: GpuLibrary) -> None:
         self.library = library
@@ -88,7 +86,7 @@ class GroupedPlanner:
         """Seconds of a step of each tile, by resident blocks."""
 
     def plan(self, problem: GroupedProblem) -> GroupedPlan:
-        """The plan that takes the least."""
+        """Returns the cheapest plan."""
         found = self._plans.get(problem)
         if found is None:
             found = self._make(problem)
@@ -98,12 +96,12 @@ class GroupedPlanner:
     def kernel(
         self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool
     ) -> ProductKernel:
-        """The uKernel of a tile for many products."""
+        """Returns the uKernel of a tile for grouped products."""
         found = self.library.kernel((tile,), a_order, b_order, aligned)
         return replace(found, loads="pointers", specialised=False, grouped=True)
 
     def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[ProductKernel, ...]:
-        """Every uKernel that a plan may launch for such operands."""
+        """Returns every uKernel that a plan may launch for such operands."""
         return tuple(
             self.kernel(t, a_order, b_order, aligned) for t in self.library.fitting(aligned)
         )
@@ -121,7 +119,7 @@ class GroupedPlanner:
         best = int(seconds.argmin())
         tile, cost = self.library.tiles[best], self._costs[best]
         programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)
-        # Waves are square, as those of one product; the tiles of a group of rows are counted.
+        # Square waves, as for one product; the tiles of a swizzle are counted with 32 bits.
         square = isqrt(programs * tile.bn // tile.bm) or 1
         counted = max(MOST_COUNTED // int(columns[best].max()), 1)
         return GroupedPlan(
@@ -139,8 +137,8 @@ class GroupedPlanner:
         rows: npt.NDArray[Any], columns: npt.NDArray[Any], tiles: npt.NDArray[Any],
         ends: npt.NDArray[Any],
     ) -> _Numbers:  # fmt: skip
-        """Of each tile of the library. Extents are those of groups in their order, counts of tiles
-        those of (tile of the library, group)."""
+        """Returns the seconds by each tile of the library. `m`, `n` and `k` are by group, the other
+        arrays by tile of the library and group."""
         chip, sms = self._chip, self._chip.multiprocessors
         steps = -(-k // self._bk)
         units = ends[:, -1]
@@ -150,12 +148,11 @@ class GroupedPlanner:
         shares = -(-ends // sms) - -(-(ends - tiles) // sms)
         step_s = np.take_along_axis(self._step_s, resident[:, np.newaxis], 1)[:, 0]
         near_s = (shares * steps).sum(axis=1) * step_s
-        # What surrounds the steps of a tile hides behind the other blocks, but for the first fill
-        # and the last store.
+        # Other blocks hide fills and stores, except for the first fill and the last store.
         around_s = self._fill_s + self._store_s
         rounds = -(-units // programs)
         around_s = around_s * (rounds / resident + 1.0 - 1.0 / resident) + chip.launch_s
-        # L2 is read for each tile, DRAM as often as L2 does not hold what tiles share.
+        # L2 is read for each tile, DRAM as often as L2 does not hold operands.
         bytes_a, bytes_b = (chip.itemsize * extent * k.astype(float) for extent in (m, n))
         written = chip.itemsize * (m * n.astype(float)).sum()
         l2_bytes = (bytes_a * columns + bytes_b * rows).sum(axis=1) + written
@@ -177,5 +174,5 @@ class GroupedPlanner:
 
 @lru_cache(maxsize=64)
 def grouped_planner_for(library: GpuLibrary) -> GroupedPlanner:
-    """The one planner of a library, with its plans."""
+    """Returns the one planner of a library, with its plans."""
     return GroupedPlanner(library)

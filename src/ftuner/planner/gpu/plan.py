@@ -10,7 +10,7 @@ from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 
 class ProductProblem(NamedTuple):
-    """What is to be planned: extents, and how operands lie."""
+    """The extents of a product, and the orders and alignment of its operands."""
 
     m: int
     n: int
@@ -34,7 +34,7 @@ class ProductPlan(NamedTuple):
     problem: ProductProblem
     kernel: ProductKernel
     rows: int
-    """Of the first band, a multiple of its `bm` unless it is the only one."""
+    """Rows of the first band; a multiple of its `bm` unless it is the only band."""
     split_k: int
     """Parts that k is cut into; 1 unless the kernel splits k."""
     swizzle: int
@@ -64,13 +64,12 @@ class ProductPlan(NamedTuple):
 
     @property
     def waves(self) -> int:
-        """Units, a unit being a part of a tile, that the busiest program does one after the
-        other."""
+        """Units of the busiest program."""
         return -(-self.tiles * self.split_k // self.programs)
 
     def number(self, row: int, column: int) -> int:
-        """The number of the tile that computes an element of the first matrix of a batch, in the
-        order in which programs take tiles."""
+        """Returns the number of the tile that computes an element of the first batch element, in
+        the order in which programs take tiles."""
         before = 0
         for tile, first, last in self.bands:
             row_tiles = -(-(last - first) // tile.bm)
@@ -84,19 +83,19 @@ class ProductPlan(NamedTuple):
         return before + first_of_swizzle * self.columns + place
 
     def wave(self, row: int, column: int) -> int:
-        """When an element is ready: how many units the program that finishes its tile has done
-        before."""
+        """Returns the wave that finishes an element: the units that the program which finishes its
+        tile has done before."""
         return ((self.number(row, column) + 1) * self.split_k - 1) // self.programs
 
 
 class AttentionProblem(NamedTuple):
-    """Extents; where requests are of unequal length, `rows` and `keys` are those of all together,
-    and `RequestLengths` says how they are divided."""
+    """The extents of attention. Where requests are of unequal length, `rows` and `keys` are sums
+    over requests, and `RequestLengths` has the lengths."""
 
     batch: int
     """Requests."""
     heads: int
-    """Of keys and values."""
+    """Heads of keys and values."""
     sharing: int
     """Heads of queries that share a head of keys and values."""
     rows: int
@@ -108,7 +107,7 @@ class AttentionProblem(NamedTuple):
 
 
 class RequestLengths(NamedTuple):
-    """Of requests that lie one after the other."""
+    """The lengths of concatenated requests."""
 
     rows: tuple[int, ...]
     keys: tuple[int, ...]
@@ -134,13 +133,13 @@ class AttentionPlan(NamedTuple):
 
     @property
     def packed_rows(self) -> int:
-        """Of one element, those of all heads that share keys where they are rows of one tile."""
+        """Rows of one element, including those of heads that share keys where these are packed."""
         return self.problem.rows * (self.problem.sharing if self.kernel.packed else 1)
 
     @property
     def tiles(self) -> int:
-        """Of one element. Requests that lie one after the other have at most one tile each more
-        than their rows together, wherever they begin."""
+        """Tiles of one element. Concatenated requests need at most one tile each more than their
+        rows together."""
         problem, kernel, rows = self.problem, self.kernel, self.packed_rows
         if kernel.form.ragged is not None:
             return rows // kernel.tile.bq + problem.batch
@@ -153,7 +152,7 @@ class AttentionPlan(NamedTuple):
 
     @property
     def programs(self) -> int:
-        """Launched; 0 if there is nothing to compute."""
+        """Programs launched; 0 if there is nothing to compute."""
         return self.elements * self.tiles * self.split_keys
 
     @property
@@ -162,5 +161,5 @@ class AttentionPlan(NamedTuple):
 
     @property
     def arrivals(self) -> int:
-        """Counters."""
+        """Counters of arrived programs, one for each tile that is split."""
         return self.elements * self.tiles if self.kernel.split else 0

@@ -1,9 +1,9 @@
 """The planner for a GPU: from a library and a run-time shape to the cheapest exact cover.
 
 Candidates are the tiles of the library and their pairs. A pair covers the first rows by its taller
-tile, in whole waves or as many as fit, and the rest by the lower one; k is split where tiles are
-fewer than multiprocessors. Each candidate has an estimate in closed form (`candidates`), and the
-cheapest is the plan. Planning is arithmetic only: nothing is compiled or measured.
+tile, in whole waves or as many as fit, and the others by the lower one. Single tiles that are fewer
+than the multiprocessors use split-k. The candidate with the lowest closed-form estimate
+(`candidates`) is the plan. Planning is arithmetic: nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_PROBLEMS = 1024
-"""Problems, m aside, whose candidates are kept."""
+"""Problems, for any m, whose candidates are kept."""
 MAX_KERNELS = 4096
-"""Kernels that are kept, so that equal plans share one."""
+"""Kernels that are kept, so that equal plans share one object."""
 
 
 class RankedCandidate(NamedTuple):
@@ -46,8 +46,8 @@ class RankedCandidate(NamedTuple):
 
 
 class ProductPlanner:
-    """Plans for one library. Keeps a bounded number of tables of estimates; safe to use from
-    several threads."""
+    """Plans for one library. Keeps a bounded number of estimates; safe to use from several
+    threads."""
 
     def __init__(self, library: GpuLibrary) -> None:
         self.library = library
@@ -60,7 +60,7 @@ class ProductPlanner:
         self._kernels: dict[tuple[object, ...], ProductKernel] = {}
 
     def plan(self, problem: ProductProblem, epilogue: Expr = ACCUMULATOR) -> ProductPlan:
-        """The cheapest plan; every extent of the problem is positive."""
+        """Returns the cheapest plan; every extent of the problem is positive."""
         m = problem.m
         known = self._ranked.get(problem[1:])
         if known is None:
@@ -89,7 +89,7 @@ class ProductPlanner:
         )
 
     def estimate(self, plan: ProductPlan) -> ProductEstimate:
-        """The estimate of any plan for this library, term by term."""
+        """Returns the estimate of any plan for this library, by terms."""
         problem, tiles = plan.problem, plan.kernel.tiles
         tiling = tiling_of(
             tuple(self.library.cost(tile) for tile in tiles), problem.n, problem.k, problem.batch,
@@ -101,12 +101,13 @@ class ProductPlanner:
         return estimate_product(self._chip, tiling, schedule, problem.m)
 
     def candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
-        """The candidates of a problem, for any m: every tile and pair no wider than n needs."""
+        """Returns the candidates of a problem for any m: every tile and pair that is not too wide
+        for n."""
         known = self._ranked.get(problem[1:])
         return tuple(ranked.candidate for ranked in known or self._known(problem))
 
     def _known(self, problem: ProductProblem) -> tuple[RankedCandidate, ...]:
-        # The most promising candidate comes first: it spares others their estimate.
+        # A cheap candidate first, so that others are rejected by their lower bounds.
         found = tuple(
             RankedCandidate(
                 c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c
@@ -123,7 +124,7 @@ class ProductPlanner:
         chained = library.loads(problem.aligned) == "descriptors"
         found = []
         for tiles in covers:
-            # No more than twice as wide as needed, unless there is no narrower one.
+            # At most twice as wide as needed, unless there is no narrower one.
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:
                 continue
             costs = tuple(library.cost(tile) for tile in tiles)
@@ -149,11 +150,11 @@ class ProductPlanner:
 
 
 def _promise(candidate: Candidate) -> tuple[float, int]:
-    """The least seconds per row of a candidate, and single tiles before pairs."""
+    """Returns a sort key: the lower bound of seconds per row, then single tiles before pairs."""
     return candidate.least_s_per_row, len(candidate.tiles)
 
 
 @lru_cache(maxsize=64)
 def product_planner_for(library: GpuLibrary) -> ProductPlanner:
-    """The one planner of a library, with its tables."""
+    """Returns the one planner of a library, with its tables."""
     return ProductPlanner(library)

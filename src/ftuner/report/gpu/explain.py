@@ -1,6 +1,6 @@
 """Explaining a plan for a GPU: its bands and waves, its estimate by terms, its roofline.
 
-Arithmetic on the hardware model alone: nothing is compiled or measured, and no GPU is needed.
+Only arithmetic on the hardware model: nothing is compiled or measured, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class BandOfPlan(NamedTuple):
     tile: BlockTile
     rows: tuple[int, int]
     tiles: int
-    """Of one batch element."""
+    """Tiles of one batch element."""
     wasted_rows: int
-    """Computed and thrown away, in the last row of tiles."""
+    """Rows beyond m that the last row tile computes."""
 
 
 @dataclass(frozen=True)
 class BlockExplanation:
-    """Why a product runs as it does on a GPU."""
+    """The plan of a product on a GPU, with its estimate and roofline."""
 
     contraction: Contraction
     multiply: Multiply
@@ -45,7 +45,7 @@ class BlockExplanation:
     estimate: ProductEstimate
     roofline: Roofline
     enumerated: int
-    """Tiles that the chip could hold at all."""
+    """Tiles before any filter."""
     kept: int
     """Tiles of the library."""
 
@@ -65,12 +65,12 @@ class BlockExplanation:
 
     @property
     def idle(self) -> int:
-        """Programs that have nothing to do in the last wave."""
+        """Idle programs of the last wave."""
         return self.plan.waves * self.plan.programs - self.units
 
     @property
     def wasted_fraction(self) -> float:
-        """The part of all computed elements that is not stored."""
+        """The fraction of computed elements that is not stored."""
         c, width = self.contraction, self.plan.columns * self.plan.kernel.main.bn
         computed = sum(b.rows[1] - b.rows[0] + b.wasted_rows for b in self.bands()) * width
         return 1.0 - c.m * c.n / computed
@@ -108,8 +108,8 @@ class BlockExplanation:
 def explain_block(
     m: int, n: int, k: int, batch: int, dtype: str, hardware: GpuHardware
 ) -> BlockExplanation:
-    """Plan `batch` products of `(m, k)` by a `(k, n)` that is contiguous along k, as a layer's
-    weight is, and say why it is so. Extents are positive.
+    """Returns the plan and estimate of `batch` products of `(m, k)` by `(k, n)`, contiguous along k
+    as a layer's weight is. Extents are positive.
 
     Args:
         dtype: `float16`, `bfloat16` or `float32`; or `tf32`, which is float32 multiplied so.
@@ -139,7 +139,7 @@ def explain_block(
 
 
 def expect_no_cpu_settings(workers: int | None, isa: str | None) -> None:
-    """Raises ConfigurationError if there are settings that a plan for a GPU does not have."""
+    """Raises ConfigurationError if a setting is given that a plan for a GPU does not have."""
     for name, value in (("workers", workers), ("isa", isa)):
         if value is not None:
             raise ConfigurationError(f"{name} is {value!r}; plans for a GPU have none")
@@ -148,7 +148,7 @@ def expect_no_cpu_settings(workers: int | None, isa: str | None) -> None:
 def _roofline(
     contraction: Contraction, multiply: Multiply, seconds: float, hardware: GpuHardware
 ) -> Roofline:
-    """Of the level that all operands fit, and those behind it."""
+    """Returns the roofline with the nearest level that holds all operands."""
     rates = {**hardware.vector_flops_per_s, **hardware.matrix_flops_per_s}
     peak, per_byte = rates[multiply], contraction.flops / contraction.bytes_moved
     roofs = tuple(

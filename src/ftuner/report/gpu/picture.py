@@ -23,11 +23,11 @@ from ftuner.report.gpu.explain import BlockExplanation
 BAR = 44
 """Characters of a wave of programs."""
 MAX_WAVES = 4
-"""Waves that are drawn one by one; of more, the first and the last ones."""
+"""Most waves that are drawn: the first and the last ones."""
 
 
 class WavePicture:
-    """A rich renderable: C (m x n) of the first batch element, and how full the waves are."""
+    """A rich renderable: C (m x n) of the first batch element, and the programs of each wave."""
 
     def __init__(self, explanation: BlockExplanation) -> None:
         self._explanation = explanation

@@ -7,8 +7,8 @@ from itertools import product
 from ftuner.core.gpu.tile import BlockTile
 
 EXTENTS = (16, 32, 64, 128, 256)
-"""Heights and widths of a tile. Triton's blocks are powers of two, and its products take 16 rows
-and columns at least."""
+"""Heights and widths of a tile. Triton's blocks are powers of two, and its products take at least
+16 rows and columns."""
 ROW_BYTES = (64, 128, 256)
 """Bytes of `bk` elements: half a memory line, one line, or two. Swizzled rows of shared memory have
 the same lengths."""

@@ -1,9 +1,8 @@
 """Pruning: named filters, each with a reason, over the enumerated block tiles.
 
-Every filter judges a tile by its cost on one multiprocessor (`cost.gpu.tile`). The first filters
-take out tiles that cannot run; the next, tiles that leave the multiprocessor waiting. Then one
-schedule (`bk`, warps, stages) is kept for each height and width. Last, a tile is taken out if half
-of it is nearly as fast.
+Filters read the cost of a tile on one multiprocessor (`cost.gpu.tile`). The first remove tiles that
+cannot run, the next tiles that leave the multiprocessor idle. Then one schedule (`bk`, warps,
+stages) is kept for each height and width. The last removes a tile if half of it is nearly as fast.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Extents = tuple[int, int]
 def tile_rate(
     hardware: GpuHardware, cost: TileCost, itemsize: int, resident: int | None = None
 ) -> float:
-    """Operations per second of one multiprocessor with `resident` blocks (by default as many as it
-    holds), at the reference k, while all multiprocessors read from L2."""
+    """Returns the operations per second of one multiprocessor with `resident` blocks (by default as
+    many as it holds), at the reference k, while all multiprocessors read from L2."""
     tile, blocks, tuning = cost.tile, resident or cost.blocks, hardware.tuning
     share = hardware.l2_bandwidth_bytes_per_s / (hardware.multiprocessors * tuning.l2_headroom)
     k = tuning.reference_k_bytes // itemsize
@@ -46,8 +45,8 @@ def tile_rate(
 
 
 def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> float:
-    """The fraction of DRAM's latency that the loads in flight cover (Little's law): the time of
-    their k steps over the time until they arrive; at most 1."""
+    """Returns the fraction of DRAM's latency that the loads in flight cover (Little's law): the
+    time of their stages over the time until they arrive; at most 1."""
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
     l2_s = stage_bytes(cost.tile, itemsize) / share
     step_s = overlapped_seconds(hardware.tuning.overlap_exponent, cost.busy_s, l2_s)
@@ -55,8 +54,8 @@ def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> flo
 
 
 def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funnel[BlockTile]:
-    """Enumerate, and apply all filters in order. The hardware supports `multiply`. The kept tiles
-    are sorted by height and width."""
+    """Enumerates block tiles and applies all filters in order; the hardware supports `multiply`.
+    The kept tiles are sorted by height and width."""
     size, tuning = dtype.itemsize, hardware.tuning
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
@@ -64,7 +63,7 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
     vector = vector_instruction(hardware.warp_threads)
     sieve.keep(
         "instruction",
-        "no matrix instruction gives each of its warps a part",
+        "no matrix instruction is small enough for each of its warps to have one",
         lambda t: instructions[t] is not None,
     )
     sieve.keep(
@@ -73,9 +72,9 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         lambda t: t.bn * size >= LINE_BYTES,
     )
     if hardware.asynchronous_copy:
-        reason = "of two stages only one is in flight"
+        reason = "with two stages only one is in flight"
     else:
-        reason = "without asynchronous copies only one stage is in flight, and two are enough"
+        reason = "without asynchronous copies one stage is in flight, for which two are enough"
     sieve.keep("copies", reason, lambda t: (t.stages > min(STAGES)) == hardware.asynchronous_copy)
     sieve.keep(
         "registers",
@@ -107,19 +106,19 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         widest = tuning.widest_aspect_of_lowest if low else tuning.widest_aspect
         return tile.bm <= tuning.tallest_aspect * tile.bn and tile.bn <= widest * tile.bm
 
-    sieve.keep("aspect", "a squarer tile of the same area reads less for each operation", squarish)
+    sieve.keep("aspect", "a squarer tile of the same area reads less per operation", squarish)
     covered = {t: latency_covered(hardware, fitting[t], size) for t in sieve.left}
     most = _most_by_extents(covered)
     sieve.keep(
         "latency",
-        f"its loads in flight cover less than {THRESHOLD} of DRAM's latency, or of what another "
-        "schedule of its extents covers",
+        f"its loads in flight cover less than {THRESHOLD} of DRAM's latency that another schedule "
+        "of its extents covers",
         lambda t: covered[t] >= THRESHOLD * most[_extents(t)],
     )
     chosen = _schedules(hardware, [fitting[t] for t in sieve.left], size)
     sieve.keep(
         "schedule",
-        "another depth, number of warps or of stages of the same extents is as fast",
+        "another depth or number of warps or stages is as fast for the same extents",
         lambda t: chosen[_extents(t)] == t,
     )
     rates = {_extents(t): tile_rate(hardware, fitting[t], size) for t in sieve.left}
@@ -149,8 +148,8 @@ def _most_by_extents(measured: Mapping[BlockTile, float]) -> dict[Extents, float
 def _schedules(
     hardware: GpuHardware, costs: list[TileCost], itemsize: int
 ) -> dict[Extents, BlockTile]:
-    """For each height and width, the fastest schedule by the geometric mean of two rates: with the
-    chip full of blocks, and with one block on each multiprocessor."""
+    """Returns the fastest schedule for each height and width, by the geometric mean of two rates:
+    with the chip full of blocks, and with one block on each multiprocessor."""
 
     def mean_rate(cost: TileCost) -> float:
         full = tile_rate(hardware, cost, itemsize)
@@ -164,12 +163,12 @@ def _schedules(
     def second_to_rate(cost: TileCost) -> tuple[bool, float, int, int, int]:
         tile = cost.tile
         staged = tile.stages * stage_bytes(tile, itemsize)
-        under_way = cost.blocks * (staged - stage_bytes(tile, itemsize))
+        in_flight = cost.blocks * (staged - stage_bytes(tile, itemsize))
         whole_lines = tile.bk * itemsize % LINE_BYTES == 0
-        return whole_lines, min(under_way, enough), cost.blocks, -staged, -tile.warps
+        return whole_lines, min(in_flight, enough), cost.blocks, -staged, -tile.warps
 
     rates = {cost.tile: mean_rate(cost) for cost in costs}
     fastest = _most_by_extents(rates)
     near = [c for c in costs if rates[c.tile] >= tuning.same_rate_ratio * fastest[_extents(c.tile)]]
-    # The last one of equal extents stays.
+    # Later entries replace earlier ones of the same extents.
     return {_extents(c.tile): c.tile for c in sorted(near, key=second_to_rate)}

@@ -1,8 +1,8 @@
-"""The library of a GPU: the block tiles kept for one chip and dtype, single and in pairs.
+"""The library of a GPU: the block tiles kept for one chip and dtype, alone and in pairs.
 
-A pair covers one output by two tiles of different heights: whole waves of the taller one, and the
-lower one for the remaining rows. `kernels` holds every kernel that a plan may launch, so that
-compiling them once serves every shape.
+A pair covers one output by tiles of two heights: whole waves of the taller one, and the lower one
+for the remaining rows. `kernels` returns every kernel that a plan may launch; when these are
+compiled, every shape can run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from ftuner.ukernels.gpu.enumerate import EXTENTS
 from ftuner.ukernels.gpu.filters import run_filters, tile_rate
 
 SPECIALISING = ("sm_100",)
-"""Chips for which Triton 3.6 and 3.9 specialise the warps of a persistent loop; for sm_90 they do
-not."""
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
 LEAST_SPECIALISED = 64
-"""Rows of the lowest tile whose warps are specialised: those of the matrix instruction whose
-accumulators have memory of their own. For lower tiles and for split-k, Triton either fails or takes
-too much shared memory."""
+"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
+in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,14 @@ class GpuLibrary:
     multiply: Multiply
     tiles: tuple[BlockTile, ...]
     pairs: tuple[tuple[BlockTile, BlockTile], ...]
-    """Of the same width and schedule, the taller one first."""
+    """Pairs of the same width and schedule, the taller tile first."""
     funnel: Funnel[BlockTile]
 
     def kernel(
         self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
         split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True,
     ) -> ProductKernel:  # fmt: skip
-        """The uKernel of a tile or pair of the library, for operands as they lie."""
+        """Returns the uKernel of a tile or pair for operands of these orders and alignments."""
         found = ProductKernel(
             tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
             aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
@@ -55,8 +53,8 @@ class GpuLibrary:
         return specialised if self._specialises(specialised) else found
 
     def _specialises(self, kernel: ProductKernel) -> bool:
-        """Whether some warps of a block only load: where Triton does that, by descriptors both
-        ways, and the tile fits shared memory unsliced."""
+        """Whether warps are specialised: where Triton supports it, with descriptors for loads and
+        stores, if the tile fits shared memory in one slice."""
         architecture = self.hardware.architecture
         return (
             architecture in SPECIALISING
@@ -68,15 +66,15 @@ class GpuLibrary:
         )
 
     def loads(self, aligned: bool) -> Loads:
-        """How tiles of A and B reach shared memory."""
+        """Returns how tiles of A and B reach shared memory."""
         return loads_of(self.hardware, self.multiply, aligned)
 
     def kernels(
         self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
         c_aligned: bool = True,
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
-        """Every uKernel that a plan may launch for such operands: each tile with k in one part and
-        in several, and each pair."""
+        """Returns every uKernel that a plan may launch for such operands: each tile with and
+        without split-k, and each pair."""
         found = []
         for tiles in self.covers(aligned):
             for split in (False, True) if len(tiles) == 1 else (False,):
@@ -86,23 +84,23 @@ class GpuLibrary:
         return tuple(found)
 
     def covers(self, aligned: bool) -> tuple[tuple[BlockTile, ...], ...]:
-        """Tiles alone and in pairs that serve such operands."""
+        """Returns the tiles, alone and in pairs, for such operands."""
         fitting = self.fitting(aligned)
         pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair)]
         return (*((tile,) for tile in fitting), *pairs)
 
     def fitting(self, aligned: bool) -> tuple[BlockTile, ...]:
-        """Tiles that serve such operands: those that are not aligned take registers for each
-        element that is loaded."""
+        """Returns the tiles for such operands: unaligned ones need registers for the address of
+        each element."""
         found = tuple(tile for tile in self.tiles if aligned or self._fit_unaligned((tile,)))
-        # Rather one that spills than none.
+        # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
 
     def _fit_unaligned(self, tiles: tuple[BlockTile, ...]) -> bool:
         return all(fits_unaligned(self.hardware, tile, self.dtype, self.multiply) for tile in tiles)
 
     def cost(self, tile: BlockTile) -> TileCost:
-        """What a tile of the library takes of a multiprocessor."""
+        """Returns the cost of a tile of the library on one multiprocessor."""
         found = tile_cost(self.hardware, tile, self.dtype, self.multiply)
         assert found is not None
         return found
@@ -112,10 +110,9 @@ class GpuLibrary:
 def build_gpu_library(
     hardware: GpuHardware, dtype: DType, multiply: Multiply | None = None
 ) -> GpuLibrary:
-    """Enumerate and filter: arithmetic on the hardware model, no measurement.
+    """Returns the library of a chip and dtype, by arithmetic on the hardware model.
 
-    `multiply` is by default what loses nothing: for float32 that is float32 itself, without matrix
-    units.
+    `multiply` is by default the exact way: float32 is multiplied on the vector units.
 
     Raises:
         DTypeError: elements of this dtype are not multiplied so.
