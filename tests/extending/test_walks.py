@@ -84,7 +84,7 @@ def test_walk(walk: str, files: int, outside: Path, cache_folder: Path) -> None:
     run(str(outside / walk / USE), folder=outside, FTUNER_CACHE_DIR=str(cache_folder))
 
 
-@pytest.mark.parametrize("walk", ["front_end", "function"])
+@pytest.mark.parametrize("walk", ["front_end", "function", "operator"])
 def test_walk_on_a_gpu(walk: str, outside: Path) -> None:
     pytest.importorskip("triton")
     run("-c", ON_A_GPU, str(outside / walk), folder=outside, TRITON_INTERPRET="1")

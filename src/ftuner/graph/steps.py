@@ -24,8 +24,8 @@ class Step(Protocol):
     """One step of a lowered graph, of some kind. Steps are frozen dataclasses."""
 
     kind: ClassVar[str]
-    """The name of the kind. Each back end implements it in the module of this name, in its folder
-    `steps`."""
+    """The name of the kind. Each back end implements it in the module of this name in its folder
+    `steps`, or in one that `runtime.step_kinds.register_step_kind` names."""
 
     @property
     def title(self) -> str:

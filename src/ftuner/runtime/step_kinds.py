@@ -1,43 +1,64 @@
-"""The kinds of steps that a device can run, found by name: one module for each kind."""
+"""The kinds of steps that a back end can run, found by name: one module for each kind."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Generic, TypeVar
 
-from ftuner.errors import UnsupportedOperatorError
+from ftuner.errors import ConfigurationError, UnsupportedOperatorError
 from ftuner.graph.steps import Step
 
 _Kind = TypeVar("_Kind")
+_OUTSIDE: dict[tuple[str, str], str] = {}
+"""Modules outside ftuner, by back end and kind."""
+
+
+def register_step_kind(kind: str, **modules: str) -> None:
+    """Add a kind of step from outside ftuner. `cpu` and `gpu` are the full names of the modules
+    whose `KIND` implements it on a back end; one without a module does not support the kind.
+
+    Raises:
+        ConfigurationError: another kind has the name.
+    """
+    for back_end, module in modules.items():
+        known = find_spec(_own_module(back_end, kind)) is not None
+        if known or _OUTSIDE.setdefault((back_end, kind), module) != module:
+            raise ConfigurationError(f"another kind of step is called {kind!r}; choose a name")
+
+
+def _own_module(back_end: str, kind: str) -> str:
+    return f"ftuner.runtime.{back_end}.steps.{kind}"
 
 
 class StepKinds(Generic[_Kind]):
     """A table of kinds, filled as steps are met.
 
-    `Step.kind` names a module of a package, and the module's `KIND` implements the kind. So a new
-    kind is one new module.
+    `Step.kind` names a module of `runtime/BACK_END/steps`, and the module's `KIND` implements the
+    kind. So a new kind is one new module.
     """
 
-    def __init__(self, package: str, device: str) -> None:
-        """`package`: the full name of the package; `device`: its device, for error messages."""
-        self._package, self._device = package, device
+    def __init__(self, back_end: str) -> None:
+        """`back_end`: "cpu" or "gpu"."""
+        self._back_end = back_end
         self._found: dict[str, _Kind] = {}
 
     def of(self, step: Step) -> _Kind:
         """The kind of a step.
 
         Raises:
-            UnsupportedOperatorError: the package has no module for it.
+            UnsupportedOperatorError: there is no module for it.
         """
         found = self._found.get(step.kind)
         if found is None:
-            name = f"{self._package}.{step.kind}"
+            own = _own_module(self._back_end, step.kind)
+            name = _OUTSIDE.get((self._back_end, step.kind), own)
             try:
                 found = self._found[step.kind] = import_module(name).KIND
             except ModuleNotFoundError as error:
                 if error.name != name:
                     raise
                 raise UnsupportedOperatorError(
-                    f"no kernels on {self._device} for {step.title}"
+                    f"no kernels on a {self._back_end.upper()} for {step.title}"
                 ) from None
         return found

@@ -7,4 +7,4 @@ from typing import Any
 from ftuner.runtime.cpu.steps.contract import StepKind
 from ftuner.runtime.step_kinds import StepKinds
 
-kind_of = StepKinds[StepKind[Any]]("ftuner.runtime.cpu.steps", "a CPU").of
+kind_of = StepKinds[StepKind[Any]]("cpu").of

@@ -7,4 +7,4 @@ from typing import Any
 from ftuner.runtime.gpu.steps.contract import StepKind
 from ftuner.runtime.step_kinds import StepKinds
 
-kind_of = StepKinds[StepKind[Any]]("ftuner.runtime.gpu.steps", "a GPU").of
+kind_of = StepKinds[StepKind[Any]]("gpu").of

@@ -1,0 +1,38 @@
+from collections.abc import Mapping
+
+from running_max import RunningMaxStep
+
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.evaluation import evaluate
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind, StepReport
+from ftuner.runtime.cpu.steps.kernel import CompiledKernel
+
+
+class RunningMaxKind(StepKind[RunningMaxStep]):
+    """One kernel, with a task for each row."""
+
+    def bundle(self, step: RunningMaxStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        return kernel_bundle("running_max_llvm", "running_max", step.x.layout.dtype)
+
+    def compiled(
+        self, step: RunningMaxStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStep:
+        return CompiledKernel(step, kernel, parameters=step.dims, tasks=step.rows)
+
+    def report(
+        self, step: RunningMaxStep, extents: Mapping[str, int], machine: Machine,
+        resident_bytes: int,
+    ) -> StepReport:  # fmt: skip
+        rows, count = evaluate(step.rows, extents), evaluate(step.count, extents)
+        size = rows * count * step.x.layout.dtype.itemsize
+        workers = max(min(rows, machine.workers), 1)
+        cycles = rows * count * machine.hardware.tuning.loop_cycles / workers
+        streams = [Stream(2 * size / workers, 2 * size)]
+        estimate = estimate_of(machine, workers, cycles, 0.0, 0.0, streams)
+        return StepReport(f"{rows} tasks", StepCost(rows * count, size, size, estimate))
+
+
+KIND = RunningMaxKind()
