@@ -36,10 +36,10 @@ def operation_cycles(op: str, dtype: DType, lanes: int, isa: Isa, tuning: CpuTun
     row = SCALAR_FUNCTIONS.get(op)
     count = _STEPS.get(op, row.cost if row is not None and isinstance(row.cost, int) else 1)
     if op == "power":
-        # Four for each bit of the exponent.
+        # Four instructions for each bit of the exponent.
         count = 4 * dtype.bits
     elif op == "multiply" and dtype.bits == 64:
-        # Of halves, before AVX-512.
+        # Three multiplications of halves, before AVX-512.
         count = 3
     return registers * count / simple_per_cycle(isa)
 
@@ -105,7 +105,7 @@ def _body_cycles(found: Instructions, dtype: DType, isa: Isa, tuning: CpuTuning)
     wide = dtype.itemsize == 8
     multiply_adds = found.multiply_adds[wide] / isa.fma_per_cycle
     divisions = found.divisions * _division_cycles(dtype, isa, tuning)
-    # The divider works beside the other ports.
+    # The divider works in parallel to the other ports.
     others = (found.others[wide] + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
     return max(multiply_adds + others, divisions) + tuning.call_cycles
 

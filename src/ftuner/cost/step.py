@@ -37,7 +37,7 @@ class StepCost:
     """Operations on floating-point elements, a multiply-add counted as two, an elementary function
     as one."""
     reads_bytes: int
-    """What is read, each element once."""
+    """Bytes read, each element once."""
     writes_bytes: int
     estimate: Estimate
 
@@ -51,11 +51,11 @@ class Stream(NamedTuple):
 
     bytes: float
     footprint_bytes: int
-    """What passes between two uses of them: it decides which level they come from."""
+    """Bytes accessed between two uses of these; decides which level they come from."""
 
 
 def level_of(hardware: CpuHardware, footprint_bytes: int) -> MemoryLevel:
-    """The first level that holds so much, room left for what passes by."""
+    """The first level that holds `footprint_bytes` in its `cache_share`."""
     share = hardware.tuning.cache_share
     for level in hardware.levels[:-1]:
         if footprint_bytes <= share * level.capacity_bytes:
@@ -64,7 +64,7 @@ def level_of(hardware: CpuHardware, footprint_bytes: int) -> MemoryLevel:
 
 
 def rate_bytes_per_s(level: MemoryLevel, workers: int) -> float:
-    """Of one of `workers` that read at once."""
+    """Bytes per second of one of `workers` that read concurrently."""
     return min(level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s / workers)
 
 

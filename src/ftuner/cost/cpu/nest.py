@@ -1,8 +1,8 @@
-"""What a nest costs: its steps by the loops that they are computed in, as its schedule walks them.
+"""The cost of a nest: each step costs by the loops in which its schedule computes it.
 
 Each reduction and each kind of result is a pass over the loops. A step is computed in the innermost
-loop whose index it depends on, once for each vector along the vector axis: compilers move what does
-not change out of loops.
+loop whose index it depends on, once for each vector along the vector axis, because the compiler
+moves invariant code out of loops.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
 POSITION_INSTRUCTIONS = 4
-"""Comparing and choosing, of values and of positions, beside the comparison of an extremum."""
+"""Further instructions of an extremum that keeps its position: comparisons and selections of values
+and of positions. Derived from the code."""
 
 SCALED_PRODUCT_INSTRUCTIONS: Mapping[int, int] = {4: 20, 8: 16}
-"""Of one factor of a product of floats, by bytes of an element. Derived: the instructions that
-`codegen/llvm/ir/accumulators.py` writes; a test counts them again. AVX2 has 19 and 17 for them."""
+"""Instructions of one factor of a product of floats, by bytes of an element. Derived from
+`codegen/llvm/ir/accumulators.py`; a test counts them again. AVX2 compiles them to 19 and 17."""
 SCALED_PRODUCT_CHAIN_CYCLES = 5.0
-"""From a product of mantissas to the mantissa that the next factor waits for, beside the
+"""Latency from a product of mantissas to the mantissa that the next factor needs, without the
 multiplication. Derived: two additions, a minimum or exclusive or, a comparison and a blend of one
 cycle each."""
 
@@ -37,8 +38,8 @@ class Operand(NamedTuple):
 
     bytes: int
     resident_bytes: int
-    """What passes between two runs of the step, if the buffer is a constant; otherwise 0: it was
-    written a moment ago."""
+    """Bytes accessed between two runs of the step, if the buffer is a constant; otherwise 0,
+    because it was just written."""
 
 
 class _Loop(NamedTuple):
@@ -52,12 +53,12 @@ class _Pass(NamedTuple):
 
     issue: float
     chain: float
-    """Of the reduction, each of whose steps waits for the one before."""
+    """Cycles of the reduction's chain of dependent operations."""
     fixed: float
 
 
 class NestCost:
-    """A kernel at known extents, with the walk that its schedule makes."""
+    """A kernel at known extents, and the loops of its schedule."""
 
     def __init__(self, kernel: Kernel, extents: Mapping[str, int], machine: Machine) -> None:
         self.kernel = kernel
@@ -88,13 +89,13 @@ class NestCost:
 
     @property
     def elements_of_busiest(self) -> int:
-        """Where blocks of the vector axis are tasks: its elements along that axis."""
+        """Elements of a task along the vector axis, where blocks of that axis are the tasks."""
         assert self.schedule.vector is not None
         return min(self.tasks_of_busiest * self.schedule.block, self.extents[self.schedule.vector])
 
     @property
     def share(self) -> float:
-        """The part of what is shared out that the busiest worker has."""
+        """The busiest worker's share of what tasks divide."""
         if not self.tasks:
             return 0.0
         if self._blocks:
@@ -132,7 +133,7 @@ class NestCost:
         return StepCost(self._flops(), sum(read), written, estimate)
 
     def _nest_of_loops(self) -> tuple[_Loop, ...]:
-        """Those of the busiest worker, outermost first."""
+        """The loops of the busiest worker, outermost first."""
         schedule, extents, vector = self.schedule, self.extents, self.schedule.vector
         tasks = _Loop(frozenset(schedule.tasks), self.tasks_of_busiest)
         loops = [] if self._blocks else [tasks]
@@ -150,7 +151,7 @@ class NestCost:
         return tuple(loops)
 
     def _dependences(self) -> list[frozenset[int]]:
-        """For each step, the axes that it depends on."""
+        """The axes that each step depends on."""
         found: list[frozenset[int]] = []
         kept = frozenset(range(self._kept))
         for step, access in zip(self.kernel.steps, self.kernel.accesses, strict=True):
@@ -174,7 +175,7 @@ class NestCost:
         return frozenset(direct).union(*(depends[step] for step, _ in access.rest))
 
     def _divides(self, access: Access) -> bool:
-        """Whether tasks share what an access touches out among themselves."""
+        """Whether tasks divide what an access touches."""
         vector = self.schedule.vector
         axes = {vector} if self._blocks else set(self.schedule.tasks)
         return not axes.isdisjoint(self._axes_of(access))
@@ -268,7 +269,7 @@ class NestCost:
                 "less", dtype, lanes, isa, self._tuning
             )
         if across:
-            # Lanes are added up half by half, and each addition waits for a shuffle.
+            # Lanes are added up by halves; each addition waits for a shuffle.
             rounds = math.log2(max(lanes, 1))
             fixed += entered * rounds * (latency_cycles + 1.0)
         return _Pass(issue + times[-1] * step_cycles, times[-1] * latency_cycles, fixed)
@@ -277,7 +278,7 @@ class NestCost:
         return self.schedule.lanes if self.schedule.vector in axes else 1
 
     def _access_cycles(self, access: Access, size: int, per_cycle: float) -> float:
-        """Of one vector, or of one element where nothing depends on the vector axis."""
+        """Cycles of one vector, or of one element where nothing depends on the vector axis."""
         lanes = self._lanes(self._axes_of(access))
         if lanes == 1:
             return 1.0 / per_cycle

@@ -1,4 +1,4 @@
-"""What the largest or smallest elements of rows cost."""
+"""The cost of finding the largest or smallest elements of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def top_k_cost(problem: TopKProblem, machine: Machine) -> StepCost:
     `wanted / i`, and then finds its place half way."""
     rows, extent, wanted, itemsize = problem
     inserted = wanted * (1.0 + math.log(extent / wanted)) if wanted else 0.0
-    # None of a row: nobody looks at it.
+    # No elements are wanted, so that the row is not read.
     looked = extent if wanted else 0
     tuning = machine.hardware.tuning
     insert_cycles = tuning.loop_cycles + tuning.top_k_move_cycles * wanted / 2

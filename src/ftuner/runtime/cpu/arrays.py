@@ -1,4 +1,4 @@
-"""Arrays at the boundary: what is accepted, and where its elements are.
+"""Arrays at the boundary: which objects are accepted, and where their elements are.
 
 NumPy arrays are taken as they are; objects with `__array_interface__` or CPU DLPack (torch tensors)
 are viewed without a copy.
@@ -21,12 +21,13 @@ Array = npt.NDArray[Any]
 DATA_WORD = object.__basicsize__
 """Offset in a NumPy array object of the word that holds the address of its elements: the first
 field behind the object header, part of NumPy's binary interface (`PyArrayObject_fields.data`).
-Native code reads it there, which spares a call the microsecond that asking in Python takes."""
+Native code reads it there, which saves the microsecond that Python takes to read it."""
 
 MAX_SPREAD_BYTES = 16 << 20
 MAX_SPREAD = 4
-"""A copy keeps the strides of an array if it takes at most MAX_SPREAD_BYTES or MAX_SPREAD times the
-bytes of the elements. One field of records of a page each would take a thousand times its bytes."""
+"""Limits on a copy that keeps the strides of an array: MAX_SPREAD_BYTES, or MAX_SPREAD times the
+bytes of the elements. A copy of one field of page-sized records could take a thousand times its
+bytes."""
 _KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
 
 
@@ -59,11 +60,12 @@ _check_layout()
 
 
 def as_array(value: object, name: str) -> Array:
-    """A NumPy view of an operand, of no subclass: a `matrix` multiplies and slices in its own way.
+    """A NumPy view of an operand, as `ndarray` itself: a subclass such as `matrix` multiplies and
+    slices differently.
 
     Raises:
-        OperandError: not an array, on another device, in need of a gradient, or with elements that
-            a mask hides.
+        OperandError: it is no array, is on another device, needs a gradient, or has masked
+            elements.
     """
     if type(value) is np.ndarray:
         return value
@@ -92,7 +94,7 @@ def dtype_of(array: Array, name: str) -> DType:
     """The element type of an array.
 
     Raises:
-        DTypeError: it is none of the supported ones, or not in native byte order.
+        DTypeError: it is not supported, or not in native byte order.
     """
     found = _KNOWN.get(array.dtype)
     if found is None:
@@ -121,9 +123,9 @@ def readable(array: Array) -> Array:
 
 
 def lying_like(array: Array) -> Array:
-    """New memory with the shape and strides of an array, so that what is planned for the one is
-    planned for the other; contiguous if its strides take elements off their alignment, and with
-    smaller strides if elements are so far apart that gaps would take most of much memory."""
+    """New memory with the shape and strides of an array, so that both have the same plan. It is
+    contiguous if the strides are not multiples of the element size, and has smaller strides if the
+    gaps between elements would exceed the limits above."""
     size = array.itemsize
     if any(step % size for n, step in zip(array.shape, array.strides, strict=True) if n > 1):
         return np.empty(array.shape, array.dtype)
@@ -139,8 +141,8 @@ def lying_like(array: Array) -> Array:
 
 
 def _closer_strides(array: Array) -> tuple[int, ...]:
-    """Strides of the same order and signs that leave gaps no larger than what is between them.
-    Axes that can be walked as one still can."""
+    """Strides in the same order and with the same signs, with gaps no larger than the data between
+    them. Axes that could be merged still can be."""
     strides = list(array.strides)
     span = array.itemsize
     follows, follows_now = -1, 0

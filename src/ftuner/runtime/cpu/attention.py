@@ -1,4 +1,4 @@
-"""`attention` of arrays: a graph of one node for each kind of it, run as a model."""
+"""`attention` of arrays: one model of a single node for each kind of attention."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from ftuner.runtime.ops.attention_operands import (
 )
 
 MAX_MODELS = 64
-"""Kinds of attention whose models are kept: one for each dtype, scale and way to mask."""
+"""Models that are kept, one for each dtype, scale and kind of mask."""
 
 
 class _Kind(NamedTuple):
-    """What a model is made for; extents are symbols in it."""
+    """What a model is compiled for; extents are symbols in it."""
 
     dtype: DType
     scale: float
     causal: bool
     mask: DType | None
     spread: tuple[bool, ...]
-    """Whether the mask has one element for all, along each of the batch, heads of keys, heads that
-    share them, rows and keys."""
+    """Whether the mask is broadcast, along each of: batch, key heads, query heads that share a key
+    head, rows, keys."""
 
 
 class Attention:
-    """Attention of arrays on one back end, by models that are compiled when they are first needed.
-    Safe to use from several threads."""
+    """Attention of arrays on one back end, by models that are compiled on first use. Safe to use
+    from several threads."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -76,7 +76,7 @@ class Attention:
             found = self._run(arrays, given, bool(causal), number, extents)
         else:
             requests = requests_of(q_offsets, k_offsets, mask is not None, extents)
-            # What requests read may lie where an earlier one writes.
+            # A request may read memory that an earlier one writes.
             if target is None or any(np.may_share_memory(target, x) for x in arrays):
                 found = allocated(extents.result, arrays[0].dtype)
             else:
@@ -125,7 +125,7 @@ class Attention:
 
 
 def _checked_out(out: object, extents: Extents, dtype: np.dtype[Any]) -> Array:
-    """What is written to, if it fits."""
+    """The array that the result is written to, if it fits."""
     found = writable(out)
     if found.shape != extents.result:
         raise ShapeError(f"out is {found.shape}; the result is {extents.result}")
@@ -135,7 +135,7 @@ def _checked_out(out: object, extents: Extents, dtype: np.dtype[Any]) -> Array:
 
 
 def _grouped(mask: Array, extents: Extents) -> Array:
-    """A mask with the axes of a model: batch, heads of keys, heads that share them, rows, keys."""
+    """A mask with the axes of a model: batch, key heads, query heads that share one, rows, keys."""
     whole: Array = mask.reshape((1,) * (len(extents.scores) - mask.ndim) + mask.shape)
     batch, (heads, *inner) = whole.shape[:-3], whole.shape[-3:]
     if math.prod(batch) != 1:
@@ -145,7 +145,7 @@ def _grouped(mask: Array, extents: Extents) -> Array:
 
 
 def _graph(kind: _Kind) -> Graph:
-    """Attention alone, for any extents."""
+    """A graph with one attention, for any extents."""
     builder = Builder()
     batch, heads, sharing = symbol("batch"), symbol("heads"), symbol("sharing")
     rows, keys, depth, columns = symbol("rows"), symbol("keys"), symbol("depth"), symbol("columns")

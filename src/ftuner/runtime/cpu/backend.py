@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class CpuBackend(CpuSession, Backend):
-    """A session with its operators: NumPy arrays, and objects that NumPy views without a copy.
-    Compiled graphs and attention are imported when they are first used; a process that only
-    multiplies matrices does not wait for them."""
+    """A session and its operators, on NumPy arrays and objects that NumPy views without a copy.
+    Compiled graphs and attention are imported on first use, so that a process that only multiplies
+    matrices does not wait for them."""
 
     tensor_dtypes = TENSOR_DTYPES
     product_dtypes = DTYPES

@@ -17,7 +17,7 @@ from ftuner.runtime.ops.feeds import check_names
 
 
 class CpuBoundary(Boundary):
-    """Arrays are checked and, unless they are aligned and contiguous, copied."""
+    """Check arrays, and copy those that are not aligned and contiguous."""
 
     def __init__(self, graph: Graph) -> None:
         self._inputs = graph.inputs

@@ -1,5 +1,5 @@
-"""Calls with arrays that lie like some before: native code recognises them by dtypes, extents and
-strides, and runs the plan that they had. Python takes part only where that is new.
+"""The Python half of the call cache. Native code looks a call up by the dtypes, extents and strides
+of its arrays and runs the plan of the earlier call; Python handles calls that are not found.
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ from ftuner.runtime.cpu.scratch import MAX_KEPT_BYTES
 from ftuner.runtime.cpu.session import CpuSession
 
 MAX_WORKSPACE_BYTES = 16 << 20
-"""A call with a larger workspace is not remembered: it takes milliseconds anyway."""
+"""A call with a larger workspace is not cached: it takes milliseconds anyway."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 _DTYPES = {id(np.dtype(name)) for name in DTYPES}
-"""The dtype objects of nearly all arrays, which live for ever; others are not remembered."""
+"""The dtype objects of most arrays, which are never freed. Calls with others are not cached."""
 
 
 class Constant(NamedTuple):
-    """Operands that are the same in each call of a layer."""
+    """Operands that are the same in all calls of a layer."""
 
     b: Array
     operands: int | None
     """The address of the epilogue's `Words`."""
     owner: object
-    """What keeps those."""
+    """Keeps the `Words` alive."""
 
 
 class _Owner(NamedTuple):
-    """A record, and what lives as long."""
+    """A record, and what must stay alive with it."""
 
     record: array[int]
     named: tuple[object, ...]
 
 
 class KnownCalls:
-    """The calls of a matrix product or a layer that are known. Safe to use from several threads."""
+    """The cached calls of `matmul` or of one layer. Safe to use from several threads."""
 
     def __init__(self, session: CpuSession, inputs: int) -> None:
-        """`inputs`: arrays that a call brings to be read."""
+        """`inputs`: number of arrays that a call reads."""
         self._session = session
         self._inputs = inputs
         self.renew_in_child()
         renew_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Know nothing, as at first: after a fork, records name the parent's pool."""
+        """Empty the cache after a fork: its records point to the parent's pool."""
         self._lock = threading.Lock()
         self._site: _Site | None = None
         self._owners: dict[int, _Owner] = {}
-        """By slot of the table."""
+        """Entries by slot of the table."""
         self.call: Callable[..., Any] = _to_be_remembered
-        """`call(*inputs, out)`: the result; or None if this is no call like some before; or False
-        if it is to be remembered. `out` may be None."""
+        """`call(*inputs, out)` returns the result, or None if the call is not cached, or False if
+        it should be added. `out` may be None."""
 
     def remember(
         self, inputs: Sequence[Array], out: Array, is_made: bool, products: Products, ready: Ready,
         constant: Constant | None = None,
     ) -> None:  # fmt: skip
-        """Know the next call with such arrays, to be run by a plan that was made for them.
+        """Add a call with such arrays and the plan that was made for them.
 
-        `is_made`: whether `out` was made by the call, contiguous.
+        `is_made`: whether the call allocated `out`, contiguous.
         """
         arrays = (*inputs, out)
         encoded = ready.encoded
@@ -92,7 +92,7 @@ class KnownCalls:
         short = 0.0 < seconds < tuning.short_call_s
         patience_s = tuning.preempted_ratio * seconds + tuning.preempted_s
         patience_ns = int(1e9 * patience_s) if short else 0
-        # Whoever comes while the table changes, be it from a finaliser, finds its call unknown.
+        # A call that arrives while the table changes, even from a finaliser, is not found.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -109,7 +109,7 @@ class KnownCalls:
         self, arrays: Sequence[Array], is_made: bool, products: Products, ready: Ready,
         patience_ns: int, constant: Constant | None,
     ) -> _Owner:  # fmt: skip
-        """A record with what it names."""
+        """A record, with the objects that it points to."""
         runtime, out = products.kernels.runtime, arrays[-1]
         encoded, pool = ready.encoded, runtime.pool
         signature = [word for array in arrays[:-1] for word in _signed(array, ArrayField.ALIGNED)]
@@ -143,8 +143,8 @@ class KnownCalls:
         return owner
 
     def _place(self, owner: _Owner) -> None:
-        """Put a record in the table: over one with its signature, else in the first free slot, else
-        over the one that was not used for longest."""
+        """Put a record in the table: in place of one with its signature, else in the first free
+        slot, else in place of the least recently used."""
         assert self._site is not None
         number = owner.record[Known.HASH]
         owner.record[Known.LAST_USE] = int(self._site[Site.MISSES])
@@ -163,12 +163,12 @@ class KnownCalls:
             if self._site[Site.SEEN + at] == number:
                 self._site[Site.SEEN + at] = 0
         self._owners[place] = owner
-        # Only now may what was there be freed.
+        # The replaced entry may be freed only now.
         del before
 
 
 class _Site(np.ndarray[Any, Any]):
-    """The memory of an `abi.Site`, with what lives as long."""
+    """The memory of a `records.Site`, and what must stay alive with it."""
 
     needs: tuple[object, ...]
 
@@ -186,7 +186,7 @@ class _Method(ctypes.Structure):
 
 _METH_FASTCALL = 0x80
 _AT_ONCE = (False,)
-"""Arguments of a lock's `acquire`: not to wait."""
+"""Arguments of a lock's `acquire`: do not wait."""
 
 
 def _to_be_remembered(*arrays: object) -> bool:
@@ -225,7 +225,7 @@ def _can_be_known(x: Array) -> bool:
 
 
 def _signed(x: Array, flags: int) -> list[int]:
-    """What native code compares; see `Known.LENGTH`."""
+    """The signature that native code compares; see `Known.LENGTH`."""
     held = x.ndim | (x.flags.num & flags) << 32
     return [id(x.dtype), held, *x.shape, *x.strides]
 

@@ -1,4 +1,4 @@
-"""Compiling what the cache does not hold, here or in several processes at once, and loading it."""
+"""Compiles bundles that the cache lacks, in this process or in several, and loads objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Object(NamedTuple):
 
     data: bytes
     was_kept: bool
-    """Whether the cache had it: then another process made it."""
+    """Whether it came from the cache, so that another process may have made it."""
 
 
 def compile_missing(
@@ -71,7 +71,7 @@ def load(
         kept = [bundle for bundle in bundles if objects[bundle].was_kept]
         if not kept:
             raise
-        # Where each of them can be loaded by itself, they do not go together.
+        # If each can be loaded by itself, they do not fit together: all are compiled again.
         spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
         for bundle in spoiled:
             cache.spoiled(OBJECTS, bundle_key(bundle, target), str(error))
@@ -90,7 +90,8 @@ def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
 def _compiled(
     bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int
 ) -> Generator[tuple[Bundle, bytes], None, None]:
-    """The objects of bundles as they come, those of the largest first, kept in the cache."""
+    """Compile bundles, the largest first, and keep the objects in the cache; yields each when it is
+    done."""
     left = sorted(bundles, key=lambda bundle: -bundle.size)
     # A compiling process may not find what is from outside ftuner.
     sent = [b for b in left if b.emitter.startswith("ftuner.") and not b.functions]
@@ -115,7 +116,7 @@ def _compiled(
 
 
 def worthwhile_processes(bundles: int, bundles_per_process: int) -> int:
-    """Processes that compile some bundles soonest; 0 or 1: this one."""
+    """Number of processes that compile some bundles soonest; 0 or 1 stands for this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, bundles // bundles_per_process)
 

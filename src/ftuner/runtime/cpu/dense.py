@@ -24,8 +24,8 @@ from ftuner.runtime.ops.layer import Activation, Layer
 
 
 class Dense(Layer):
-    """A layer of NumPy arrays. The weight is packed at construction into panels of the width with
-    the best estimate over a range of row counts; a call compiles, packs and measures nothing."""
+    """A layer of NumPy arrays. The weight is packed at construction, with the panel width that has
+    the best estimate over a range of row counts. A call compiles, packs and measures nothing."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Dense(Layer):
         self._known = KnownCalls(session, inputs=1)
 
     def problem(self, rows: int) -> Problem:
-        """What the planner is asked for `rows` contiguous rows."""
+        """The problem of `rows` contiguous rows."""
         return self.panels.problem(rows, self._session.threads)
 
     def __call__(
@@ -105,8 +105,8 @@ class Dense(Layer):
         return result
 
     def _into(self, x: Array, residual: Array | None, y: Array) -> Ready | None:
-        """The layer's product to `y`, by way of a fresh array where `y` cannot be written directly.
-        What it took, if that was one product of the arrays as they lie."""
+        """Write the layer's product to `y`, through a new array where `y` cannot be written
+        directly. Returns the plan if the arrays were multiplied in place, as one product."""
         rows = _as_matrix(x)
         target = _as_matrix_view(y)
         overlapping = [x, *([residual] if residual is not None else [])]
@@ -150,11 +150,11 @@ class Dense(Layer):
 
 
 def _as_matrix(x: Array) -> Array:
-    """All axes but the last as one; a copy only where strides do not allow a view."""
+    """An array with all axes but the last merged; a copy only where strides do not allow a view."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim != 2 else x
 
 
 def _as_matrix_view(y: Array) -> Array | None:
-    """The same without a copy, or None."""
+    """The same as a view, or None if strides do not allow one."""
     matrix = _as_matrix(y)
     return matrix if np.may_share_memory(matrix, y) else None

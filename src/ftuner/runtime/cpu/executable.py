@@ -1,4 +1,4 @@
-"""Graphs compiled for this machine, run at any extents."""
+"""Executables: graphs compiled for this machine, run at any extents."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from ftuner.ukernels.cpu.library import LibraryName
 
 
 class CompiledGraph(Executable):
-    """A graph without extents that only data tells, compiled. Safe to use from several threads:
-    runs go side by side, each with memory of its own; see `RunStates`."""
+    """A compiled graph without data-dependent shapes. Safe to use from several threads: runs are
+    concurrent, each with its own state (`RunStates`)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CompiledGraph(Executable):
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Lower, compile and pack a graph. `threads`: of a run; by default the session's.
+        """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
@@ -52,7 +52,7 @@ class CompiledGraph(Executable):
         self._binding = Binding(graph)
         lowered = lower(graph)
         compiled = self._compile(lowered, progress)
-        # Arrays of weights that are packed are not kept.
+        # The originals of packed weights are not kept.
         steps = tuple(step.step for step in compiled)
         self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
@@ -66,7 +66,7 @@ class CompiledGraph(Executable):
 
     @property
     def threads(self) -> int:
-        """Threads that a run uses, the caller's own included."""
+        """Number of threads that a run uses, including the caller's."""
         return self._session.threads if self._threads is None else self._threads
 
     def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
@@ -95,11 +95,11 @@ class CompiledGraph(Executable):
         ]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """The outputs, for an array for each input: of its dtype and rank, aligned, contiguous.
+        """The outputs for one array per input, of its dtype and rank, aligned and contiguous.
 
         Raises:
             ShapeError: extents that contradict the graph.
-            AllocationError: the system has not the memory for them.
+            AllocationError: the system does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
         """
         state = self.states.take()
@@ -112,12 +112,12 @@ class CompiledGraph(Executable):
         """Runs are one native call; there is nothing to record."""
 
     def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
-        """The time of each step, the shortest of some rounds. Steps are launched one by one: where
-        they have several workers, each takes the start of a job longer than within a run."""
+        """Seconds of each step, the shortest of some rounds. Steps are launched one by one, so that
+        a step of several workers takes the start of a job longer than within a run."""
         shortest = [math.inf] * len(self.lowered.steps)
 
         def launch(program: BoundProgram, words: int, alone: bool) -> None:
-            # Workers that fell asleep between two rounds wake up for none.
+            # Wakes workers that fell asleep since the last round.
             self._launch_steps(program, 0, 0, words, alone)
             for i in range(len(shortest)):
                 began = time.perf_counter()
@@ -133,7 +133,7 @@ class CompiledGraph(Executable):
         return shortest
 
     def memory(self, arrays: Sequence[Array]) -> Memory:
-        """What a run on such arrays takes; see `run`.
+        """The memory that a run on such arrays takes; see `run`.
 
         Raises:
             ShapeError: extents that contradict the graph.
@@ -159,9 +159,8 @@ class CompiledGraph(Executable):
         self, state: RunState, arrays: Sequence[Array],
         launch: Callable[[BoundProgram, int, bool], None] | None = None,
     ) -> list[Array]:  # fmt: skip
-        """A run in a state, by `launch` if that is given, which gets the address of the words of
-        arrays, and whether to do without workers. The program is the same either way, and so are
-        the bits of the results."""
+        """Run in a state, by `launch` if it is given, which gets the address of the arrays' words
+        and whether to run without workers. Both run the same program, with the same bits."""
         pool = self._session.kernels.runtime.pool
         workers = self.threads
         program = self._program(state, arrays, workers)
@@ -177,7 +176,7 @@ class CompiledGraph(Executable):
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
                     pool.lock.release()
                 except RuntimeError:
-                    # Another thread has it.
+                    # Another thread has the lock.
                     pass
         failed = [(texts, program.records[slot]) for slot, texts in program.checked]
         if any(status for _, status in failed):
@@ -190,7 +189,7 @@ class CompiledGraph(Executable):
     def _launch_steps(
         self, program: BoundProgram, number: int, count: int, words: int, alone: bool
     ) -> None:
-        """Run `count` steps from the one of a number on."""
+        """Run `count` steps, beginning with the step `number`."""
         records = program.records
         first, all_ = records[Program.STEPS], records[Program.STEP_COUNT]
         try:
@@ -213,16 +212,16 @@ class CompiledGraph(Executable):
 
 
 def _made(program: BoundProgram) -> list[Array]:
-    """Arrays for the outputs."""
+    """New arrays for the outputs."""
     try:
         return [np.empty(shape, dtype) for shape, dtype in program.outputs]
     except NO_MEMORY:
-        # Which one it is.
+        # Names the output.
         return [allocated(shape, dtype) for shape, dtype in program.outputs]
 
 
 def _weights_bytes(lowered: Lowered, compiled: Sequence[CompiledStep]) -> int:
-    """Of packed weights, and of the constants that are read as the graph has them."""
+    """Bytes of packed weights, and of constants that are read as the graph has them."""
     packed = {id(s.panels): int(s.panels.packed.nbytes) for s in compiled if s.panels is not None}
     constants = {b: b.array for step in lowered.steps for b in step.reads}
     others = (array.nbytes for array in constants.values() if array is not None)

@@ -1,4 +1,4 @@
-"""`grouped_matmul`: products of many pairs of matrices, each pair of its own extents."""
+"""`grouped_matmul`: products of many pairs of matrices, each pair with its own extents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ftuner.runtime.ops.grouped_operands import Groups, Range, crossing, product
 
 
 class GroupedMatmul:
-    """Grouped products of a session: one after the other, each by all threads."""
+    """Grouped products of a session, computed one after the other, each by all threads."""
 
     def __init__(self, matmul: Matmul) -> None:
         self._matmul = matmul
@@ -45,12 +45,12 @@ class GroupedMatmul:
     def _run(
         self, a: Sequence[Array], b: Sequence[Array], given: Sequence[Array | None]
     ) -> list[Any]:
-        """The products of operands that fit, to results where they are given."""
+        """The products of checked operands, written to results where these are given."""
         results = [
             allocated((x.shape[0], y.shape[1]), x.dtype) if z is None else z
             for x, y, z in zip(a, b, given, strict=True)
         ]
-        # What a group reads, no other one may have written.
+        # No group may read what another one has written.
         late = crossing([_range(z) for z in results], [_range(x) for x in (*a, *b)])
         targets = [lying_like(z) if apart else z for z, apart in zip(results, late, strict=True)]
         for x, y, target in zip(a, b, targets, strict=True):
@@ -62,7 +62,7 @@ class GroupedMatmul:
 
 
 def _range(array: Array) -> Range:
-    """Of the addresses of an array, whatever the signs of its strides."""
+    """The lowest and the highest address of an array; strides may have any sign."""
     first = int(array.__array_interface__["data"][0])
     low, high = span_of(array)
     return first + low, first + high

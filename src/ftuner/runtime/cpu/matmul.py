@@ -1,4 +1,4 @@
-"""`matmul`: products of arrays as they lie, any shape, nothing packed beforehand."""
+"""`matmul`: products of arrays of any shape and strides, with nothing packed beforehand."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ class Matmul:
     def _into(
         self, a: Array, b: Array, c: Array, accumulate: bool
     ) -> tuple[Products, Ready] | None:
-        """The product of arrays of two axes or more, to `c`, whatever its strides. What it took, if
-        that was one product of the arrays as they lie."""
+        """Write the product of arrays of two axes or more to `c`, which may have any strides.
+        Returns the plan if the arrays were multiplied in place, as one product."""
         if not unit_columns(c) and c.strides[-2] == c.itemsize:
-            # C lies transposed: so does the product.
+            # C is transposed: compute the transposed product.
             self._into(b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2), accumulate)
             return None
         shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
         fits = unit_columns(c) and not overlaps_itself(c)
         if fits and c.flags.aligned and not shared:
             return self._run(a, b, c, accumulate)
-        # Where C lies in memory decides neither the plan nor the bits of the result.
+        # The address of C decides neither the plan nor the bits of the result.
         whole = lying_like(c) if fits else np.empty(c.shape, c.dtype)
         if accumulate:
             whole[...] = c

@@ -1,7 +1,7 @@
-"""Memory that lives long and is read often: on huge pages, where the system has them.
+"""Long-lived memory, on huge pages where the system has them.
 
-A weight of some megabytes on pages of 4 KiB needs more translations than a core keeps, and no
-hardware prefetcher crosses such a page. Small pieces share a block, so that nothing is rounded up
+A weight of some megabytes on pages of 4 KiB needs more translations than a core's TLB holds, and no
+hardware prefetcher crosses such a page. Small pieces share a block, so that they are not rounded up
 to a huge page.
 """
 
@@ -22,31 +22,32 @@ from ftuner.errors import AllocationError
 from ftuner.runtime.cpu.arrays import Array
 
 HUGE_PAGE_BYTES = 2 << 20
-"""On x86-64, and on AArch64 with base pages of 4 KiB. Elsewhere blocks are merely aligned so."""
+"""Size of a huge page on x86-64, and on AArch64 with base pages of 4 KiB. Elsewhere it is only the
+alignment of blocks."""
 BLOCK_BYTES = 16 << 20
 """Pieces up to a quarter of this share a block; larger ones have their own."""
 ALIGNMENT_BYTES = 64
 RESERVED_BYTES = 4 << 30
-"""Of addresses, for each arena. Derived: more than the activations of any model that we know take
-on a CPU, and little of the 128 TiB that a process has."""
+"""Address space reserved for an arena. Derived: more than the activations of any model known to us
+take on a CPU, and little of the 128 TiB of a process."""
 _NO_RESERVE = 0x4000
-"""`MAP_NORESERVE` of Linux, on all of its architectures but a few that we have no code for."""
+"""`MAP_NORESERVE` of Linux, on all architectures that have a code generator."""
 
 
 NO_MEMORY = (MemoryError, ValueError, OverflowError)
-"""What NumPy raises where it cannot make an array: by how much too large it is."""
+"""What NumPy raises when it cannot allocate an array, depending on how much too large it is."""
 
 
 def not_allocated(shape: Sequence[int], dtype: Any, why: object) -> AllocationError:
-    """The error of an array that cannot be made."""
+    """The error for an array that cannot be allocated."""
     return AllocationError(f"no memory for an array of {tuple(shape)} elements of {dtype}: {why}")
 
 
 def allocated(shape: Sequence[int], dtype: Any, make: Callable[..., Array] = np.empty) -> Array:
-    """An array whose elements are as `make` leaves them: not set.
+    """An array made by `make`; its elements are not set.
 
     Raises:
-        AllocationError: the system has not that much memory.
+        AllocationError: the system does not have as much memory.
     """
     try:
         return make(shape, dtype)
@@ -64,7 +65,7 @@ def long_lived(size: int) -> Array:
     """`size` uninitialised bytes, as `uint8`, on a cache line of their own.
 
     Raises:
-        AllocationError: the system has not that much.
+        AllocationError: the system does not have as much.
     """
     if size > BLOCK_BYTES // 4:
         return _new_block(size).memory[:size]
@@ -82,21 +83,21 @@ _lock = fork_safe_lock()
 
 
 class Arena:
-    """Memory in one piece that grows, as far as the system lets it, without moving.
+    """Contiguous memory that grows in place, as far as the system allows.
 
-    Addresses are reserved far beyond what is used; pages come when they are first written to.
+    Addresses are reserved far beyond what is used; pages are allocated when first written.
     """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
         self.address = 0
-        """Where it begins, on a huge page; 0 before it has grown."""
+        """Its address, on a huge page; 0 before it has grown."""
 
     def grown(self, size: int) -> int:
-        """The address, with at least `size` bytes from there on.
+        """Grow to at least `size` bytes; returns the address.
 
         Raises:
-            AllocationError: the system has not that much.
+            AllocationError: the system does not have as much.
         """
         if self._memory.nbytes < size:
             reserved = _reserved_bytes()
@@ -105,30 +106,30 @@ class Arena:
                     raise AllocationError
                 self._memory = _new_block(reserved, _NO_RESERVE).memory
             except AllocationError:
-                # More than there should be, or the system counts what is reserved.
+                # More than expected, or the system counts reserved addresses as memory.
                 self._memory = _new_block(size).memory
             self.address = int(self._memory.ctypes.data)
         return self.address
 
 
 def _reserved_bytes() -> int:
-    """What an arena reserves: within what the machine has, so that a size that it can never have is
-    refused by the system, and nobody is killed for it later."""
+    """Bytes that an arena reserves: at most the machine's memory, so that the system refuses a
+    larger size at once and the out-of-memory killer is not triggered."""
     if sys.platform != "linux":
         return 0
     return min(RESERVED_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 def _new_block(size: int, flags: int = 0) -> _Block:
-    """A block that begins with a huge page. It lives as long as any array that points into it."""
+    """A block aligned to a huge page. It lives as long as any array that points into it."""
     try:
-        # Private, because a forked child must not write to its parent's pages.
+        # Private: a forked child must not write to its parent's pages.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
         pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     except (OSError, ValueError, OverflowError) as error:
         raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without huge pages refuses the advice, and nothing is lost.
+        # A kernel without huge pages refuses the advice, which is harmless.
         with suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)

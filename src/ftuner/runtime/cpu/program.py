@@ -1,8 +1,8 @@
-"""Programs: a lowered graph bound to concrete extents, as records that native code walks.
+"""Programs: a lowered graph bound to extents, as records that native code walks.
 
 `ProgramWriter` holds what does not depend on extents: compiled functions, packed weights, the order
-of steps, which buffers are alive when. Binding evaluates dims, asks each task for its plan, places
-the buffers of the arena, and fills in the records. Nothing is compiled or measured.
+of steps, the lifetimes of buffers. Binding evaluates dims, asks each task for its plan, places the
+buffers of the arena, and fills in the records. Nothing is compiled or measured.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from ftuner.runtime.shapes.evaluation import Outputs, addressable, evaluated, lo
 
 
 class BoundProgram(NamedTuple):
-    """Records ready to run, and what keeps them valid."""
+    """Records ready to run, with everything that they point to."""
 
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
     checked: tuple[tuple[int, tuple[str, ...]], ...]
-    """The slot of each status, and what its numbers mean."""
+    """The slot of each status, and the texts of status 1, 2 and so on."""
     arena: int
-    """Where the arena was when the records were written."""
+    """The address of the arena when the records were written."""
     kept: tuple[Ready, ...]
-    """Plans that the records point to."""
+    """The plans that the records point to."""
     arena_bytes: int
-    """Of intermediate results; the workspace lies behind them."""
+    """Bytes of intermediate results; the workspace follows them."""
     workspace_bytes: int
     attention_worker_bytes: int
-    """Of the workspace, what each worker has in the largest attention."""
+    """The part of the workspace that each worker has in the largest attention."""
 
     @property
     def outputs_bytes(self) -> int:
@@ -61,7 +61,7 @@ class BoundProgram(NamedTuple):
 class ProgramWriter:
     """Writes the programs of one lowered graph.
 
-    The records of all its programs have one layout: an image of them is written once, and a program
+    The records of all its programs have one layout: their image is written once, and a program
     fills in what depends on extents.
     """
 
@@ -72,10 +72,10 @@ class ProgramWriter:
         names: Sequence[str],
         hardware: CpuHardware,
     ) -> None:
-        """`compiled`: the steps of `lowered`; `names`: of the symbols."""
+        """`compiled`: the steps of `lowered`; `names`: the names of the symbols."""
         self._hardware = hardware
         self._kept = (lowered, compiled)
-        """What records hold addresses of: constants, packed weights."""
+        """Constants and packed weights, whose addresses are in records."""
         self._stages = stages(lowered.steps)
         arena = _arena_buffers(lowered, self._stages)
         records = RecordLayout(len(compiled), len(lowered.inputs), [b for b, _, _ in arena])
@@ -105,7 +105,7 @@ class ProgramWriter:
         self._evaluate = dims.compiled(names)
 
     def plan_few_rows(self, workers: int) -> None:
-        """Plan products with weights for the shortest inputs, ahead of their first runs."""
+        """Plan products with weights for the shortest inputs, before their first runs."""
         plans = [plan for task in self._tasks if (plan := task.plan_rows) is not None]
         for rows in range(1, self._hardware.tuning.plans_ahead // max(len(plans), 1) + 1):
             for plan in plans:
@@ -119,14 +119,13 @@ class ProgramWriter:
         `pool` is the address of the thread pool; `arena(size)` returns the address of `size` bytes.
 
         Raises:
-            ShapeError: extents that come out negative or are divided by zero, loops that would not
-                end.
-            AllocationError: arrays that no process has addresses for.
+            ShapeError: negative extents, extents divided by zero, or loops that would not end.
+            AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
         offsets, arena_bytes = self._arena_places(values)
-        # Before anything is planned: a plan is made only for extents that a run can have.
+        # Checked before anything is planned: plans are made only for extents that a run can have.
         bound = addressable(values, outputs, self._loops, arena_bytes)
         layouts, hardware = self._layouts, self._hardware
         found = [task.bind(values, layouts, workers, hardware) for task in self._tasks]
@@ -153,9 +152,8 @@ class ProgramWriter:
     def _dealt(
         self, found: Sequence[BoundTask], values: Sequence[int], workers: int
     ) -> tuple[list[int], list[int]]:
-        """What all steps do, for `_step_slots`: their workers, then their chunks, their tasks,
-        whether their workers wait for each other, and how many chunks come before them. Then what
-        is written to `_task_slots`."""
+        """The values of `_step_slots` (workers of all steps, then chunks, tasks, whether workers
+        wait for each other, and the chunks before each step), and those of `_task_slots`."""
         most = most_chunks(workers, self._hardware)
         sharing: list[int] = []
         chunks: list[int] = []
@@ -181,7 +179,7 @@ class ProgramWriter:
         return [*sharing, *chunks, *tasks, *together, *before], written
 
     def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
-        """An offset for each arena buffer, and the bytes of all."""
+        """The offset of each arena buffer, and the bytes of all together."""
         return places(
             Span(aligned(values[number] * itemsize + SLACK_BYTES), first, last)
             for number, itemsize, first, last in self._arena
@@ -189,15 +187,15 @@ class ProgramWriter:
 
 
 def stages(steps: Sequence[Step]) -> list[int]:
-    """The stage of each step, named by its first step. Steps of one stage do not depend on each
-    other and run side by side; those of the next begin when all of them have ended."""
+    """The stage of each step, numbered by its first step. Steps of one stage do not depend on each
+    other and run concurrently; the next stage begins when all of them have ended."""
     found: list[int] = []
     first, works = 0, False
     read: set[Buffer] = set()
     written: set[Buffer] = set()
     for i, step in enumerate(steps):
         reads, writes = set(step.reads), set(step.writes)
-        # There is one workspace.
+        # There is one workspace, so that steps that use it are not concurrent.
         has_workspace = kind_of(step).has_workspace
         if writes & (read | written) or reads & written or (works and has_workspace):
             first, works = i, False
@@ -210,7 +208,7 @@ def stages(steps: Sequence[Step]) -> list[int]:
 
 
 def _arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
-    """Each arena buffer with the first and the last stage that touches it."""
+    """The first and the last stage that access each arena buffer."""
     spans: dict[Buffer, list[int]] = {}
     for stage, step in zip(stages, lowered.steps, strict=True):
         for buffer in (*step.writes, *step.reads):

@@ -1,8 +1,8 @@
-"""The layout of a graph's records: an image, and the slots that binding fills in.
+"""Record layout of a graph: an image of its records, and the slots that binding fills in.
 
-All programs of a graph have the same layout. Steps reserve slots here once, when the graph is
-compiled, and say what each slot holds: a constant, an address, the value of a dim, or what a task
-finds when extents are bound.
+All programs of a graph have the same layout. When the graph is compiled, its steps reserve slots
+and define what each slot holds: a constant, an address, the value of a dim, or a value that a task
+determines when extents are bound.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ftuner.runtime.cpu.tasks import Task
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 
 NOTHING, RECORDS, WORKSPACE, POOL, FIRST_BUFFER = range(5)
-"""Sources of fills: no address, that of the records, of the workspace, of the thread pool, and of
-each buffer of the arena."""
+"""Base addresses of fills: none, the records, the workspace, the thread pool, then the buffers of
+the arena."""
 
 
 class _Fill(NamedTuple):
@@ -46,7 +46,8 @@ class _Patch(NamedTuple):
 
 
 class StepTasks(NamedTuple):
-    """The tasks of a step: as many as a dim says, or what a `Task` finds. The other one is -1."""
+    """The number of tasks of a step: the value of a dim, or determined by a `Task`. The other one
+    is -1."""
 
     dim: int
     """The number of the dim."""
@@ -55,20 +56,20 @@ class StepTasks(NamedTuple):
 
 
 class RecordLayout:
-    """The records of a graph while steps lay themselves out."""
+    """Collects the layout of a graph's records while its steps reserve slots."""
 
     def __init__(self, steps: int, inputs: int, arena: Sequence[Buffer]) -> None:
-        """`steps` and `inputs`: how many the graph has; `arena`: the buffers of the arena."""
+        """`steps`, `inputs`: their numbers in the graph; `arena`: the buffers of the arena."""
         self.dims = Dims()
         self.layouts = Layouts(self.dims)
         self.tasks: dict[Task, int] = {}
-        """Tasks and their numbers. Equal tasks are one."""
+        """Tasks and their numbers. Equal tasks share a number."""
         self.step_tasks: list[StepTasks] = []
         """For each step."""
         self.task_slots: list[int] = []
-        """The slots that the values of tasks are written to, step by step."""
+        """The slots that receive the values of tasks, step by step."""
         self.checked: list[tuple[int, tuple[str, ...]]] = []
-        """Slots of statuses, and what their numbers mean, from 1 on."""
+        """Slots of statuses, and the texts of status 1, 2 and so on."""
         self._inputs = inputs
         self._arena: Mapping[Buffer, int] = {buffer: i for i, buffer in enumerate(arena)}
         self._none = self.dims.number(0)
@@ -80,7 +81,7 @@ class RecordLayout:
         self.pool(Program.POOL)
 
     def reserve(self, slots: int) -> int:
-        """The first of so many new slots, which hold 0."""
+        """Reserve `count` slots, which hold 0; returns the first."""
         first = len(self._image)
         self._image += [0] * slots
         return first
@@ -89,23 +90,23 @@ class RecordLayout:
         self._image[slot] = value
 
     def dim(self, slot: int, number: int) -> None:
-        """Have the value of the dim of a number written to a slot."""
+        """Let binding write the value of a dim, given by number, to a slot."""
         self._fills.append(_Fill(slot, 0, NOTHING, number, 1))
 
     def point(self, slot: int, to: int) -> None:
-        """Have the address of the slot `to` written to a slot."""
+        """Let binding write the address of the slot `to` to a slot."""
         self._fills.append(_Fill(slot, to * SLOT_BYTES, RECORDS, self._none, 0))
 
     def workspace(self, slot: int) -> None:
-        """Have the address of the workspace written to a slot."""
+        """Let binding write the address of the workspace to a slot."""
         self._fills.append(_Fill(slot, 0, WORKSPACE, self._none, 0))
 
     def pool(self, slot: int) -> None:
-        """Have the address of the thread pool written to a slot."""
+        """Let binding write the address of the thread pool to a slot."""
         self._fills.append(_Fill(slot, 0, POOL, self._none, 0))
 
     def address(self, slot: int, buffer: Buffer, offset: Dim = 0) -> None:
-        """Have the address of an element of a buffer written to a slot."""
+        """Let binding write the address of an element of a buffer to a slot."""
         size, number = buffer.dtype.itemsize, self.dims.number(offset)
         if buffer.kind in ("input", "output"):
             array = buffer.number + (self._inputs if buffer.kind == "output" else 0)
@@ -117,21 +118,21 @@ class RecordLayout:
         self._fills.append(_Fill(slot, fixed, source, number, size))
 
     def check(self, slot: int, texts: tuple[str, ...]) -> None:
-        """Have a run that leaves n > 0 in a slot raise `texts[n - 1]`."""
+        """Let a run that leaves n > 0 in a slot raise an error with `texts[n - 1]`."""
         self.checked.append((slot, texts))
 
     def equal_tasks(self, count: Dim) -> None:
-        """Say that the next step has so many tasks, which take equally long."""
+        """The next step has as many tasks as the dim says, of equal duration."""
         self.step_tasks.append(StepTasks(self.dims.number(count), -1))
 
     def planned_tasks(self, task: Task, slots: Sequence[int]) -> None:
-        """Say that the next step has the tasks that `task` finds, whose `BoundTask.values` are
-        written to `slots`."""
+        """The next step has the tasks that `task` determines; its `BoundTask.values` are written
+        to `slots`."""
         self.step_tasks.append(StepTasks(-1, self.tasks.setdefault(task, len(self.tasks))))
         self.task_slots += slots
 
     def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The image, and its fills, with a row for each field of `_Fill`."""
+        """The image, and its fills as an array with a row for each field of `_Fill`."""
         self.point(Program.PATCHES, len(self._image))
         self._image[Program.PATCH_COUNT] = len(self._patches)
         for patch in self._patches:

@@ -1,5 +1,5 @@
-"""The families of uKernels that the steps of a graph run at some extents. Only these are compiled,
-not all families of a library."""
+"""Required families: the families of uKernels that a step may run. Only these are compiled, not all
+families of a library."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ftuner.ukernels.cpu.library import Family, LibraryName
 
 
 class RequiredFamilies(NamedTuple):
-    """The families that one step runs, all of one library."""
+    """The families that one step may run, all of one library."""
 
     library: LibraryName
     families: tuple[Family, ...]
     width: int
-    """Vectors of a panel of the step's packed weight; 0 if it has none."""
+    """Panel width of the step's packed weight in vectors; 0 if it has none."""
 
 
 def by_library(
     required: Iterable[RequiredFamilies | None],
 ) -> dict[LibraryName, tuple[Family, ...]]:
-    """The families of each library, each once. None stands for a step that runs no uKernels."""
+    """Group families by library, without repeats. None stands for a step without uKernels."""
     found: dict[LibraryName, dict[Family, None]] = {}
     for one in required:
         if one is not None:

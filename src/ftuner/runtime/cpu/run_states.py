@@ -1,8 +1,8 @@
-"""What one run of a graph has for itself, so that runs of several callers go side by side.
+"""Run states: what one run of a graph owns, so that runs of several callers are concurrent.
 
-A run takes a state and gives it back. The last one given back is taken first: a single caller
-always has the same, whose memory is in the caches. A state is made when all of them are taken, and
-kept; there are at most as many as CPUs, and further callers wait until one is given back.
+A run takes a state and gives it back. The state given back last is taken first: a single caller
+always gets the same one, whose memory is in the caches. A state is made when all others are taken,
+and kept. There are at most as many as CPUs; further callers wait until one is given back.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 
 MAX_PROGRAM_BYTES = 256 << 20
-"""Of all programs that a graph keeps; its states have even parts of it. Derived: a program of a
-sentence encoder of six layers has 15 KiB, so that eight callers keep 1,000 shapes each in use."""
+"""Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
+a sentence encoder of six layers has 15 KiB, so that each of eight callers keeps 1,000 shapes."""
 LOOK_AGAIN_S = 1.0
-"""How long to wait for a state before looking whether one has been lost."""
+"""Wait for a free state before checking whether one was lost."""
 ProgramKey = tuple[tuple[tuple[int, ...], ...], int]
-"""Shapes of the inputs, and workers."""
+"""Shapes of the inputs, and number of workers."""
 
 
 class RunState:
@@ -38,34 +38,34 @@ class RunStates:
     """The states of a graph. Safe to use from several threads."""
 
     def __init__(self, most: int) -> None:
-        """`most`: states at most, one or more."""
+        """`most`: largest number of states, at least 1."""
         self._most = most
         self.renew_in_child()
         renew_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Have no states, as at first: in a forked child those in use belong to threads that it
-        does not have."""
+        """Forget all states after a fork: those in use belong to threads that the child does not
+        have."""
         self._free: list[RunState] = []
-        # A run that is interrupted may lose its state, which then ends.
+        # Weak references: an interrupted run may lose its state, which is then freed.
         self._made: weakref.WeakSet[RunState] = weakref.WeakSet()
         self._waiting = 0
         self._given_back = threading.Condition(threading.Lock())
 
     @property
     def all(self) -> list[RunState]:
-        """Those that there are, in use or not."""
+        """All states, in use or not."""
         return list(self._made)
 
     def take(self) -> RunState:
-        """A state for the caller alone."""
+        """Take a state, which the caller alone has until it gives it back."""
         try:
             return self._free.pop()
         except IndexError:
             return self._made_or_waited_for()
 
     def give_back(self, state: RunState) -> None:
-        # A waiting thread counts itself before it looks again: it finds the state or is notified.
+        # A waiting thread counts itself before it checks again: it finds the state or is notified.
         self._free.append(state)
         if self._waiting:
             with self._given_back:

@@ -1,7 +1,8 @@
-"""Workspaces of matrix products: scratch memory of a call.
+"""Workspaces: scratch memory of calls of matrix products.
 
 All products of a process share them. A call takes one and gives it back, so that there are as many
-as calls at once have needed. One that is too small for a call goes, and a larger one is made.
+workspaces as there were concurrent calls. One that is too small for a call is replaced by a larger
+one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ftuner.core.forks import renew_after_fork
 from ftuner.runtime.cpu.arrays import Array
 
 MAX_KEPT_BYTES = 256 << 20
-"""A larger workspace goes when a call needs less than this."""
+"""A free workspace larger than this is freed when a call needs less. Limits the memory that a
+process keeps."""
 MAX_KEPT_TOGETHER_BYTES = 1 << 30
-"""A workspace that would make it more of all that are kept goes after its call."""
+"""Limit on all workspaces that are kept: one that would exceed it is freed after its call."""
 _ALIGNMENT_BYTES = 64
 _ANY = (1 << 63) - 1
-# Called with the interpreter's lock held: they take less time than giving it up.
+# Called with the interpreter's lock held: they take less time than releasing it.
 _TAKE_TYPE = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _GIVE_TYPE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
@@ -41,19 +43,19 @@ class Workspaces:
         self._give = _GIVE_TYPE(addresses[GIVE_WORKSPACE_SYMBOL])
         self._table = np.zeros(FreeWorkspaces.SLOTS, np.int64)
         self.address = int(self._table.ctypes.data)
-        """Of the free ones, where native code takes them too; it takes none of more than
+        """The table of free workspaces, which native code uses too; it takes none larger than
         `MAX_KEPT_BYTES`."""
         self.renew_in_child()
         renew_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Have none, as at first: in a forked child those in use belong to threads that it does not
-        have."""
+        """Forget all workspaces after a fork: those in use belong to threads that the child does
+        not have."""
         self._table[:] = 0
         self._kept: dict[int, Array] = {}
-        """By address; no more than the table has slots."""
+        """All workspaces by address; at most as many as the table has slots."""
         self._others: dict[int, Array] = {}
-        """Those that go after their call."""
+        """Workspaces that are freed after their call."""
         self._lock = threading.Lock()
 
     @property
@@ -64,7 +66,7 @@ class Workspaces:
         """The address of a workspace of at least `size` bytes, on a cache line.
 
         Raises:
-            MemoryError: the system has not that much.
+            MemoryError: the system does not have as much.
         """
         most = MAX_KEPT_BYTES if size <= MAX_KEPT_BYTES else _ANY
         return self._take(self.address, size, most) or self._made(size)
@@ -77,10 +79,10 @@ class Workspaces:
 
     def _made(self, size: int) -> int:
         with self._lock:
-            # Whatever is free does not fit.
+            # No free workspace fits.
             unfit = self._take(self.address, 0, _ANY)
             before = self._kept.pop(unfit).nbytes if unfit else 0
-            # Growing in steps, a workspace is not made again for each length that is a bit longer.
+            # Sizes grow in steps, so that slightly longer calls fit the same workspace.
             grown = max(size, min(2 * before, MAX_KEPT_BYTES)) if before < size else size
             memory = np.empty(grown + 2 * _ALIGNMENT_BYTES, np.uint8)
             word = -(-int(memory.ctypes.data) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -1,4 +1,4 @@
-"""The tasks of a step, found when extents are bound, and how they are shared between workers."""
+"""Tasks: what a step does at bound extents, and how workers share it."""
 
 from __future__ import annotations
 
@@ -12,48 +12,47 @@ from ftuner.runtime.shapes.evaluation import Layouts
 
 
 class BoundTask(NamedTuple):
-    """What a step does at concrete extents."""
+    """A step at bound extents."""
 
     workers: int
-    """Workers that take part."""
+    """Number of workers that take part."""
     chunks: int
-    """Pieces of the step, each done by the worker that takes it first. 0 if there is nothing to
-    do."""
+    """Chunks for work stealing; 0 if there is nothing to do."""
     tasks: int
-    """Tasks that the chunks are made of; 0 for a product, whose plan holds its chunks."""
+    """Tasks that the chunks divide; 0 for a product, whose plan has its chunks."""
     together: bool
     """Whether the workers wait for each other within the step."""
     values: Sequence[int]
-    """For the slots that the step has reserved for its task."""
+    """Values for the slots that the step has reserved for its task."""
     workspace_bytes: int
     worker_bytes: int
-    """The part of the workspace that each worker has to itself, where a report lists it."""
+    """Each worker's private part of the workspace, where a report lists it."""
     plan: Ready | None
     """The plan that the records point to."""
 
 
 class Task(ABC):
-    """What is planned of a step when extents are bound. Tasks are frozen dataclasses. Steps whose
-    tasks are equal are planned once."""
+    """Plans a step when extents are bound. Tasks are frozen dataclasses; steps with equal tasks are
+    planned once."""
 
     @abstractmethod
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        """The task for values of the dims."""
+        """The step at values of the dims."""
 
     @property
     def plan_rows(self) -> Callable[[int, int], object] | None:
-        """Makes the plan for a number of rows and of workers, ahead of the first run that needs
-        it; None unless the plan depends on nothing else."""
+        """A function that makes the plan for a number of rows and of workers before the first run
+        that needs it; None if the plan depends on anything else."""
         return None
 
 
 def nothing_to_do(workers: int, slots: int) -> BoundTask:
-    """A step without elements, with so many slots for its task."""
+    """A step without elements, whose task has `slots` slots."""
     return BoundTask(workers, 0, 0, False, (0,) * slots, 0, 0, None)
 
 
 def most_chunks(workers: int, hardware: CpuHardware) -> int:
-    """The most chunks that a step is cut into."""
+    """The largest number of chunks of a step."""
     return hardware.tuning.chunks_per_worker * workers if workers > 1 else 1

@@ -1,8 +1,8 @@
 """The Python half of the thread pool: threads that enter native code once and stay there.
 
-Workers are made on first use and after a fork, more of them when more threads are asked for, and
-stopped at exit. One caller at a time has the workers; who comes meanwhile, from another thread,
-runs alone.
+Workers are started on first use and after a fork; more are started when more threads are asked for.
+They are stopped at exit. One caller at a time has the workers; callers from other threads meanwhile
+run alone.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MAX_THREADS = 1024
 
 
 class ThreadPool:
-    """Up to `MAX_THREADS` native workers; worker 0 is whoever launches.
+    """Up to `MAX_THREADS` native workers; worker 0 is the calling thread.
 
-    `code` holds the native worker loop and launch. It stays loaded for as long as there are
-    workers, and these stop when the pool is garbage, at exit at the latest.
+    `code` holds the native worker loop and launch. It stays loaded while there are workers. They
+    stop when the pool is garbage collected, at exit at the latest.
     """
 
     def __init__(self, code: LoadedObject) -> None:
@@ -48,26 +48,27 @@ class ThreadPool:
         line = 16 * SLOT_BYTES
         self.address = -(-memory.ctypes.data // line) * line
         self.lock = threading.RLock()
-        """Held while the workers are in use. Reentrant, because such a lock knows who has it:
-        after an interrupt right before or right after it was taken, it is released if it was."""
+        """Held while the workers are in use. Reentrant, because such a lock knows its owner: after
+        an interrupt right before or after acquiring it, it is released only if it was acquired."""
         self._workers: list[threading.Thread] = []
         self._held = (self._code, memory, self.address, self.lock, self._workers)
         self._finalizer = weakref.finalize(self, _stop, *self._held)
 
     def renew_in_child(self) -> None:
-        """The workers are the parent's, and this process has none."""
+        """Forget the workers after a fork: they are the parent's."""
         self._finalizer.detach()
         self._forget_workers()
 
     @property
     def threads(self) -> int:
-        """Workers there are, the caller included."""
+        """Number of workers, including the caller."""
         return len(self._workers) + 1
 
     def grow(self, threads: int) -> bool:
         """Have at least `threads` workers, the caller included. Call it with the lock held.
 
-        Returns whether there are so many: the system may refuse, and at exit nothing grows.
+        Returns whether there are as many: the system may refuse to start one, and at exit none is
+        started.
         """
         if not self._finalizer.alive:
             return False
@@ -89,11 +90,11 @@ class ThreadPool:
             name=f"ftuner-{index}", daemon=True,
         )  # fmt: skip
         try:
-            # Listed before it runs: an interrupt must not leave a worker that is in no list.
+            # Listed before it runs, so that no interrupt leaves a worker that is not listed.
             self._workers.append(worker)
             worker.start()
         except BaseException:
-            # Nor one that is waited for and never comes: without its permit it does not begin.
+            # A worker begins only with its permit, so that none is waited for that never starts.
             with suppress(IndexError):
                 permit.pop()
                 del self._workers[index - 1 :]
@@ -107,8 +108,8 @@ class ThreadPool:
 def _work(
     code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]
 ) -> None:  # fmt: skip
-    """A worker's life. Code and memory live as long, even where an interrupt kept the pool from
-    stopping its workers."""
+    """Run one worker until it is stopped. Its code and memory stay alive until then, even if an
+    interrupt kept the pool from stopping it."""
     with suppress(IndexError):
         _WORKER_TYPE(code.addresses[POOL_WORKER_SYMBOL])(address, permit.pop())
 
@@ -150,7 +151,7 @@ def usable_threads(cores: int) -> int:
 
 
 def checked_threads(threads: int) -> int:
-    """`threads`, if it is a number of threads that a pool can have."""
+    """`threads` if a pool can have as many; ConfigurationError otherwise."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise ConfigurationError(f"thread count is {threads!r}; expected an integer")
     if not 1 <= threads <= MAX_THREADS:

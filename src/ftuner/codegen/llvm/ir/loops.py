@@ -39,7 +39,7 @@ def counted_loop(
 
     `begin` and `end` are i64 values, compared as signed, or Python integers; the body runs zero
     times if `begin >= end`. `step` is positive, and `end + step` must not overflow. Inside the
-    context the builder stands in the body, afterwards behind the loop; the body may add blocks.
+    context the builder is in the body, afterwards after the loop; the body may add blocks.
     """
     assert not isinstance(step, int) or step > 0, f"step {step} of a counted loop"
     begin, end, step = _i64(begin), _i64(end), _i64(step)
@@ -71,9 +71,8 @@ def carried_loop(
 ) -> list[ir.Value]:
     """Emit a loop of `count` (i64) rounds that keeps `values` in registers; returns the last ones.
 
-    `body` gets the values of a round and gives those of the next, of the same types; it may add
-    blocks. With a count of zero or less the loop is passed over; `some`: the count is known to be
-    more.
+    `body` gets the values of a round and returns those of the next, of the same types; it may add
+    blocks. With a count of zero or less no round runs; `some`: the count is known to be positive.
     """
     before = builder.block
     inside = builder.append_basic_block("carried.body")
@@ -187,7 +186,7 @@ def _enter(
 def _position(
     builder: ir.IRBuilder, worker: ir.Value, extents: tuple[int, ...], ranks: tuple[int, ...]
 ) -> tuple[ir.Value, ...]:
-    """Where `worker` stands in a grid of `extents` whose axes are ordered by `ranks`."""
+    """The position of `worker` in a grid of `extents` whose axes are ordered by `ranks`."""
     return tuple(
         _digit(builder, worker, stride, extent, prod(extents))
         for stride, extent in zip(strides(extents, ranks), extents, strict=True)

@@ -1,4 +1,4 @@
-"""Copying rows of fewer elements than a vector holds a multiple of, touching nothing beyond them.
+"""Copies rows of any number of elements, without touching memory beyond them.
 
 One internal function a module and element type. A row is copied in whole vectors, then in halves
 down to one element: no masks, so that every ISA can do it.

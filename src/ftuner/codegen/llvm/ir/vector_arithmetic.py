@@ -1,5 +1,5 @@
-"""What bodies of elementary functions are written with: the arithmetic of a floating type, the
-reduction of exponents and scaling by powers of two.
+"""The parts of elementary functions: arithmetic of a floating type, the reduction of exponents and
+of angles, and scaling by powers of two.
 
 `shared` makes an elementary function of what writes its body: a call to an internal function, which
 is added to the builder's module on first use. `fused` says whether the target has a
@@ -96,7 +96,7 @@ class Body:
         high = builder.fmul(x, y)
         if self.fused:
             return high, intrinsic(builder, "fma", x, y, builder.fneg(high))
-        # Dekker's product of halves: all of theirs are exact, but for a last bit in float64.
+        # Dekker's product of halves: all their products are exact, but for a last bit in float64.
         (x_head, x_rest), (y_head, y_rest) = self.halves(x), self.halves(y)
         low = builder.fsub(builder.fmul(x_head, y_head), high)
         for factors in ((x_head, y_rest), (x_rest, y_head), (x_rest, y_rest)):
@@ -166,7 +166,7 @@ def reduce(
     x + y, where x itself is rounded and its error counts.
 
     Cody and Waite's reduction. n is rounded by adding 1.5 * 2**fraction_bits, whose last bit is
-    worth one: portable, and the integer lies ready in the low bits of the sum.
+    worth one. This is portable, and the integer is in the low bits of the sum.
     """
     builder, constants = body.builder, body.format
     magic = 1.5 * 2.0**constants.fraction_bits
@@ -243,5 +243,5 @@ def scale_down(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
 
 
 def lifted_power(body: Body, n: ir.Value) -> ir.Value:
-    """2**(n + lift), a normal number even where 2**n is subnormal or less."""
+    """2**(n + lift), a normal number even where 2**n is subnormal or zero."""
     return power_of_two(body, body.builder.add(n, body.integer(body.format.bias + body.lift)))

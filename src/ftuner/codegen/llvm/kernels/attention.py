@@ -1,12 +1,12 @@
 """Attention as one kernel, in LLVM IR: scores, scale, mask, softmax and values, block by block.
 
-For each batch element, k and v are packed once into panels of the worker's own, unless the element
-before had the same: heads of one group follow each other. Then blocks of rows of q go through:
-uKernels compute their scores to a piece of memory that stays in L2, each row is exponentiated in
-place, and uKernels multiply it with v; the sum of the powers divides the result. The scores of more
-than a block never exist. Where attention is causal, both products and the powers go as far as the
-last row of the block sees; behind what a row sees itself its weights are zero. `abi.Attention` says
-what the function reads.
+For each batch element, a worker packs k and v into its own panels, unless the previous element had
+the same k and v: heads of one group are consecutive. Then it takes blocks of rows of q: uKernels
+compute the scores of a block in memory that stays in L2, each row is exponentiated in place, and
+uKernels multiply it by v; the sum of the powers divides the result. Only the scores of one block
+exist at a time. In causal attention, both products and the powers end at the last key that the
+block's last row sees; weights of keys that a row does not see are zero. `records.Attention` is the
+layout of what the function reads.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Emission:
     def emit(self) -> None:
         builder = self.builder
         splits = self.dim(Attention.SPLITS)
-        # Where what is packed was read from; nothing lies at zero.
+        # Addresses of the k and v that are packed; 0 stands for none.
         sources = {name: reserve(builder, I64) for name in ("k", "v")}
         for source in sources.values():
             builder.store(const(0), source)
@@ -115,7 +115,7 @@ class _Emission:
             with self._new(sources["v"], places["v"]):
                 self._pack(places["v"], Attention.V_STEP, Attention.V_COLUMN, Attention.STEPS,
                            Attention.COLUMNS, Attention.COLUMN_PADDED, self.packed_v)  # fmt: skip
-            # All blocks are whole but the very last.
+            # All blocks are whole but the last.
             count, block = self.dim(Attention.ROWS), self.dim(Attention.BLOCK)
             blocks = builder.udiv(builder.add(count, builder.sub(block, const(1))), block)
             begin, end = partition_bounds(builder, blocks, splits, part)
@@ -131,7 +131,7 @@ class _Emission:
 
     @contextmanager
     def _new(self, last: ir.Value, place: ir.Value) -> Iterator[None]:
-        """Emit what is done if a place is not the one of the last time."""
+        """Emit a branch that runs if an address differs from the one of the last time."""
         builder = self.builder
         address = builder.ptrtoint(place, I64)
         with builder.if_then(builder.icmp_signed("!=", address, builder.load(last, typ=I64))):
@@ -157,7 +157,7 @@ class _Emission:
         self, source: ir.Value, step_stride: int, column_stride: int, steps: int, columns: int,
         padded: int, target: ir.Value,
     ) -> None:  # fmt: skip
-        """All panels of an operand."""
+        """Pack all panels of an operand."""
         builder = self.builder
         nr, k = self.dim(Attention.PANEL), self.dim(steps)
         along_k, along_n = self.dim(step_stride), self.dim(column_stride)
@@ -215,14 +215,14 @@ class _Emission:
             self._divided(at(builder, out, builder.mul(row, out_row)), total)
 
     def _seen(self, rows: ir.Value) -> ir.Value:
-        """How many keys the last one of so many rows of a causal attention sees."""
+        """The number of keys that the last of some rows of a causal attention sees."""
         builder, steps = self.builder, self.dim(Attention.STEPS)
         count = builder.add(rows, self.dim(Attention.CAUSAL))
         count = builder.select(builder.icmp_signed("<", count, steps), count, steps)
         return builder.select(builder.icmp_signed(">", count, const(0)), count, const(0))
 
     def _whole(self, seen: ir.Value) -> ir.Value:
-        """Columns of scores to compute for so many keys: those of whole panels, but in the last."""
+        """Columns of scores to compute for a number of keys: whole panels, except for the last."""
         if not self.causal:
             return seen
         builder, nr, steps = self.builder, self.dim(Attention.PANEL), self.dim(Attention.STEPS)
@@ -234,7 +234,8 @@ class _Emission:
         self, covers: ir.Value, a: ir.Value, a_row: ir.Value, packed: ir.Value, c: ir.Value,
         c_row: ir.Value, k: ir.Value, packed_k: ir.Value, columns: ir.Value, last: int,
     ) -> None:  # fmt: skip
-        """A block of rows by panels of an operand: `k` of the `packed_k` steps that they have."""
+        """Multiply a block of rows by panels of an operand: the first `k` of their `packed_k`
+        steps."""
         builder = self.builder
         nr = self.dim(Attention.PANEL)
         full = builder.udiv(columns, nr)
@@ -258,7 +259,7 @@ class _Emission:
         self, table: ir.Value, a: ir.Value, a_row: ir.Value, b: ir.Value, c: ir.Value,
         c_row: ir.Value, k: ir.Value,
     ) -> None:  # fmt: skip
-        """One panel, by the uKernels of its cover, one below the other."""
+        """Multiply by one panel, with the uKernels of its cover from top to bottom."""
         builder = self.builder
         done = reserve(builder, I64, SLOT_BYTES)
         builder.store(const(0), done)
@@ -276,8 +277,8 @@ class _Emission:
                 builder.store(builder.add(row, builder.mul(mr, tiles)), done)
 
     def _powers(self, row: ir.Value, count: ir.Value, mask: ir.Value | None) -> ir.Value:
-        """Scale and mask the first scores of a row, raise e to them, less the largest; returns
-        their sum."""
+        """Scale and mask the first scores of a row, and replace them by the powers of e of their
+        differences from the largest; returns the sum of these."""
         builder, vector, dtype = self.builder, self.vector, self.dtype
         largest, total = reserve(builder, vector), reserve(builder, vector)
         builder.store(self.floor, largest)
@@ -336,7 +337,7 @@ class _Emission:
         self._along(row, begin, end, clear)
 
     def _divided(self, row: ir.Value, total: ir.Value) -> None:
-        """A row of the result over the sum of its weights, which is zero if it sees nothing."""
+        """Divide a row of the result by the sum of its weights, which is zero if it sees no key."""
         builder = self.builder
         one, zero = (ir.Constant(self.element, x) for x in (1.0, 0.0))
         blind = builder.fcmp_ordered("==", total, zero)

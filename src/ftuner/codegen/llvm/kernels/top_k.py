@@ -1,7 +1,7 @@
 """The largest or smallest elements of rows, in order, in LLVM IR.
 
-A task is one row. Its elements are inserted, one after the other, into the result, which is kept in
-order: most are not better than the last one kept, and cost one comparison.
+A task is one row. Its elements are inserted, one after the other, into the sorted result. Most are
+not better than the last one kept, and cost one comparison.
 
 `dims` holds the elements of a row, those wanted, the distance of elements, and the offset of the
 first; `buffers` the operand, the elements found, and where they were.
@@ -41,7 +41,7 @@ def emit(module: ir.Module, symbol: str, dtype: DType, largest: bool) -> None:
         row = place(operand, builder.add(row, offset), element)
         first = builder.add(builder.mul(builder.mul(outer, wanted), step), inner)
         kept, where = place(values, first, element), place(positions, first, I64)
-        # None of a row: there is no place to compare with.
+        # No elements are wanted, so that there is none to compare with.
         looked = builder.select(builder.icmp_signed(">", wanted, const(0)), count, const(0))
         with counted_loop(builder, 0, looked) as index:
             address = place(row, builder.mul(index, step), element)
@@ -62,7 +62,8 @@ def _sink(
     builder: ir.IRBuilder, at: ir.Value, value: ir.Value, kept: ir.Value, where: ir.Value,
     step: ir.Value, element: ir.Type, better: object,
 ) -> None:  # fmt: skip
-    """Move what `value` is better than one place back, from `at` on, which ends at its place."""
+    """Move all elements that `value` is better than back by one place, from `at` on; ends at the
+    place of `value`."""
     assert callable(better)
     look = builder.append_basic_block("sink.look")
     compare = builder.append_basic_block("sink.compare")

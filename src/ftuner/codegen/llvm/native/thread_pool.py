@@ -289,16 +289,16 @@ def _wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Va
     if not _can_futex():
         return ir.Constant(I1, 0)
     asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
-    anybody = builder.icmp_signed("!=", asleep, const(0))
-    with builder.if_then(anybody, likely=False):
+    any_asleep = builder.icmp_signed("!=", asleep, const(0))
+    with builder.if_then(any_asleep, likely=False):
         _futex(builder, address, _FUTEX_WAKE_PRIVATE, const(0x7FFFFFFF))
-    return anybody
+    return any_asleep
 
 
 def wait_for_completed(
     builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value, tuning: NativeTuning
 ) -> None:
-    """Wait until so many chunks of the program are done."""
+    """Wait until `chunks` chunks of the program are done."""
     place = _slot_address(builder, pool, PoolSlot.COMPLETED)
     sleepers = _slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS)
     _wait(builder, tuning, place, ">=", chunks, _polls_for_others(tuning), sleepers)
