@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.frontends.onnx.einsum import einsum
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
 
 
-def product(context: Context, a: Value, b: Value) -> Value:
-    """The product as `numpy.matmul` defines it: a vector is a row or a column."""
-    if a.rank == 0 or b.rank == 0:
-        raise context.malformed(f"product of {a.type} and {b.type}")
-    left = context.unsqueeze(a, [0]) if a.rank == 1 else a
-    right = context.unsqueeze(b, [1]) if b.rank == 1 else b
-    result = context.add("matmul", left, right)
-    if b.rank == 1:
-        result = context.squeeze(result, [result.rank - 1])
-    if a.rank == 1:
-        result = context.squeeze(result, [result.rank - min(b.rank, 2)])
-    return result
-
-
 def _matmul(context: Context, node: NodeView) -> Sequence[Value]:
-    return [product(context, node.input(0), node.input(1))]
+    return [context.matmul(node.input(0), node.input(1))]
 
 
 def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
@@ -51,7 +37,7 @@ def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
         if node.flag(f"trans{side}") and x.rank > 1:
             x = context.swapped(x)
         operands.append(x)
-    return [context.scaled(product(context, *operands), node.number("alpha", 1.0))]
+    return [context.scaled(context.matmul(*operands), node.number("alpha", 1.0))]
 
 
 def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
