@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.expr import Apply, Constant, Expr, FlatStep, Operand, composed_steps, flatten
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.hardware.model import Isa
@@ -94,6 +94,10 @@ def expression_operations(expr: Expr) -> int:
     return sum(isinstance(step.node, Apply) for step in flatten(expr))
 
 
+_COLUMNS: Mapping[DType, int] = {FLOAT32: 0, FLOAT64: 1}
+"""Positions in pairs of numbers: of instructions in `core.functions`, of cycles of the divider."""
+
+
 def simple_per_cycle(isa: Isa) -> float:
     """Vector instructions a cycle: where a multiply-add is two instructions, twice as many as
     those."""
@@ -102,18 +106,17 @@ def simple_per_cycle(isa: Isa) -> float:
 
 def _body_cycles(found: Instructions, dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
     """Cycles of a body in vector_math on one vector."""
-    wide = dtype.itemsize == 8
-    multiply_adds = found.multiply_adds[wide] / isa.fma_per_cycle
+    column = _COLUMNS[dtype]
+    multiply_adds = found.multiply_adds[column] / isa.fma_per_cycle
     divisions = found.divisions * _division_cycles(dtype, isa, tuning)
     # The divider works in parallel to the other ports.
-    others = (found.others[wide] + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
+    others = (found.others[column] + (0 if isa.fused else found.splits)) / simple_per_cycle(isa)
     return max(multiply_adds + others, divisions) + tuning.call_cycles
 
 
 def _division_cycles(dtype: DType, isa: Isa, tuning: CpuTuning) -> float:
     per_16_bytes = (
-        tuning.float64_divide_cycles_per_16_bytes
-        if dtype.itemsize == 8
-        else tuning.float32_divide_cycles_per_16_bytes
+        tuning.float32_divide_cycles_per_16_bytes,
+        tuning.float64_divide_cycles_per_16_bytes,
     )
-    return per_16_bytes * isa.vector_bytes / 16
+    return per_16_bytes[_COLUMNS[dtype]] * isa.vector_bytes / 16

@@ -1,17 +1,19 @@
 """Instruction sets: one row for each, with all that ftuner knows of it.
 
-To add one, add a row to `INSTRUCTION_SETS`; if its multiply-add is new, also an emitter to
-`codegen/llvm/ir/multiply_add.py`. What a core does in a cycle is not here but measured
-(`runtime/cpu/probe.py`) or recorded (`machines/*.toml`).
+To add one, add a row to the table here; if its multiply-add is new, also an emitter to
+`codegen/llvm/ir/multiply_add.py`. From outside the package, `register_instruction_set` adds a row.
+What a core does in a cycle is not here but measured (`runtime/cpu/probe.py`) or recorded
+(`machines/*.toml`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.product import ProductTypes, product_types
-from ftuner.errors import HardwareError
+from ftuner.errors import ConfigurationError, HardwareError
 
 LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
 """Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
@@ -25,11 +27,14 @@ class MultiplyAdd:
     b: DType
     accumulator: DType
     emitter: str
-    """Its name in `codegen.llvm.ir.multiply_add.EMITTERS`."""
+    """Its name in `codegen.llvm.ir.multiply_add.EMITTERS`; of one from outside ftuner, a function
+    of the module `llvm`."""
     fused: bool
     """Whether it is one instruction; if not, it is a multiply and an add."""
     k_steps: int = 1
     """k steps that one lane of the accumulators takes at once."""
+    llvm: str | None = None
+    """The full name of a module outside ftuner that has the emitter."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def float_multiply_adds(emitter: str, fused: bool) -> tuple[MultiplyAdd, ...]:
 SEPARATE = float_multiply_adds("separate", fused=False)
 FUSED = float_multiply_adds("fused", fused=True)
 
-INSTRUCTION_SETS: dict[str, InstructionSet] = {
+_TABLE: dict[str, InstructionSet] = {
     row.name: row
     for row in (
         InstructionSet(
@@ -141,8 +146,19 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
         ),
     )
 }
-"""By name; from the Intel SDM, the AMD APM and the Arm ARM. A row that is added while a program
-runs, before the machine is probed, is known everywhere."""
+INSTRUCTION_SETS: Mapping[str, InstructionSet] = _TABLE
+"""By name; from the Intel SDM, the AMD APM and the Arm ARM."""
+
+
+def register_instruction_set(row: InstructionSet) -> None:
+    """Add an instruction set from outside ftuner, before the machine is probed or loaded from the
+    cache.
+
+    Raises:
+        ConfigurationError: another instruction set has the name.
+    """
+    if _TABLE.setdefault(row.name, row) != row:
+        raise ConfigurationError(f"another ISA is called {row.name!r}; choose a name")
 
 
 def instruction_set(name: str) -> InstructionSet:

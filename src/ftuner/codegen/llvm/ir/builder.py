@@ -30,6 +30,10 @@ SCALAR_TYPES: Mapping[DType, ir.Type] = {
 """The type of an element in a register, by dtype."""
 
 
+FLOAT_DTYPES: Mapping[str, DType] = {"f32": FLOAT32, "f64": FLOAT64}
+"""By the end of `type_suffix`."""
+
+
 def scalar_type(dtype: DType) -> ir.Type:
     """The type of an element in a register. Raises KeyError for a dtype without one."""
     return SCALAR_TYPES[dtype]

@@ -12,9 +12,9 @@ from importlib import import_module
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
-from ftuner.codegen.llvm.ir.builder import I32, scalar_type, splat, type_suffix
+from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, I32, scalar_type, splat, type_suffix
 from ftuner.core import functions as scalar
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, DType
+from ftuner.core.dtype import BOOL, DType
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.errors import ExpressionError
@@ -117,7 +117,7 @@ def emit(builder: ir.IRBuilder, expr: Expr, env: Mapping[str, ir.Value], fused: 
     if not env:
         raise ExpressionError("no operand was given; expected at least one, which sets the type")
     type_ = next(iter(env.values())).type
-    dtype = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
+    dtype = FLOAT_DTYPES[type_suffix(type_)[-3:]]
     values: list[ir.Value] = []
     for step in flatten(expr):
         node = step.node

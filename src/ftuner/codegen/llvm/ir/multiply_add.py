@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import llvmlite.ir as ir
 
@@ -33,4 +34,8 @@ def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
     Raises:
         HardwareError: the ISA has no multiply-add for these dtypes.
     """
-    return EMITTERS[isa.multiply_add(types).emitter]
+    row = isa.multiply_add(types)
+    if row.llvm is None:
+        return EMITTERS[row.emitter]
+    emitter: Emitter = getattr(import_module(row.llvm), row.emitter)
+    return emitter

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,6 +128,10 @@ class Body:
         return self.where("<", x, limit, self.number(limit), x)
 
 
+_FORMATS: Mapping[str, Format] = {"f32": FLOAT32, "f64": FLOAT64}
+"""By the end of `type_suffix`."""
+
+
 class VectorFunction(Protocol):
     """An elementary function: writes a call on SSA values of one supported type."""
 
@@ -151,7 +155,7 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
                 function.attributes.add("cold")
                 function.attributes.add("noinline")
             inner = ir.IRBuilder(function.append_basic_block("entry"))
-            constants = FLOAT32 if type_suffix(type_).endswith("f32") else FLOAT64
+            constants = _FORMATS[type_suffix(type_)[-3:]]
             inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))
         return builder.call(function, arguments)
 

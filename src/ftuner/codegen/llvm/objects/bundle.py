@@ -21,7 +21,7 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES
 from ftuner.core.functions import ScalarFunction, registered_in
-from ftuner.hardware.isa import InstructionSet
+from ftuner.hardware.isa import InstructionSet, MultiplyAdd
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 LARGE = 1000
@@ -56,6 +56,12 @@ class Bundle:
     def functions(self) -> tuple[tuple[str, ScalarFunction], ...]:
         """Scalar functions from outside ftuner, if its code applies any."""
         return registered_in(self.arguments)
+
+    @property
+    def multiply_adds(self) -> tuple[MultiplyAdd, ...]:
+        """Those of the ISA, if its code depends on that."""
+        isas = (value for value in self.arguments if isinstance(value, InstructionSet))
+        return tuple(row for isa in isas for row in isa.multiply_adds)
 
 
 def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:
