@@ -13,7 +13,7 @@ from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.grouped_product import (
     ARGUMENTS,
-    BEHIND_ALL,
+    BEYOND_ALL,
     COLUMNS,
     LOOKED_AT,
     grouped_source,
@@ -90,7 +90,7 @@ def launch(
     kernel: ProductKernel, rows: Sequence[Sequence[int]], ends: Sequence[int], programs: int,
     swizzle: int,
 ) -> None:  # fmt: skip
-    filled = [*ends, *[BEHIND_ALL] * (-len(ends) % LOOKED_AT)]
+    filled = [*ends, *[BEYOND_ALL] * (-len(ends) % LOOKED_AT)]
     source = grouped_source(kernel)
     load(source)[(programs,)](
         torch.tensor(filled, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64).flatten(),

@@ -1,16 +1,16 @@
 """The text of an attention kernel: online softmax over blocks of keys.
 
-A program takes one tile of rows (`core.gpu.attention`) and keeps of each row the largest score so
-far, the sum of the powers, and the values by their powers, all in float32 (Milakov and Gimelshein,
-"Online normalizer calculation for softmax", arXiv 1805.02867; Dao, "FlashAttention-2", arXiv
-2307.08691). Blocks of keys that all rows see come first, without any test; those on the edge of
-what rows see, or of the keys, follow. Keys that no row of a tile sees are not read.
+A program takes one tile of rows (`core.gpu.attention`). For each row it keeps the largest score so
+far, the sum of the powers, and the sum of the values weighted by their powers, all in float32
+(Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao,
+"FlashAttention-2", arXiv 2307.08691). Blocks of keys that all rows see come first and need no mask;
+those on the edge of the keys that rows see follow. Keys that no row of a tile sees are not read.
 
-The largest score begins at the least finite number, and not at minus infinity, so that no
-difference of infinities arises: rows whose scores are all minus infinity end with a sum of zero,
-and only those do. Powers are of two. Without a mask the scale and the logarithm are one factor, and
-a power is a multiply-add and one instruction more. With a mask, scores stay as they are until the
-largest is taken off, because masks are made of the least finite number, which no factor may exceed.
+The largest score starts at the lowest finite number rather than minus infinity, so that there is no
+difference of infinities: only rows whose scores are all minus infinity end with a sum of 0. Powers
+are of two. Without a mask, scale and log2(e) are one factor, and a power is a multiply-add and one
+more instruction. With a mask, the largest score is subtracted first, because masks contain the
+lowest finite number, which must not be multiplied.
 
 A kernel that splits keys is launched with `split_keys` programs for each tile. Each stores its sums
 in the workspace, and the last-arriving program adds them up in their order (`split_k`).
@@ -27,7 +27,7 @@ from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_lo
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 
 SEARCH = 128
-"""Offsets that are looked at together to find the request of a tile: one a thread of four warps."""
+"""Offsets that are compared at once to find the request of a tile: one per thread of four warps."""
 _CONSTANTS = """
 BQ = tl.constexpr({bq})
 BK = tl.constexpr({bk})
@@ -39,11 +39,11 @@ _PRECISION = {
     "tf32": ', input_precision="tf32"',
     "tf32x3": ', input_precision="tf32x3"',
 }
-"""How a product multiplies float32; other elements are multiplied as they are."""
+"""The precision of float32 products in Triton; other elements need none."""
 
 
 def attention_source(kernel: AttentionKernel) -> Source:
-    """A kernel's text; its arguments are `attention_arguments`."""
+    """Returns the source of a kernel; its arguments are `attention_arguments`."""
     arguments, tile = attention_arguments(kernel), kernel.tile
     constants = _CONSTANTS.format(bq=tile.bq, bk=tile.bk, search=SEARCH)
     body = [*_place(kernel), *_range(kernel), *_rows(kernel), *_loops(kernel), *_result(kernel)]
@@ -51,7 +51,7 @@ def attention_source(kernel: AttentionKernel) -> Source:
 
 
 def _place(kernel: AttentionKernel) -> list[str]:
-    """Which tile of which head this program does, and the lengths of its request.
+    """Lines for the tile, head and request of a program, and the lengths of the request.
 
     The tiles of `l2_heads` heads, whose keys and values L2 holds together, are interleaved. The
     last tiles of causal attention, which see the most keys, come first, so that short tiles fill
@@ -82,9 +82,9 @@ def _place(kernel: AttentionKernel) -> list[str]:
 
 
 def _request(kernel: AttentionKernel) -> list[str]:
-    """Which request a tile is of, where all lie one after the other. Request i has the tiles from
-    `i + (its first row) // BQ` on, which are at least as many as it needs; so as many requests as
-    begin at a tile or before it have begun."""
+    """Lines for the request of a tile, where requests are concatenated. The tiles of request i
+    begin at `i + (its first row) // BQ`, which leaves each request at least as many as it needs; so
+    the request of a tile is the last one that begins at the tile or before it."""
     row, first = ("begun * sharing", "q_begin * sharing") if kernel.packed else ("begun", "q_begin")
     # Descriptors take indices of 32 bits.
     kind = "tl.int32" if kernel.form.loads == "descriptors" else "tl.int64"
@@ -107,13 +107,13 @@ def _request(kernel: AttentionKernel) -> list[str]:
 
 
 def _row_count(kernel: AttentionKernel) -> str:
-    """Of all tiles of a request."""
+    """The rows of a request, including those of packed heads."""
     return "rows * sharing" if kernel.packed else "rows"
 
 
 def _range(kernel: AttentionKernel) -> list[str]:
-    """The rows of the tile, and the keys of this program: from `begin` to `middle` those that all
-    rows see, in whole blocks, and on to `end` the rest."""
+    """Lines for the rows of the tile and the keys of the program: whole blocks that all rows see
+    from `begin` to `middle`, and the others up to `end`."""
     count, of_row = _row_count(kernel), " // sharing" if kernel.packed else ""
     lines = [
         "index = tile * BQ + tl.arange(0, BQ)",
@@ -146,7 +146,7 @@ def _range(kernel: AttentionKernel) -> list[str]:
 
 
 def _rows(kernel: AttentionKernel) -> list[str]:
-    """Queries, and where keys, values and the mask begin."""
+    """Lines that load the queries and compute the addresses of keys, values and mask."""
     form = kernel.form
     lines = [f"q += {_row_places(form, 'q')}[:, None]"]
     for i, (first, size) in pieces(form.depth_blocks):
@@ -163,7 +163,7 @@ def _rows(kernel: AttentionKernel) -> list[str]:
             lines += [f"k_{i} = lane[None, :] * k_row + depth_{i}[:, None]"]
         for i, _ in pieces(form.column_blocks):
             lines += [f"v_{i} = lane[:, None] * v_row + column_{i}[None, :]"]
-        # Only these move: tiles of pointers that outlive a loop would be held in two layouts.
+        # Only these scalars advance: pointer tiles that live across loops would take two layouts.
         for array in ("k", "v"):
             lines += [f"{array} += {_request_place(form, array)} + head * {array}_head"
                       f" + begin * {array}_row"]  # fmt: skip
@@ -177,14 +177,14 @@ def _rows(kernel: AttentionKernel) -> list[str]:
 
 
 def _request_place(form: AttentionForm, array: str) -> str:
-    """Of its first row, or key, in an array."""
+    """The offset of the first row or key of the request in an array."""
     if form.ragged is None or array == "mask":
         return f"request * {array}_batch"
     return f"{'q_begin' if array in ('q', 'out') else 'k_begin'} * {array}_row"
 
 
 def _row_places(form: AttentionForm, array: str) -> str:
-    """Of a tile's rows, in an array."""
+    """The offsets of a tile's rows in an array."""
     return (
         f"({_request_place(form, array)} + head * {array}_head + position * {array}_row"
         f" + member * {array}_member)"
@@ -192,7 +192,7 @@ def _row_places(form: AttentionForm, array: str) -> str:
 
 
 def _nothing(form: AttentionForm) -> list[str]:
-    """What rows have before their first key."""
+    """Lines for the state of rows before their first key."""
     return [
         "largest = tl.full((BQ,), LOWEST, tl.float32)",
         "total = tl.zeros((BQ,), tl.float32)",
@@ -213,7 +213,7 @@ def _loops(kernel: AttentionKernel) -> list[str]:
 
 
 def _block(form: AttentionForm, edge: bool) -> list[str]:
-    """One block of keys; `edge`: some of its keys may not be there, or not be seen by all rows."""
+    """Lines for one block of keys; `edge`: some keys may not exist, or not be seen by all rows."""
     precision = _PRECISION.get(form.multiply, "")
     lines = ["key = start + lane"] if edge or form.mask is not None else []
     product = ""
@@ -261,7 +261,7 @@ def _power(form: AttentionForm, score: str, largest: str) -> str:
 
 
 def _result(kernel: AttentionKernel) -> list[str]:
-    """Sums over their total, where there is one: a row that a limit hides whole gives zeros."""
+    """Lines that divide values by their totals and store them; a row that sees no key gives 0."""
     form = kernel.form
     seeing = "inside" if form.causal == "none" else "(position + limit >= 0)"
     lines = [

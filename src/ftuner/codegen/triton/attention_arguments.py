@@ -1,4 +1,4 @@
-"""The run-time arguments of attention kernels; the one place that knows their order."""
+"""The run-time arguments of attention kernels and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 
 
 def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
-    """What a call passes: `kernel.pointers`, then the numbers of an `AttentionCall`."""
+    """Returns the arguments of a kernel: `kernel.pointers`, then the numbers of `AttentionCall`."""
     form = kernel.form
     element = f"*{TRITON_TYPES[form.dtype.name]}"
     whole = ALIGNMENT_BYTES if form.aligned else 1
@@ -23,7 +23,7 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
             for i, size in enumerate(blocks):
                 kind = f"tensordesc<{dtype}[1, 1, {kernel.tile.bk}, {size}]>"
                 pointers[array_argument(array, i)] = Argument(array_argument(array, i), kind)
-    # Of what is counted in elements.
+    # Divisors of numbers that are counted in elements.
     divisors = dict.fromkeys(("q", "k", "v", "out", "depth", "columns"),
                              max(whole // form.dtype.itemsize, 1))  # fmt: skip
     if form.mask is not None:
@@ -56,5 +56,5 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
 
 
 def array_argument(name: str, block: int) -> str:
-    """The argument that a block is loaded from by descriptor."""
+    """Returns the argument that is the descriptor of a block."""
     return f"{name}_rest" if block else name

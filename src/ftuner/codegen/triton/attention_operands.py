@@ -1,7 +1,7 @@
-"""How an attention kernel reads keys, values and the mask, as Triton text.
+"""Loads of keys, values and the mask in attention kernels, as Triton text.
 
-Keys and values come by pointers or by descriptors. In a block on the edge, those behind the last
-key are zeros; with pointers also those that no row of the tile sees.
+Keys and values are loaded by pointers or by descriptors. In a block on the edge, those beyond the
+last key are zeros; with pointers, also those that no row of the tile sees.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ftuner.core.gpu.attention import AttentionForm
 
 
 def pieces(blocks: Sequence[int]) -> Iterable[tuple[int, tuple[int, int]]]:
-    """The number, first element and size of each block."""
+    """Returns the number, first element and size of each block."""
     return ((i, (sum(blocks[:i]), size)) for i, size in enumerate(blocks))
 
 
 def beyond(form: AttentionForm, block: int, axis: str, spread: str) -> tuple[str, ...]:
-    """The condition that elements of a block of the axis are there, if some may not be: all blocks
-    but the last one are full."""
+    """Returns the condition that elements of a block exist, if some may not: only the last block
+    may be partly filled."""
     blocks = form.depth_blocks if axis == "depth" else form.column_blocks
     if form.exact or block < len(blocks) - 1:
         return ()
@@ -36,7 +36,7 @@ def _load(place: str, condition: str) -> str:
 
 
 def keys(form: AttentionForm, block: int, edge: bool) -> str:
-    """A block of keys, turned as it is multiplied."""
+    """Returns the load of a block of keys, transposed for the product."""
     if form.loads == "descriptors":
         return f"{_described(form, 'k', block)}.T"
     there = ["(key < end)[None, :]"] if edge else []
@@ -44,18 +44,19 @@ def keys(form: AttentionForm, block: int, edge: bool) -> str:
 
 
 def values(form: AttentionForm, block: int, edge: bool) -> str:
-    """Zeros where there are no keys: a power of zero does not hide what is not a number."""
+    """Returns the load of a block of values, with zeros where there are no keys: a power of 0 times
+    NaN would be NaN."""
     there = ["(key < end)[:, None]"] if edge else []
     if form.loads == "descriptors":
         loaded = _described(form, "v", block)
-        # Behind the last key there is nothing, unless another request follows.
+        # Beyond the last key a descriptor gives zeros, unless another request follows.
         hides = edge and form.ragged is not None
         return f"tl.where({there[0]}, {loaded}, 0.0)" if hides else loaded
     return _load(f"v + v_{block}", both(*there, *beyond(form, block, "column", "[None, :]")))
 
 
 def _described(form: AttentionForm, array: str, block: int) -> str:
-    """By descriptor, which gives zeros behind all ends."""
+    """Returns the load of a block by its descriptor, which gives zeros beyond all ends."""
     first, size = dict(pieces(form.depth_blocks if array == "k" else form.column_blocks))[block]
     place = f"request * {array}_batch, head * {array}_head, start"
     if form.ragged is not None:
@@ -64,7 +65,7 @@ def _described(form: AttentionForm, array: str, block: int) -> str:
 
 
 def masked(form: AttentionForm, edge: bool) -> list[str]:
-    """Scores with the mask's numbers added, or what booleans hide replaced."""
+    """Lines that add a mask of numbers to scores, or replace the scores that booleans hide."""
     mask = form.mask
     assert mask is not None
     keys = "key * mask_key" if mask.layout == "strided" else "key"

@@ -1,8 +1,7 @@
 """Compiling sources ahead of time: in this process, or in one that `codegen.compile_server` runs.
 
-No GPU is needed. A process of its own, because Triton interprets kernels instead where
-`TRITON_INTERPRET` was set when it was imported, and because a compiler that fails badly takes its
-process with it.
+No GPU is needed. Another process is needed where `TRITON_INTERPRET` was set when Triton was
+imported, because Triton then interprets kernels; it also survives a crash of the compiler.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Target
 
 _MESSAGE_CHARACTERS = 4000
-"""Of an error: Triton adds the whole program to some."""
+"""Most characters of an error's message: Triton adds the whole program to some."""
 
 
 def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
-    """Triton's compiled kernel, and whether Triton's cache had it. Raises what Triton raises."""
+    """Returns Triton's compiled kernel, and whether Triton's cache had it. Raises what Triton
+    raises."""
     signature = {argument.name: argument.type for argument in source.arguments}
     divisors = {
         (i,): [["tt.divisibility", argument.divisor]]
@@ -34,12 +34,12 @@ def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
     knobs, found = triton.knobs.compilation, [False]
     before = knobs.listener
 
-    def listen(**told: Any) -> None:
-        # Other threads compile, too, and others may listen.
-        if told["src"] is wanted:
-            found.append(told["cache_hit"])
+    def listen(**event: Any) -> None:
+        # Events of other threads come too, and an earlier listener stays in place.
+        if event["src"] is wanted:
+            found.append(event["cache_hit"])
         if before is not None:
-            before(**told)
+            before(**event)
 
     knobs.listener = listen
     try:
@@ -53,7 +53,7 @@ def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
 
 
 def compile_source(source: Source, target: Target) -> Compiled:
-    """The machine code of a source and what it takes, or the compiler's error."""
+    """Returns the machine code of a source and its resources, or the compiler's error."""
     try:
         kernel, cached = compile_kernel(source, target)
     except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
@@ -71,5 +71,5 @@ def compile_source(source: Source, target: Target) -> Compiled:
 
 
 def answer(request: tuple[Source, Target]) -> bytes:
-    """A pickled `Compiled`, in a process that does nothing else."""
+    """Returns a pickled `Compiled`; called by the compile server."""
     return pickle.dumps(compile_source(*request))

@@ -1,6 +1,6 @@
-"""Epilogues as Triton text: what is done to one block of a result, in float32.
+"""Epilogues as Triton text: float32 expressions of one block of a result.
 
-An equal sub-expression is one line of text, as it is one step of `core.expr.flatten`. Every
+Equal sub-expressions are one line of text, as they are one step of `core.expr.flatten`. Every
 operation is rounded to float32; the block is rounded to the result's dtype when it is stored.
 """
 
@@ -27,10 +27,14 @@ class RenderedEpilogue(NamedTuple):
 
 
 def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> RenderedEpilogue:
-    """`epilogue` of blocks of float32, `operands` being their expressions by operand name, the
-    accumulator's too; assigned names begin with `name`.
+    """Returns the text of `epilogue` on blocks of float32.
 
-    Raises ExpressionError if an operand is missing, or if the epilogue has none.
+    Args:
+        operands: expressions of the blocks by operand name, including the accumulator.
+        name: prefix of the names that the text assigns.
+
+    Raises:
+        ExpressionError: an operand is missing, or the epilogue has none.
     """
     steps = flatten(epilogue)
     if not any(isinstance(step.node, Operand) for step in steps):
@@ -51,7 +55,7 @@ def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> R
 
 
 def epilogue_prelude(epilogue: Expr) -> str:
-    """The functions that stand before a kernel with this epilogue."""
+    """Returns the functions that a kernel with this epilogue calls."""
     functions = Functions()
     for step in flatten(epilogue):
         if isinstance(step.node, Apply):
@@ -69,7 +73,7 @@ def _expression(step: FlatStep, steps: tuple[FlatStep, ...], values: list[str]) 
     node = step.node
     arguments = [values[i] for i in step.arguments]
     if all(isinstance(steps[i].node, Constant) for i in step.arguments):
-        # A number alone would be computed in Python's arithmetic.
+        # Python would compute literals in float64.
         arguments[0] = f"tl.full([1, 1], {arguments[0]}, tl.float32)"
     assert isinstance(node, Apply)
     return Functions().apply(node.function, arguments, FLOAT32)

@@ -1,8 +1,8 @@
 """Scalar functions of tensors as Triton text, on blocks and scalars of every element type.
 
 float16 and bfloat16 are float32 in registers; a cast to them rounds. Bool is a byte in memory.
-Integers wrap around; division by zero gives zero, conversions of floats that no integer can hold
-give the nearest one. Elementary functions are those of `elementary`.
+Integers wrap around. Division by zero gives zero; floats beyond the range of an integer give its
+nearest value. Elementary functions are those of `vector_math`.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 
 
 def register(dtype: DType) -> DType:
-    """What an element is in a register."""
+    """Returns the dtype of an element in registers."""
     return FLOAT32 if dtype.kind == "float" and dtype.itemsize < 4 else dtype
 
 
 def gathered(dtype: DType) -> DType:
-    """What elements are while they are reduced: integers of 32 bits at least, which end the same
-    modulo their own range."""
+    """Returns the dtype of elements while they are reduced. Integers have at least 32 bits, which
+    gives the same result modulo their own range."""
     if dtype.kind in ("int", "uint") and dtype.itemsize < 4:
         return INT32 if dtype.kind == "int" else UINT32
     return register(dtype)
 
 
 def type_text(dtype: DType) -> str:
-    """Triton's name of the type of a register."""
+    """Returns Triton's name of the dtype in registers."""
     return LANGUAGE_TYPES[register(dtype).name]
 
 
 def literal(value: float, dtype: DType) -> str:
-    """A number beside values of a dtype."""
+    """Returns a literal for use with values of a dtype."""
     if dtype.kind != "float":
         return str(int(value))
     value = float(value)
@@ -48,39 +48,39 @@ def literal(value: float, dtype: DType) -> str:
 
 
 def number(value: float, dtype: DType) -> str:
-    """A scalar of a dtype."""
+    """Returns the text of a scalar of a dtype."""
     return f"tl.full((), {literal(value, dtype)}, {type_text(dtype)})"
 
 
 def scalar_bool(text: str) -> str:
-    """A scalar comparison, to be combined with blocks: in Triton's interpreter, as broadcast, it
-    would be of the type that it compared. The compiler takes it for the comparison itself."""
+    """Returns a scalar comparison that may be combined with blocks. Triton's interpreter would
+    broadcast the comparison itself to the type of what it compared; compiled code is the same."""
     return f"tl.where({text}, tl.full((), 1, tl.int1), tl.full((), 0, tl.int1))"
 
 
 def from_memory(value: str, dtype: DType) -> str:
-    """What was loaded, in a register."""
+    """Returns the register value of a loaded value."""
     if dtype == BOOL:
         return f"{value} != 0"
     return value if register(dtype) == dtype else f"{value}.to({type_text(dtype)})"
 
 
 def to_memory(value: str, dtype: DType) -> str:
-    """A register, as it is stored."""
+    """Returns the value to store of a register value."""
     if dtype == BOOL:
         return f"{value}.to(tl.uint8)"
     return value if register(dtype) == dtype else f"{value}.to({LANGUAGE_TYPES[dtype.name]})"
 
 
 class Functions:
-    """The functions that a text calls, noted as they are used."""
+    """Writes calls of scalar functions, and collects the functions that they need."""
 
     def __init__(self) -> None:
         self._elementary: dict[tuple[str, str], None] = {}
         self._helpers: dict[str, str] = {}
 
     def prelude(self) -> str:
-        """The text of all that was used."""
+        """Returns the text of the functions that were called."""
         dtypes = dict.fromkeys(dtype for _, dtype in self._elementary)
         texts = [
             elementary.prelude([n for n, d in self._elementary if d == dtype], dtype)
@@ -90,8 +90,8 @@ class Functions:
         return "".join(texts)
 
     def apply(self, name: str, arguments: Sequence[str], dtype: DType) -> str:
-        """The scalar function `name` of `core.functions`, or `where`, of names of values of
-        `dtype`."""
+        """Returns a call of the scalar function `name` of `core.functions`, or of `where`, with
+        values of `dtype`."""
         simple = _SIMPLE.get(name)
         if simple is not None:
             return simple.format(*arguments)
@@ -100,8 +100,8 @@ class Functions:
         return self._integer(name, arguments, dtype)
 
     def cast(self, x: str, source: DType, target: DType) -> str:
-        """From floats to float16 and bfloat16 it rounds; the register has room for integers that
-        these have none for, such as the number of elements that a norm divides by."""
+        """Returns a conversion. Floats are rounded to float16 and bfloat16; integers are not, so
+        that the number of elements that a norm divides by stays exact in the register."""
         if target == BOOL:
             return f"{x} != 0"
         if source.kind == "float" and target.kind in ("int", "uint"):
@@ -112,12 +112,12 @@ class Functions:
         return text
 
     def combine(self, kind: str, x: str, y: str, dtype: DType) -> str:
-        """One step of a reduction."""
+        """Returns one step of a reduction."""
         name = {"sum": "add", "product": "multiply"}.get(kind, kind)
         return self.apply(name, (x, y), dtype)
 
     def across(self, kind: str, x: str, axis: str, dtype: DType) -> str:
-        """A block reduced along an axis; `axis` is what `tl.sum` is told of it."""
+        """Returns a block reduced along an axis; `axis`: the arguments of `tl.sum` for it."""
         if kind == "sum":
             return f"tl.sum({x}, {axis})"
         if kind == "product":
@@ -126,14 +126,14 @@ class Functions:
         word = "max" if kind == "maximum" else "min"
         if dtype.kind != "float":
             return f"tl.{word}({x}, {axis})"
-        # Triton's own passes NaN over.
+        # Triton's reductions ignore NaN.
         nothing = number(neutral(kind, dtype), dtype)
         found = f"tl.{word}(tl.where({x} == {x}, {x}, {nothing}), {axis})"
         nan = f"tl.max(({x} != {x}).to(tl.int32), {axis})"
         return f"tl.where({nan} != 0, {number(math.nan, dtype)}, {found})"
 
     def scaled(self, dtype: DType) -> ScaledFunctions:
-        """The functions of a product of floats of a dtype."""
+        """Returns the functions of a scaled product of a dtype."""
         return ScaledFunctions(*(
             self._helper(f"{name}_{dtype}", arguments, body)
             for name, arguments, body in scaled_bodies(dtype)
@@ -158,7 +158,7 @@ class Functions:
         return self._call(name, arguments, dtype)
 
     def _composed(self, name: str, arguments: Sequence[str], dtype: str) -> str:
-        """A composed function, as a helper with a line for each step of its expression."""
+        """Returns a call of a composed function: a helper with a line for each step."""
         names: list[str] = []
         lines: list[str] = []
         for step in composed_steps(name):
@@ -166,7 +166,7 @@ class Functions:
             if isinstance(node, ExprOperand):
                 names.append(node.name)
             elif isinstance(node, Constant):
-                # Never a name's value: that would be a float32.
+                # A literal in place: a name would hold a float32.
                 names.append(f"({node.value!r})")
             else:
                 assert isinstance(node, Apply)
@@ -201,11 +201,11 @@ class Functions:
         return f"{self._helper(f'{name}_{dtype}', 'x, y', body)}({', '.join(arguments)})"
 
     def _nearest(self, x: str, source: DType, target: DType) -> str:
-        """A float as the nearest integer below it in magnitude; NaN is zero."""
+        """Returns a conversion to integers, rounded towards zero; NaN gives 0."""
         low, high = neutral("maximum", target), neutral("minimum", target)
-        # Powers of two, which every format holds.
+        # The limits are powers of two, which every format represents.
         first, behind = float(low), float(high + 1)
-        # A conversion is to 32 or 64 bits, of what it holds.
+        # Triton converts floats to 32 or 64 bits.
         register_ = type_text(gathered(target))
         body = _NEAREST.format(
             low=number(low, target), high=number(high, target), first=first, behind=behind,
@@ -244,7 +244,7 @@ _SIMPLE: Mapping[str, str] = {
     "isinf": 'tl.abs({0}) == float("inf")',
     "where": "tl.where({0}, {1}, {2})",
 }
-"""Where the text is that of every dtype."""
+"""Functions with the same text for every dtype."""
 
 _PLACES = """x, y = tl.broadcast(x, y)
 inside = (y >= 0) & (y < {bits})
@@ -283,10 +283,9 @@ for _ in range({bits}):
     square = square * square
     left = left >> 1
 """
-"""Powers, bit by bit of the exponent."""
+"""Powers by repeated squaring."""
 _UNSIGNED_POWER = f"square, left = tl.broadcast(x, y)\n{_SQUARING}return result"
-# Of negative exponents powers are fractions, rounded towards zero, but for those of one and minus
-# one.
+# Powers with a negative exponent are fractions, rounded towards zero, except those of 1 and -1.
 _SIGNED_POWER = f"""square, left = tl.broadcast(x, y)
 fraction = (left < 0) & (square != 1) & (square != -1)
 left = tl.where(left < 0, left & 1, left)
@@ -294,13 +293,13 @@ left = tl.where(left < 0, left & 1, left)
 
 
 def _float_fmod(dtype: str) -> str:
-    """|x| modulo |y|, with the sign of x. Each round takes away a multiple of y 2^k, where k is
-    such that the quotient is an integer that the format holds: what is left is exact."""
+    """Returns the text of |x| modulo |y| with the sign of x. Each round subtracts a multiple of
+    y 2^k, with k such that the quotient is an exact integer, so that the remainder is exact."""
     format_ = coefficients.FLOAT32 if dtype == "float32" else coefficients.FLOAT64
     shift, bits = format_.fraction_bits, format_.bits
     lift = shift + 1
-    # Of exponents, between the largest number and the smallest subnormal. What is not normal is
-    # as far from any other such number as a round goes.
+    # Exponents between the largest number and the smallest subnormal. The quotient of two
+    # subnormals fits one round.
     gap = 2 * format_.bias + shift
     gain = shift - 1
     return f"""\

@@ -1,14 +1,13 @@
 """Grouped products as Triton text: many pairs of matrices of their own extents in one launch.
 
 `C_g[m, n] = sum over k of A_g[m, k] B_g[k, n]`, for groups g of extents m_g, n_g, k_g. The tiles of
-all groups follow each other in one list; program p of P walks tiles p, p + P, ... Within a group
-they are numbered as `gemm` numbers those of a matrix, and what a tile does is the same text.
+all groups form one list; program p of P takes tiles p, p + P, ... Within a group, tiles are
+numbered and computed as in `product`.
 
-Which group a tile is of, a program finds in `ends`: where the tiles of each group end in the list.
-It looks at `LOOKED_AT` of them at once and counts those that do not lie behind its tile; as tiles
-only grow, it goes on from there and never begins again. The row of that group in a table tells
-addresses, extents and strides. Descriptors would have to be one for each matrix, in memory where
-the copy engine finds them, so tiles come by pointers.
+A program finds the group of a tile in `ends`, the end of each group's tiles in the list. It reads
+`LOOKED_AT` ends at once and counts those that are not beyond its tile. Tile numbers only grow, so
+it continues from there. The group's row of a table has addresses, extents and strides. Tiles are
+loaded by pointers, because descriptors would need a tensor map in memory for each matrix.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, ProductKernel
 
 COLUMNS = ("a", "b", "c", "m", "n", "k", "a_stride", "b_stride", "c_row", "begin")
-"""Of the table, all int64: addresses; extents; elements from one row of a stored matrix to the
-next, whatever axis that is, as in `gemm_arguments`; the number of the group's first tile."""
+"""Columns of the table, all int64: addresses, extents, strides as in `gemm_arguments`, and the
+number of the group's first tile."""
 LOOKED_AT = 32
-"""Ends that are looked at at once: one for each thread of a warp of NVIDIA's chips, so that warps
-count them without telling each other. In wider warps, two threads hold the same end. `ends` has a
-multiple of so many."""
-BEHIND_ALL = 2**62
-"""An end that fills `ends` up."""
+"""Ends that are read at once: one for each thread of a warp of NVIDIA's chips, so that warps count
+them without exchanges between warps. In wider warps two threads hold the same end. The length of
+`ends` is a multiple of this."""
+BEYOND_ALL = 2**62
+"""The end that pads `ends`."""
 ARGUMENTS = (
     Argument("ends", "*i64", ALIGNMENT_BYTES),
     Argument("table", "*i64", ALIGNMENT_BYTES),
     Argument("tiles", "i32"),
     Argument("swizzle", "i32"),
 )
-"""`ends`: of each group, in tiles, ascending. `table`: a row of `COLUMNS` for each group. `tiles`:
-of all groups. `swizzle`: row tiles that are walked together, as in `gemm`."""
+"""`ends`: the end of each group in the list of tiles, ascending. `table`: a row of `COLUMNS` for
+each group. `tiles`: of all groups. `swizzle`: as in `ProductPlan`."""
 
 
 def grouped_source(kernel: ProductKernel) -> Source:
-    """The kernel, ready to be compiled; launched with as many programs as the plan says, and
-    `ARGUMENTS`."""
+    """Returns the source of a kernel; its arguments are `ARGUMENTS`."""
     assert kernel.grouped
     assert len(kernel.tiles) == 1
     assert kernel.loads == "pointers"
@@ -73,7 +71,7 @@ def grouped_source(kernel: ProductKernel) -> Source:
 
 
 def _table_lines(kernel: ProductKernel) -> list[str]:
-    """The columns of the row at `at`, with what the kernel is promised of them."""
+    """Lines that load the row of the table at `at`, with the alignment that the kernel assumes."""
     ab, c, size = granule(kernel), c_granule(kernel), kernel.dtype.itemsize
     divisors = {"a": ab * size, "b": ab * size, "c": c * size}
     divisors |= {"a_stride": ab, "b_stride": ab, "c_row": c}

@@ -18,7 +18,7 @@ class Lines:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """What is written within belongs to `header`, as in `for i in range(n)`."""
+        """Indents what is written within, after `header:`, such as `for i in range(n)`."""
         self.line(header + ":")
         self._depth += 1
         yield

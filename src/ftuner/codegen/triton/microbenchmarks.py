@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftuner.codegen.triton.source import HEADER, Argument, Source
 
 READ_AT_ONCE = 8192
-"""Elements of float32 that a program reads before the next ones."""
+"""Float32 elements of a block."""
 _WARPS = 8
 _READS = f"""{HEADER}
 
@@ -22,8 +22,8 @@ def reads(source, target, blocks, rounds):
 
 
 def reads_source() -> Source:
-    """Programs that read `blocks` blocks of `READ_AT_ONCE` elements side by side, round after
-    round, past the multiprocessors' own caches, and store what they add up to, block by block."""
+    """Returns a kernel whose programs read `blocks` blocks of `READ_AT_ONCE` elements in turns,
+    `rounds` times each, bypassing L1, and store the sums of the blocks they read."""
     arguments = (
         Argument("source", "*fp32", 16), Argument("target", "*fp32", 16),
         Argument("blocks", "i32"), Argument("rounds", "i32"),

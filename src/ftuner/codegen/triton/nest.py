@@ -1,9 +1,9 @@
 """The general schedule of a definition as one Triton kernel.
 
-Programs take tiles of the kept axes, each every so many, so that any number of them does any
-extents. Within a tile, blocks of the reduced axes follow each other, once for each stage and once
-more for results of all axes; or they are one block, whose values stay in registers. Extents,
-strides and offsets are arguments, int64 all of them.
+Program p of P takes tiles p, p + P, ... of the kept axes, so that any number of programs computes
+any extents. Within a tile it walks the blocks of the reduced axes once for each stage, and once
+more for results along all axes; or there is one block, whose values stay in registers. Extents,
+strides and offsets are int64 arguments.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ftuner.errors import UnsupportedKernelError
 from ftuner.hardware.gpu_tuning import GpuTuning
 
 VECTOR_BYTES = 16
-"""What one thread loads at once, if addresses are multiples of it."""
+"""The widest load of one thread; its address is a multiple of this."""
 
 
 @dataclass(frozen=True)
 class NestKernel:
-    """A kernel as one Triton function, and what whoever launches it must know.
+    """A nest as one Triton function, with what is needed to launch it.
 
-    Its arguments are the addresses of the operands' buffers (see `operands`), those of the
-    results' buffers, the address of the status word if there are checks, and the `parameters`.
+    The arguments are the addresses of the operands' buffers (`operands`) and of the results'
+    buffers, the address of the status word if there are `checks`, and the `parameters`.
     """
 
     kernel: Kernel
@@ -48,8 +48,8 @@ class NestKernel:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The operands of the nest whose buffers come first. One without elements may have any
-        address, but one that can be read."""
+        """The operands of the nest whose buffers are arguments. Every address must be readable,
+        also that of an operand without elements."""
         return tuple(operand_numbers(self.kernel))
 
     @property
@@ -58,25 +58,24 @@ class NestKernel:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """What may be out of range. If there is anything, an int32 that was zero becomes the
-        number of a check that failed, counted from one."""
+        """Descriptions of the index checks. If there are any, the status word, an int32 that is
+        zero before the launch, is set to the number of a failed check, counted from one."""
         return tuple(checks(self.kernel))
 
     @cached_attribute
     def parameters(self) -> tuple[Dim, ...]:
-        """What the last arguments are, int64 all of them."""
+        """The values of the last arguments, all int64."""
         return self.kernel.parameters()
 
     @cached_attribute
     def even_parameters(self) -> tuple[Dim, ...]:
-        """Parameters that must be multiples of 16 for threads to load vectors, and that nothing
-        says are; see `nest_kernel`."""
+        """Parameters that must be multiples of 16 for threads to load vectors, and that are not so
+        by construction; see `nest_kernel`."""
         return _even_parameters(self.kernel, self.schedule)
 
     @cached_attribute
     def tiles(self) -> Dim:
-        """Programs that have something to do: that many are launched, or fewer, which do several
-        tiles each; no launch if it is zero."""
+        """The number of tiles. At most as many programs are launched; with none, no launch."""
         return self.schedule.tiles(self.kernel)
 
 
@@ -86,14 +85,14 @@ def nest_kernel(
     aligned: bool = True,
     even: bool = False,
 ) -> NestKernel:
-    """A kernel by one of its schedules; by default the last one of the default tuning, which holds
-    any extents.
+    """Returns a nest by one of its schedules; by default the last one of the default tuning, which
+    is valid for any extents.
 
     `aligned` promises that the addresses of all buffers are multiples of 16 bytes; `even`, that all
     `even_parameters` are multiples of 16.
 
     Raises:
-        UnsupportedKernelError: something in the kernel has no schedule here; the message says what.
+        UnsupportedKernelError: parts of the nest have no schedule on a GPU; all are listed.
     """
     expect_supported(kernel)
     schedule = schedule or schedules_of(kernel, GpuTuning().block_sizes)[-1]
@@ -102,7 +101,8 @@ def nest_kernel(
 
 
 def _even_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Dim, ...]:
-    """Strides, offsets, and the extent of the axis along which vectors lie."""
+    """Returns strides, offsets, and the extent of the vectorised axis, as far as these are not
+    multiples of 16 by construction."""
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     needed: list[Dim] = [d for a in accesses for d in (a.constant, *a.coefficients)]
     needed += [m for a in accesses for _, m in a.rest]
@@ -111,8 +111,7 @@ def _even_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Dim, ...]:
 
 
 def expect_supported(kernel: Kernel) -> None:
-    """Raise UnsupportedKernelError unless a kernel can be made; the message lists all that is in
-    the way."""
+    """Raises UnsupportedKernelError, with a list of all parts of a nest that have no schedule."""
     found: dict[str, None] = {}
     dtypes = {s.dtype for s in kernel.steps}
     for dtype in sorted({t.name for t in dtypes} - set(TRITON_TYPES)):
@@ -128,13 +127,13 @@ def expect_supported(kernel: Kernel) -> None:
     if any(kernel.steps[s.value].dtype == BOOL for s in kernel.stages):
         found.setdefault("a reduction of bool")
     if any(t.rest for t in kernel.targets) and (kernel.stages or len(kernel.targets) > 1):
-        found.setdefault("results where data tells, beside other results or of reductions")
+        found.setdefault("results at indices from data, with other results or reductions")
     if found:
         raise UnsupportedKernelError(f"no GPU schedule for {'; '.join(found)}")
 
 
 class _Emission:
-    """The writing of one kernel."""
+    """Writes the text of one kernel."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel = kernel
@@ -146,7 +145,7 @@ class _Emission:
         frame = self.frame
         arguments = self._arguments(aligned, even)
         for name in frame.parameters.values():
-            # Whatever the caller's integers were.
+            # Triton's interpreter may pass integers in other types.
             frame.head.line(f"{name} = tl.cast({name}, tl.int64)")
         self.positions.lanes()
         with self.positions.tiles():
@@ -175,19 +174,19 @@ class _Emission:
         return tuple(found)
 
     def _tile(self) -> None:
-        """All of one tile."""
+        """Writes the body of the loop over tiles."""
         kernel, schedule, positions = self.kernel, self.schedule, self.positions
         index, masks = positions.kept()
         if schedule.serial:
             with positions.serial() as others:
                 Values(self.frame, {**index, **others}, masks).store(0)
                 if kernel.combine:
-                    # Who reads an element next may not be the thread that wrote it.
+                    # Another thread may read the element next.
                     self.frame.body.line("tl.debug_barrier()")
             return
         flat = schedule.flat
         if flat is not None and masks and _divisor(kernel.axes[flat]) < VECTOR_BYTES:
-            # Under a mask that may end anywhere, elements would be loaded one by one.
+            # Under a mask that may end at any element, Triton loads elements one by one.
             end, body = self.frame.dim(kernel.axes[flat]), self.frame.body
             with body.block(f"if first1 + {schedule.block[1]} <= {end}"):
                 self._map(Values(self.frame, index, {}))
@@ -217,7 +216,7 @@ class _Emission:
                 self._store(values, wide)
 
     def _map(self, values: Values) -> None:
-        """All results, and reductions of one element, where no axis is reduced."""
+        """Writes all results where no axis is reduced; reductions are of one element."""
         for stage in self.kernel.stages:
             values.stages.append(values.value(stage.value))
         self._store(values, range(len(self.kernel.values)))
@@ -228,7 +227,7 @@ class _Emission:
 
     @contextmanager
     def _loop(self, outer: Values, steps: Iterable[int]) -> Iterator[Values]:
-        """What follows, for each block of the reduced axes; it computes these steps."""
+        """A loop over blocks of the reduced axes, in which these steps are computed."""
         outer.prepare(steps)
         with self.positions.loop() as (index, masks):
             yield Values(self.frame, {**outer.index, **index}, {**outer.masks, **masks}, outer)
@@ -240,21 +239,22 @@ class _Emission:
 
     @property
     def _axis(self) -> str:
-        """How Triton's reductions are told what to reduce; scalars are what is left of rows."""
+        """The arguments of Triton's reductions. One dimension is reduced to a scalar."""
         return f"axis={self._across}, keep_dims=True" if len(self.frame.present) == 2 else "axis=0"
 
     @property
     def _in_lanes(self) -> bool:
-        """Whether the reduced axes lie along lanes, and not only one after the other."""
+        """Whether the dimension of the reduced axes has lanes; otherwise it is a loop."""
         return self._across in self.frame.present
 
     @property
     def _left(self) -> Dimensions:
-        """Along which dimensions a reduction has elements."""
+        """The dimensions along which a reduction's result has elements."""
         return frozenset(self.frame.present) - {self._across}
 
     def _elements(self, values: Values, step: int, nothing: str) -> str:
-        """A step for all lanes of a block, as reductions gather it: `nothing` beyond the edge."""
+        """Returns a step on all lanes of a block, in the dtype of reductions; `nothing` beyond the
+        edge."""
         dtype = self.kernel.steps[step].dtype
         term = values.value(step)
         text, along = term.name, term.along
@@ -270,7 +270,8 @@ class _Emission:
         return f"tl.broadcast_to({text}, {self.frame.shape(self.frame.present)})"
 
     def _stage(self, number: int, stage: Stage, outer: Values, block: Values | None) -> Term:
-        """A reduction: lanes gather one element of each block, and are reduced at the end."""
+        """Writes a reduction: each lane combines its elements of all blocks, then lanes are
+        reduced."""
         frame, body = self.frame, self.frame.body
         dtype = self.kernel.steps[stage.value].dtype
         wide = gathered(dtype)
@@ -298,7 +299,7 @@ class _Emission:
     def _scaled_product(
         self, number: int, stage: Stage, outer: Values, block: Values | None
     ) -> Term:
-        """A product of floats by mantissas and exponents: see `core.scaled_product`."""
+        """Writes a product by mantissas and exponents; see `core.scaled_product`."""
         frame, body = self.frame, self.frame.body
         wide = gathered(self.kernel.steps[stage.value].dtype)
         functions_ = frame.functions.scaled(wide)
@@ -327,8 +328,8 @@ class _Emission:
         return Term(name, self._left)
 
     def _position(self, number: int, stage: Stage, outer: Values, block: Values | None) -> Term:
-        """The index of the largest or smallest element: first of those that each lane has met,
-        then of all lanes."""
+        """Writes the index of the largest or smallest element: first for each lane, then over all
+        lanes."""
         frame, body = self.frame, self.frame.body
         dtype = self.kernel.steps[stage.value].dtype
         wide = gathered(dtype)
@@ -350,7 +351,7 @@ class _Emission:
                 sign = (">" if kind == "maximum" else "<") + ("=" if stage.last else "")
                 better = f"(element {sign} {best})"
                 if dtype.kind == "float":
-                    # NaN is the largest and the smallest, the first one or the last one of several.
+                    # NaN counts as largest and as smallest; of several, the first or the last.
                     first = "" if stage.last else f" & ({best} == {best})"
                     better = f"({better} | ((element != element){first}))"
                 mask = values.masks.get(self._across)
@@ -367,8 +368,8 @@ class _Emission:
         return Term(at, self._left)
 
     def _scan(self, outer: Values) -> None:
-        """Store the sum so far at each index along the one reduced axis. Where an index does not
-        count itself, the block is that of the elements before."""
+        """Writes a running sum along the one reduced axis. An exclusive sum reads the block of the
+        preceding elements."""
         frame, body, kernel = self.frame, self.frame.body, self.kernel
         (stage,) = kernel.stages
         dtype = kernel.steps[stage.value].dtype
@@ -392,7 +393,7 @@ class _Emission:
             self._store(values, range(len(kernel.values)))
 
     def _before(self, values: Values) -> Values:
-        """The place of the elements before those of another."""
+        """Returns the place of the preceding elements."""
         axis = len(self.kernel.kept)
         extent = self.frame.dim(self.kernel.axes[axis])
         index = values.index[axis]
@@ -406,6 +407,6 @@ def _memory_type(dtype: DType) -> str:
 
 
 def _divisor(dim: Dim) -> int:
-    """A power of two that a dim is a multiple of, whatever its symbols are."""
+    """Returns a power of two, at most 16, that a dim is a multiple of for any symbols."""
     coefficients = [dim] if isinstance(dim, int) else [c for _, c in dim.terms]
     return math.gcd(VECTOR_BYTES, *coefficients)

@@ -1,8 +1,8 @@
-"""Where the elements of a tile are, as Triton text: indices along axes, and masks at edges.
+"""The indices and masks of the elements of a tile, as Triton text.
 
-Each dimension of a block begins at a number `first`, counted along the axes that are flattened in
-it. Scalars are divided by extents with 64 bits; lanes, which count from `first`, need a division of
-32 bits for each axis but the slowest, of numbers no larger than a block.
+Each dimension of a block begins at `first`, an index into the axes that are flattened along it. Its
+digits are found by scalar 64-bit divisions. Lanes count from `first`, which takes a 32-bit division
+of numbers no larger than a block for each axis but the slowest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Positions:
         self._frame = frame
         self._schedule = frame.schedule
         self._elements: dict[int, str] = {}
-        """How many there are along each dimension."""
+        """The number of elements along each dimension, as text."""
 
     def _extent(self, axis: int) -> str:
         return self._frame.dim(self._frame.kernel.axes[axis])
@@ -33,7 +33,7 @@ class Positions:
         return self._schedule.block[dimension]
 
     def lanes(self) -> None:
-        """The numbers of lanes, and how many elements there are along each dimension."""
+        """Writes the numbers of lanes and of elements along each dimension."""
         head, schedule = self._frame.head, self._schedule
         for dimension in self._frame.present:
             numbers = f"tl.arange(0, {self._block(dimension)})"
@@ -53,7 +53,7 @@ class Positions:
                 head.line(f"extent{dimension} = {' * '.join(map(self._extent, axes))}")
 
     def _blocks(self, dimension: int) -> str:
-        """How many blocks there are along a dimension."""
+        """Returns the number of blocks along a dimension, as text."""
         extent = self._schedule.extent(self._frame.kernel, dimension)
         block, elements = self._block(dimension), self._elements[dimension]
         if isinstance(extent, int):
@@ -65,7 +65,7 @@ class Positions:
 
     @contextmanager
     def tiles(self) -> Iterator[None]:
-        """What follows, for each tile of a program: dimensions of the block are fastest."""
+        """A loop over the tiles of a program; blocks vary fastest."""
         frame, schedule = self._frame, self._schedule
         counts: list[tuple[str, str]] = []
         for dimension in (1, 0):
@@ -83,8 +83,8 @@ class Positions:
             yield
 
     def _digits(self, number: str, left: str, counts: Sequence[tuple[str, str]]) -> None:
-        """The digits of a scalar, the fastest first, each with a name and how many it takes; what
-        is left of it on the way has a name too."""
+        """Writes the digits of a scalar, the fastest first. `counts`: the name and the base of each
+        digit; `left`: the name of the remaining number."""
         body = self._frame.body
         for name, count in counts[:-1]:
             if number != left:
@@ -96,7 +96,7 @@ class Positions:
             body.line(f"{counts[-1][0]} = {number}")
 
     def kept(self) -> Place:
-        """The kept axes of a tile."""
+        """Returns the place of a tile along the kept axes."""
         index = {axis: Term(f"i{axis}", UNIFORM) for axis in self._schedule.singles}
         masks: dict[int, str] = {}
         for dimension in (0, 1):
@@ -105,7 +105,7 @@ class Positions:
         return index, masks
 
     def whole(self) -> Place:
-        """The reduced axes, all of them in one block."""
+        """Returns the place of the reduced axes, which are one block."""
         index: dict[int, Term] = {}
         masks: dict[int, str] = {}
         assert self._schedule.reduction is not None
@@ -114,7 +114,7 @@ class Positions:
 
     @contextmanager
     def loop(self) -> Iterator[Place]:
-        """What follows, for each block of the reduced axes."""
+        """A loop over the blocks of the reduced axes."""
         dimension = self._schedule.reduction
         assert dimension is not None
         body = self._frame.body
@@ -128,7 +128,7 @@ class Positions:
 
     @contextmanager
     def serial(self) -> Iterator[Mapping[int, Term]]:
-        """What follows, for each index along the serial axes."""
+        """A loop over the indices of the serial axes."""
         body = self._frame.body
         with ExitStack() as loops:
             for axis in self._schedule.serial:
@@ -139,7 +139,7 @@ class Positions:
     def _dimension(
         self, dimension: int, first: str, index: dict[int, Term], masks: dict[int, str]
     ) -> None:
-        """The indices along the axes of one dimension, from `first` on."""
+        """Writes the indices along the axes of one dimension, from `first` on."""
         axes, body = self._schedule.axes[dimension], self._frame.body
         if not axes:
             return
@@ -162,10 +162,10 @@ class Positions:
             body.line(f"m{dimension} = {number} < {self._elements[dimension]}")
 
     def _lane_digits(self, dimension: int, first: str, axes: Sequence[int]) -> None:
-        """The digits of lanes: those of `first`, and how often counting on from there goes around.
-        That is less often than there are lanes, whatever the extents are."""
+        """Writes the digits of lanes: those of `first`, plus the carries of counting on from there,
+        which are fewer than the lanes for any extents."""
         body, block = self._frame.body, self._block(dimension)
-        # Names of their own: those of kept axes are known in the loop over reduced ones.
+        # Names by dimension, because the loop over reduced axes also sees those of kept axes.
         left, turns, count, room = (f"{name}{dimension}" for name in _DIGITS)
         body.line(f"{left} = tl.cast({first}, tl.int64)")
         body.line(f"{turns} = numbers{dimension}")

@@ -16,21 +16,21 @@ from ftuner.core.gpu.schedule import Schedule
 from ftuner.core.guards import guards, inner_steps, needs
 
 Dimensions = frozenset[int]
-"""Of a block: those along which a value differs."""
+"""The dimensions of a block along which a value differs."""
 UNIFORM: Dimensions = frozenset()
 
 
 @dataclass(frozen=True)
 class Term:
-    """A value: its name, and along which dimensions of the block it has elements. Without any, it
-    is a scalar."""
+    """A value: its name, and the dimensions of the block along which it has elements; none for a
+    scalar."""
 
     name: str
     along: Dimensions
 
 
 class Frame:
-    """What all places of one kernel share: the text, and the names of arguments."""
+    """The text and the names of arguments of one kernel, shared by all places."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel = kernel
@@ -52,12 +52,12 @@ class Frame:
         return str(dim) if isinstance(dim, int) else self.parameters[dim]
 
     def shape(self, along: Iterable[int]) -> str:
-        """Of a block that has elements along some dimensions."""
+        """Returns the shape of a block with elements along some dimensions."""
         extents = [self.schedule.block[d] if d in along else 1 for d in self.present]
         return f"({', '.join(map(str, extents))}{',' * (len(extents) == 1)})"
 
     def constant(self, number: int) -> Term:
-        """A step that is the same at all places, before the loop over tiles."""
+        """Returns a step that is the same at all places, written before the loop over tiles."""
         found = self._constants.get(number)
         if found is None:
             step = self.kernel.steps[number]
@@ -72,8 +72,8 @@ class Frame:
 
 
 class Values:
-    """The values of steps at one place, each computed once; `outer` has those that do not depend
-    on the reduced axes, where it is another place."""
+    """The values of steps at one place, each computed once. `outer`: the place outside the loop
+    over reduced axes, which has the values that do not depend on these."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Values:
         outer: Values | None = None,
         prefix: str = "v",
     ) -> None:
-        """`masks`: for each dimension with lanes beyond an edge, which lanes are within."""
+        """`masks`: the lanes within the edge, for each dimension that has lanes beyond it."""
         self.frame = frame
         self.index = index
         self.masks = masks
@@ -92,10 +92,10 @@ class Values:
         self._prefix = prefix
         self._known: dict[int, Term] = {}
         self._inside: dict[int, str] = {}
-        """For each checked step, where its index is within the extent."""
+        """For each checked step, the condition that its index is within the extent."""
 
     def prepare(self, steps: Iterable[int]) -> None:
-        """Compute what these steps, in a loop that is about to begin, need of this place."""
+        """Writes the values of this place that these steps of the coming loop need."""
         frame = self.frame
         seen: set[int] = set()
 
@@ -115,7 +115,7 @@ class Values:
             visit(number)
 
     def elsewhere(self, index: Mapping[int, Term], masks: Mapping[int, str]) -> Values:
-        """The same with other indices along some axes."""
+        """Returns a place with other indices along some axes."""
         return Values(
             self.frame, {**self.index, **index}, {**self.masks, **masks}, self._outer, "w"
         )
@@ -159,8 +159,8 @@ class Values:
         return Term(name, along)
 
     def _checked(self, number: int, arguments: Sequence[Term], along: Dimensions) -> Term:
-        """The index within the extent; zero where it is out of range, which `status` is told. What
-        is read or written there is masked, as an axis may have no element at all."""
+        """Writes a checked index: where it is out of range it is 0 and `status` is set. Loads and
+        stores there are masked, because an axis may have no elements."""
         frame = self.frame
         index, extent = (a.name for a in arguments)
         name, inside = f"{self._prefix}{number}", f"inside_{self._prefix}{number}"
@@ -180,7 +180,8 @@ class Values:
         return [self.masks[d] for d in sorted(along) if d in self.masks]
 
     def _guard(self, number: int, along: Dimensions) -> list[str]:
-        """The conditions outside which nobody needs a step, where they are known without data."""
+        """Returns the conditions under which a step is needed, as far as they are computed without
+        more dimensions than the step has."""
         found = []
         for condition, wanted in sorted(self.frame.guards[number]):
             term = self.value(condition)
@@ -189,7 +190,7 @@ class Values:
         return found
 
     def _address(self, base: str, access: Access) -> tuple[str, Dimensions]:
-        """The address of each element, and along which dimensions it differs."""
+        """Returns the address of each element, and the dimensions along which it differs."""
         frame = self.frame
         terms = [(self.index[a], c) for a, c in enumerate(access.coefficients) if c != 0]
         terms += [(self.value(step), c) for step, c in access.rest]
@@ -206,7 +207,7 @@ class Values:
         return " + ".join([base, *(f"({s})" for s in sums)]), along
 
     def _checked_by(self, access: Access) -> list[str]:
-        """Where all indices that data told are within their extents."""
+        """Returns the conditions that all indices from data are within their extents."""
         steps = self.frame.kernel.steps
         found: dict[str, None] = {}
 
@@ -234,7 +235,7 @@ class Values:
         return self._named(number, text, along)
 
     def store(self, result: int) -> None:
-        """Store one result at this place."""
+        """Writes the store of one result at this place."""
         frame, kernel = self.frame, self.frame.kernel
         number, access = kernel.values[result], kernel.targets[result]
         dtype = kernel.steps[number].dtype
@@ -261,5 +262,5 @@ def _not(condition: str, along: Dimensions) -> str:
 
 
 def lanes(dimension: int) -> str:
-    """The name of the numbers of lanes along a dimension."""
+    """Returns the name of the lane numbers along a dimension."""
     return f"lanes{dimension}"

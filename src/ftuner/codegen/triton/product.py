@@ -5,8 +5,8 @@
 element, then by blocks of `swizzle` row tiles, each walked column by column, so that L2 still holds
 what they share, then by part of k.
 
-Where the copy engine loads, Triton makes one loop of tiles and steps (`flatten`), so that the next
-tile is on its way while this one is stored. It can if each tile takes as many steps, at least one.
+With descriptors, Triton makes one loop of tiles and k steps (`flatten`), so that the next tile is
+loaded while this one is stored. That needs equally many steps for each tile, at least one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 
 def gemm_source(kernel: ProductKernel) -> Source:
-    """The kernel, ready to be compiled; launched with as many programs as the plan says, and the
-    arguments of `gemm_arguments`."""
+    """Returns the source of a kernel; its arguments are `gemm_arguments`."""
     arguments = gemm_arguments(kernel)
     main = kernel.main
     steps = f"tl.cdiv(k, {main.bk})"
@@ -45,8 +44,8 @@ def gemm_source(kernel: ProductKernel) -> Source:
 
 
 def place_lines(tile: BlockTile, rest: bool = False) -> list[str]:
-    """`row` and `column` of the tile numbered `place` within its matrix; `rest` if it is of the
-    second band."""
+    """Lines for `row` and `column` of tile number `place` of its matrix; `rest`: of the second
+    band."""
     return [
         "first = place // in_swizzle * swizzle",
         "height = tl.minimum(row_tiles - first, swizzle)",
@@ -60,7 +59,7 @@ def _flattened(kernel: ProductKernel) -> bool:
 
 
 def _band_lines(kernel: ProductKernel, tile: BlockTile, extent: str) -> list[str]:
-    """The loop over the tiles of one band of `extent` rows."""
+    """Lines of the loop over the tiles of one band of `extent` rows."""
     rest = tile is not kernel.main
     lines = [
         f"row_tiles = tl.cdiv({extent}, {tile.bm})",

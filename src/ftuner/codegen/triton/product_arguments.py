@@ -1,4 +1,4 @@
-"""The run-time arguments of product kernels; the one place that knows their order."""
+"""The run-time arguments of product kernels and their order."""
 
 from __future__ import annotations
 
@@ -10,42 +10,40 @@ _STRIDE = "i64"
 
 
 def operand_argument(name: str) -> str:
-    """The name of the argument that holds an epilogue operand."""
+    """Returns the name of the argument for an epilogue operand."""
     return f"operand_{name}"
 
 
 def granule(kernel: ProductKernel) -> int:
-    """Elements that addresses and strides of A and B are multiples of."""
+    """Returns the number of elements that addresses and strides of A and B are multiples of."""
     return ALIGNMENT_BYTES // kernel.dtype.itemsize if kernel.aligned else 1
 
 
 def c_granule(kernel: ProductKernel) -> int:
-    """The same of C and of the epilogue's matrices."""
+    """Returns the same for C and the epilogue's matrices."""
     return granule(kernel) if kernel.c_aligned else 1
 
 
 def stored_block(order: Order, spatial: int, k: int) -> tuple[int, int]:
-    """Extents of a tile of A or B as it lies in memory, the contiguous axis last."""
+    """Returns the extents of a tile of A or B in memory order, the contiguous axis last."""
     return (spatial, k) if order == "k" else (k, spatial)
 
 
 def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
-    """The arguments of a kernel, in their order.
+    """Returns the arguments of a kernel, in their order.
 
-    `a`, `b`, `c`: the matrices, as pointers, or as descriptors of rank 3, (batch element, axis that
-    is not contiguous, contiguous axis), filled with zeros behind their ends. Descriptors of A and B
-    need extents of at least one, so that k is not 0.
+    `a`, `b`, `c`: the matrices, as pointers, or as descriptors of rank 3 (batch element, strided
+    axis, contiguous axis) that give zeros beyond the ends; descriptors of A and B need k > 0.
     `a_rest`, `c_rest`: descriptors of the same matrices with blocks for the second band.
-    `workspace`: float32, as many as `workspace_elements` says, undefined. `counters`: int32, one a
-    tile of C, zero before the first launch and after each. Both if k is split; launches that may
-    overlap share neither.
-    `operand_NAME`: what the epilogue reads, [n], [m] or a matrix, of the kernel's dtype;
-    of `vectors` the first two.
+    With split-k, `workspace`: `workspace_elements` undefined float32 values; `counters`: an int32
+    for each tile of C, zero before and after each launch. Launches that may overlap share neither.
+    `operand_NAME`: an operand of the epilogue; a matrix of the kernel's dtype, or [n] or [m] of
+    `vectors`.
     `m`, `n`, `k`, `batch`: extents. `rows`: rows of the first band, if there are two.
-    `a_stride`, `b_stride`: elements from one row of the stored matrix to the next, whatever axis
-    that is; `c_row` and `operand_NAME_row` likewise. None of descriptors.
-    `a_batch`, `b_batch`, `c_batch`, `operand_NAME_batch`: elements from one batch element to the
-    next, 0 if all share one; of descriptors of A and B 1 or 0, and none of C.
+    `a_stride`, `b_stride`, `c_row`, `operand_NAME_row`: elements between rows of the stored matrix;
+    not for descriptors.
+    `a_batch`, `b_batch`, `c_batch`, `operand_NAME_batch`: elements between batch elements, 0 if all
+    share one matrix; for descriptors of A and B 1 or 0, and none for C.
     `swizzle`: as in `ProductPlan`. `split_k`: parts of k, if it is split.
     """
     dtype, itemsize = TRITON_TYPES[kernel.dtype.name], kernel.dtype.itemsize

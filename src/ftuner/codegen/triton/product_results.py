@@ -1,7 +1,7 @@
 """The results of a tile from its sums, as Triton text: reduction of split-k, epilogue, stores.
 
-A tile passes through the epilogue in slices of its columns, one after the other, so that a thread
-works on few values at once.
+A tile passes through the epilogue in slices of columns, one after the other, so that a thread holds
+few values at once.
 
 With split-k each program stores its sums in a workspace. The last-arriving program adds up the sums
 of all parts (`split_k`) and applies the epilogue.
@@ -19,8 +19,8 @@ from ftuner.core.gpu.tile import BlockTile, ProductKernel
 
 
 def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
-    """From `sums` of the tile at `row`, `column` of batch element `element` to C. `rest` tells
-    which descriptor, counters and workspace are the tile's."""
+    """Lines from `sums` of the tile at `row`, `column` of batch element `element` to C. `rest`:
+    whether the tile is of the second band."""
     finished = _finished_lines(kernel, tile, rest)
     if not kernel.split:
         return finished
@@ -42,7 +42,7 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
 
 
 def _finished_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
-    """Slice the sums, and bring each slice to C."""
+    """Lines that slice the sums, apply the epilogue and store each slice."""
     lines: list[str] = []
     slices = ["sums"]
     while len(slices) < kernel.slices:
@@ -61,7 +61,7 @@ def _finished_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[
 def _slice_lines(
     kernel: ProductKernel, tile: BlockTile, rest: bool, sums: str, first: int
 ) -> list[str]:
-    """Bring to C the slice that begins at column `first` of its tile."""
+    """Lines for the slice that begins at column `first` of its tile."""
     width = tile.bn // kernel.slices
     extra = operands(kernel.epilogue)
     begin = f"column + {first}" if first else "column"
@@ -88,18 +88,18 @@ def _slice_lines(
     masked = "tl.store(c_at, result, mask=(c_rows < m)[:, None] & (c_columns < n)[None, :])"
     if c_granule(kernel) == 1:
         return [*lines, masked]
-    # A mask by the column makes every element a store of its own.
+    # With a mask by the column, Triton stores elements one by one.
     return [*lines, f"if column + {first + width} <= n:", f"    {whole}", "else:", f"    {masked}"]
 
 
 def _operand(kernel: ProductKernel, operand: Operand) -> str:
-    """The load of what an epilogue reads, spread over the slice."""
+    """Returns the load of an operand of the epilogue, broadcast over the slice."""
     name = operand_argument(operand.name)
     if operand.kind == "column":
         return f"tl.load({name} + c_columns, mask=c_columns < n, other=0.0)[None, :]"
     if operand.kind == "row":
         return f"tl.load({name} + c_rows, mask=c_rows < m, other=0.0)[:, None]"
-    # Whole granules, as in `gemm_tiles`.
+    # Whole granules, as in `product_tiles`.
     g = c_granule(kernel)
     behind = "n" if g == 1 else f"tl.cdiv(n, {g}) * {g}"
     return (

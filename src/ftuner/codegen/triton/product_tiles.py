@@ -1,10 +1,10 @@
 """The sums of one tile of a product, as Triton text.
 
-With *pointers*, rows and columns behind an edge are those of the edge once more, or zeros; what
-they give is not stored. Every step of k is masked, with zeros for what lies behind the end: a last
-step of its own would be a second product in the text. Along a contiguous axis an aligned kernel
-reads whole granules of 16 bytes, up to the one that holds the last element, because a mask by the
-element would make each of them a load. With *descriptors* the copy engine fills with zeros.
+With *pointers*, rows and columns beyond an edge repeat the edge or are zeros; their results are not
+stored. Every k step is masked, with zeros beyond the end: a separate last step would be a second
+product in the text. Along a contiguous axis an aligned kernel reads whole granules of 16 bytes, up
+to the one with the last element, because with a mask by the element Triton loads elements one by
+one. With *descriptors* the copy engine fills with zeros.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 
 def element_base(kernel: ProductKernel, name: str) -> str:
-    """Where a matrix of the batch element begins, in the text; groups have addresses of their
-    own."""
+    """Returns the address of a matrix of the batch element; groups have their own addresses."""
     return name if kernel.grouped else f"{name} + element.to(tl.int64) * {name}_batch"
 
 
 class _Side(NamedTuple):
-    """A or B, as its tiles are loaded."""
+    """A or B and how its tiles are loaded."""
 
     name: str
     order: Order
     spatial: int
     """Rows of A, or columns of B, in a tile."""
     place: str
-    """Of its first row or column, in the text."""
+    """The index of its first row or column, as text."""
     extent: str
     across: str
-    """The index that spreads the spatial axis over the tile that is multiplied."""
+    """The index expression that broadcasts the spatial axis over the tile of the product."""
     along: str
     """The same for k."""
 
@@ -46,9 +45,9 @@ def _sides(kernel: ProductKernel, tile: BlockTile) -> tuple[_Side, _Side]:
 
 
 def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
-    """`sums`, float32, of the tile at `row`, `column` of batch element `element`, or of a group's
-    matrices at `a` and `b`: over all `steps`, or over those of part `part` of `split_k`. `rest`:
-    whether the descriptors with blocks of the second band are read."""
+    """Lines for `sums`, float32, of the tile at `row`, `column` of batch element `element`, or of
+    the matrices of a group at `a` and `b`: over all `steps`, or over those of part `part` of
+    `split_k`. `rest`: whether the descriptors for the second band are read."""
     before: list[str] = []
     steps = "steps"
     if kernel.split:
@@ -81,7 +80,7 @@ def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
 
 
 def _described(side: _Side, bk: int, rest: bool) -> str:
-    """A tile by descriptor, turned as it is multiplied."""
+    """Returns the load of a tile by its descriptor, transposed for the product."""
     name = "a_rest" if rest and side.name == "a" else side.name
     step = f"step * {bk}"
     offsets = (side.place, step) if side.order == "k" else (step, side.place)
@@ -94,7 +93,7 @@ def _described(side: _Side, bk: int, rest: bool) -> str:
 
 
 def _pointed(side: _Side, bk: int, kernel: ProductKernel) -> tuple[list[str], list[str]]:
-    """A tile by pointers: what stands before the loop over k, and in it."""
+    """Returns the lines of loads by pointers: before the loop over k, and in it."""
     name, across, along = side.name, side.across, side.along
     base = element_base(kernel, name)
     places = f"{side.place} + tl.arange(0, {side.spatial})"

@@ -1,9 +1,8 @@
-"""What a compiled kernel takes of a multiprocessor, read back from its machine code.
+"""The resources of a compiled kernel, read back from its machine code.
 
-For NVIDIA: the cubin, an ELF file of 64 bits whose `.nv.info` section holds attributes, and for
-each function its registers and stack (CUDA Binary Utilities; the numbers of attributes are those
-that `cuobjdump -elf` prints). For AMD: the metadata at the end of the assembly, as LLVM's
-AMDGPUUsage describes it.
+NVIDIA: the `.nv.info` section of the cubin, a 64-bit ELF file, has the registers and stack of each
+function (CUDA Binary Utilities; `cuobjdump -elf` prints the numbers of attributes). AMD: the
+metadata at the end of the assembly (LLVM's AMDGPUUsage).
 """
 
 from __future__ import annotations
@@ -20,41 +19,46 @@ _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _INFO = ".nv.info"
 _SIZED = 4
-"""Format of an attribute that tells its own size; all others are four bytes."""
+"""Format of an attribute with a size field; all others are four bytes."""
 _FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
 MOST_REGISTERS = {32: 255, 64: 256}
-"""Of a thread, by threads of a warp: by the instruction set of NVIDIA's chips; of AMD's where two
-waves share what there is."""
+"""Most registers of a thread, by threads of a warp: by the instruction set of NVIDIA's chips, and
+of AMD's with two waves per SIMD."""
 FEW_SPILLED_BYTES = 32
-"""What ptxas spills now and then of threads that take far fewer registers than there are: numbers
-of the walk over tiles."""
+"""Spills that are tolerated: ptxas spills some loop counters even of threads that use far fewer
+registers than the limit."""
 _ACCUMULATES_IN_REGISTERS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
-"""The others have memory of their own for that, or registers that are counted apart."""
+"""Other chips have tensor memory for accumulators, or count their registers separately."""
 _SLACK_BYTES = 512
-"""Of shared memory: barriers, and rows or columns on their way from one layout to another."""
+"""Shared memory beyond the model: barriers, and rows or columns during changes of layout."""
 _HANDED_BYTES = 2048
-"""Likewise, and what specialised warps hand on."""
+"""The same, with what specialised warps exchange."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one block of threads, or one of its threads."""
+    """The resources of a block of threads, or of one of its threads."""
 
     threads: int
-    """Launched in a block; more than asked for where warps are specialised."""
+    """Threads of a block, including those that Triton adds for specialised warps."""
     registers: int
-    """Of a thread, of 32 bits."""
+    """32-bit registers of a thread."""
     spilled_bytes: int
-    """Of a thread, in local memory."""
+    """Local memory of a thread for spilled registers."""
     shared_bytes: int
-    """Of a block, static and dynamic."""
+    """Shared memory of a block, static and dynamic."""
 
 
 def nvidia_resources(cubin: bytes, ptx: str, shared_bytes: int, threads: int) -> Resources:
-    """Of the one function in a cubin that was assembled from `ptx` and needs so much dynamic
-    shared memory. A stack holds spilled registers and what the text itself keeps in local memory.
+    """Returns the resources of the one function in a cubin that was assembled from `ptx`. Its stack
+    holds spilled registers and the local variables of the PTX.
 
-    Raises ObjectFileError if the cubin is damaged or tells nothing of a function.
+    Args:
+        shared_bytes: dynamic shared memory.
+        threads: of a block.
+
+    Raises:
+        ObjectFileError: the cubin is damaged or does not describe a function.
     """
     values = _attributes(cubin)
     local = sum(int(size) for size in re.findall(r"\.local\b[^;]*\[(\d+)\];", ptx))
@@ -64,7 +68,7 @@ def nvidia_resources(cubin: bytes, ptx: str, shared_bytes: int, threads: int) ->
 
 
 def _attributes(cubin: bytes) -> dict[int, int]:
-    """Of the attributes of a function: the largest value of each."""
+    """Returns the largest value of each attribute of a function."""
     if not cubin.startswith(_ELF_MAGIC) or len(cubin) < _ELF_HEADER.size:
         raise ObjectFileError("no little-endian ELF file of 64 bits")
     fields = _ELF_HEADER.unpack_from(cubin)
@@ -85,7 +89,7 @@ def _attributes(cubin: bytes) -> dict[int, int]:
 
 
 def _entries(data: bytes) -> list[tuple[int, tuple[int, ...]]]:
-    """(attribute, words) of those attributes that have any."""
+    """Returns (attribute, words) of the attributes that have words."""
     entries, place = [], 0
     while place + 4 <= len(data):
         form, attribute, size = struct.unpack_from("<BBH", data, place)
@@ -97,9 +101,10 @@ def _entries(data: bytes) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
-    """Of the one kernel in an AMD assembly.
+    """Returns the resources of the one kernel in an AMD assembly.
 
-    Raises ObjectFileError if the text has no such metadata.
+    Raises:
+        ObjectFileError: the text has no such metadata.
     """
 
     def number(key: str) -> int:
@@ -108,8 +113,8 @@ def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
             raise ObjectFileError(f"an assembly without {key}")
         return int(match.group(1))
 
-    # Of a wavefront of 64, each vector register spilled takes four bytes of every thread; scalar
-    # ones go to lanes of vector registers.
+    # A spilled vector register takes four bytes of every thread; scalar registers are spilled to
+    # lanes of vector registers.
     registers = number("vgpr_count")
     return Resources(threads, registers, 4 * number("vgpr_spill_count"), shared_bytes)
 
@@ -117,9 +122,9 @@ def amd_resources(assembly: str, shared_bytes: int, threads: int) -> Resources:
 def disagreements(
     kernel: ProductKernel, architecture: str, warp_threads: int, compiled: Resources
 ) -> tuple[str, ...]:
-    """Where a compiled product kernel is not what its model says: spills, more registers than there
-    are or fewer than its accumulators, more shared memory. Empty if it is; less shared memory than
-    modelled is no disagreement."""
+    """Returns the differences between a compiled product kernel and its model: spills, too many
+    registers, fewer registers than accumulators, more shared memory. Less shared memory than
+    modelled is accepted."""
     accumulators = kernel.main.accumulators_per_thread(warp_threads)
     modelled = kernel.shared_bytes(architecture)
     found = []

@@ -9,18 +9,18 @@ from ftuner.core.scaled_product import SCALED_FORMATS
 
 
 class ScaledFunctions(NamedTuple):
-    """Names of functions on blocks or scalars."""
+    """The names of the functions of a scaled product, on blocks or scalars."""
 
     factor: str
-    """The element as a factor: its mantissa and exponent, as `product` takes them."""
+    """An element as mantissa and exponent, the factors of `product`."""
     product: str
     """The mantissa and exponent of the product of two mantissas and exponents."""
     result: str
-    """The product that a mantissa and an exponent stand for."""
+    """The number of a mantissa and an exponent."""
 
 
 def scaled_bodies(dtype: DType) -> tuple[tuple[str, str, str], ...]:
-    """The name, arguments and body of each of the functions."""
+    """Returns the name, arguments and body of each function."""
     f = SCALED_FORMATS[dtype]
     integer, float_ = f"tl.int{f.bits}", f"tl.{dtype}"
     ones = 2 * f.bias + 1
@@ -37,7 +37,7 @@ normal = ((bits & {~f.exponent_mask}) | {f.half}).to({float_}, bitcast=True)
 mantissa = tl.where((field == 0) | (field == {ones}), mantissa, normal)
 exponent = x_exponent + y_exponent + (field - {f.bias - 1})
 {clamped}return mantissa, exponent"""
-    # In two steps, as 2^exponent may be subnormal or infinite. The first is exact, so that a
+    # In two steps, because 2^exponent may be subnormal or infinite. The first is exact, so that a
     # subnormal result is rounded once.
     result = f"""exponent = tl.minimum(tl.maximum(exponent, {-f.end}), {f.end})
 half = exponent >> 1

@@ -1,8 +1,7 @@
-"""Source: the text of one Triton kernel, all that decides it, and how it becomes a function.
+"""The text of one Triton kernel with everything that decides its machine code.
 
-A text is specialised whole: tile sizes, orders and dtypes are literals in it, so that a kernel's
-arguments are pointers and numbers that change from call to call, and none of them decides what is
-compiled.
+Tile sizes, orders and dtypes are literals in the text. The arguments are pointers and numbers that
+change from call to call; they never decide what is compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TRITON_TYPES = {
     "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
 }  # fmt: skip
-"""Triton's name, in a signature, of a dtype."""
+"""The name of a dtype in Triton's signatures."""
 LANGUAGE_TYPES = {
     "bool": "tl.int1", "bfloat16": "tl.bfloat16", "float16": "tl.float16",
     **{name: f"tl.{name}" for name in (
@@ -32,13 +31,13 @@ LANGUAGE_TYPES = {
 }  # fmt: skip
 """The name of a dtype in a kernel's text."""
 HEADER = "import triton\nimport triton.language as tl\n"
-"""What every text begins with; `load` needs triton, nothing else does."""
+"""The first lines of every text. Only `load` needs triton to be installed."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a kernel: `type` is Triton's, as in `*bf16`, `i32` or `fp32`; a `divisor`
-    above 1 promises that the address, or the number, is a multiple of it."""
+    """One argument of a kernel. `type`: Triton's, such as `*bf16`, `i32` or `fp32`. `divisor`: a
+    promise that the address or number is a multiple of it."""
 
     name: str
     type: str
@@ -47,7 +46,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Source:
-    """A kernel, ready to be compiled."""
+    """A kernel that can be compiled."""
 
     function: str
     """The name of the function in `text` that is decorated with `triton.jit`."""
@@ -58,8 +57,8 @@ class Source:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What Triton is told wherever the source is compiled or launched. Products and sums are
-        contracted where the text says so, and nowhere else."""
+        """Triton's options for compiling the source. Multiply-adds are fused only where the text
+        says so."""
         return {
             "num_warps": self.warps,
             "num_stages": self.stages,
@@ -68,7 +67,7 @@ class Source:
 
     @cached_attribute
     def key(self) -> str:
-        """A hash of all that decides the machine code, but for the target and Triton itself."""
+        """A hash of everything that decides the machine code, except the target and Triton."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:32]
 
 
@@ -76,7 +75,7 @@ def function_source(
     name: str, prelude: str, arguments: Sequence[Argument], body: Sequence[str], warps: int,
     stages: int,
 ) -> Source:  # fmt: skip
-    """A kernel from the lines of its body, with what stands before it in its module."""
+    """Returns the source of a kernel. `prelude`: functions before it; `body`: its lines."""
     head = f"def {name}({', '.join(argument.name for argument in arguments)}):"
     lines = indent("\n".join(body), "    ")
     text = f"{HEADER}{prelude}\n\n@triton.jit\n{head}\n{lines}\n"
@@ -85,10 +84,10 @@ def function_source(
 
 @lru_cache(maxsize=4096)
 def load(source: Source) -> Any:
-    """The function of a source: compiled by Triton where it is launched, or run by Triton's
-    interpreter where `TRITON_INTERPRET` was set before triton was imported."""
+    """Returns the function of a source. Triton compiles it, or interprets it where
+    `TRITON_INTERPRET` was set before triton was imported."""
     name = f"<ftuner {source.function} {source.key}>"
-    # Triton asks `inspect` for the text of a function, and `inspect` looks here.
+    # Triton reads the text of a function through `inspect`, which reads this cache.
     lines = source.text.splitlines(keepends=True)
     linecache.cache[name] = (len(source.text), None, lines, name)
     module: dict[str, Any] = {"__name__": f"ftuner_kernel_{source.key}"}

@@ -1,4 +1,4 @@
-"""The chips that kernels are compiled for, as Triton names them, and what compiling gives."""
+"""The chips that kernels are compiled for, by Triton's names, and the result of compiling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel for one target, or what the compiler said against it."""
+    """One kernel compiled for one target, or the compiler's error."""
 
     binary: bytes
     """The cubin or hsaco; empty if there is an error."""

@@ -1,18 +1,16 @@
 """Elementary functions as Triton text, on blocks of float32 or float64.
 
-`call` gives the expression that applies one; `prelude` the functions that such expressions call,
-which stand before a kernel in its text. Only what both Triton's interpreter and its compiler have
-is used, and fused multiply-adds are written out because kernels are compiled without contraction
-(`Source.options`): what the interpreter shows is what runs, but for the exponential unit, division
-and the functions that the vendor's library gives.
+`call` returns the expression that applies one, `prelude` the functions that such expressions call.
+Only features of both Triton's interpreter and its compiler are used, and fused multiply-adds are
+explicit because kernels are compiled without contraction (`Source.options`). So the interpreter
+gives the bits of a GPU, except for the exponential unit, division and the vendor's functions.
 
-Largest errors in float32, normal results, in ulp: exp 1.5, expm1 2, sigmoid 3, tanh 2, power 2.5,
-atan 2.5, erfc, gelu, gelu_tanh, silu, softplus, mish and swish 4, as tests show them in the
-interpreter, where `exp2` and `/` are exact; a GPU adds 2 for each of these that the function calls.
-log, sin, cos and erf are the vendor's, of some 2 ulp; sqrt, divide, maximum, minimum and roundings
-are exact. Where a power of e is a factor (all of the above but exp, expm1, tanh and atan), one that
-is not normal is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow
-are as in C's Annex F.
+Largest errors of normal float32 results, in ulp, by the tests in the interpreter, where `exp2` and
+`/` are exact: exp 1.5, expm1 2, sigmoid 3, tanh 2, power 2.5, atan 2.5, erfc, gelu, gelu_tanh,
+silu, softplus, mish and swish 4. A GPU adds 2 for each call of these two. log, sin, cos and erf are
+the vendor's, with about 2 ulp; sqrt, divide, maximum, minimum and roundings are exact. In functions
+with a power of e as a factor (all of the above except exp, expm1, tanh and atan), a subnormal power
+is flushed to zero, and so is the result. NaN gives NaN; infinities and overflow follow C's Annex F.
 
 float64: the same bounds, with the vendor's exp.
 """
@@ -31,7 +29,7 @@ _LOG2_E = 1.0 / math.log(2.0)
 
 @dataclass(frozen=True)
 class _Text:
-    """Writes pieces of functions on one floating format."""
+    """Writes parts of functions for one floating-point format."""
 
     format: Format
 
@@ -52,23 +50,24 @@ class _Text:
         return float(struct.unpack(code, struct.pack(code, value))[0])
 
     def pattern(self, value: float) -> int:
-        """The bits of a positive `value`, rounded to the format."""
+        """Returns the bits of a positive `value`, rounded to the format."""
         codes = ("<f", "<i") if self.single else ("<d", "<q")
         return int(struct.unpack(codes[1], struct.pack(codes[0], value))[0])
 
     def number(self, value: float) -> str:
-        """`value`, rounded to the format, as a literal."""
+        """Returns `value`, rounded to the format, as a literal."""
         if math.isinf(value):
             return f'float("{value}")'
         return repr(self.rounded(value))
 
     def madd(self, x: str, y: str, z: str) -> str:
-        """x y + z where one of them is a literal. Triton 3.6 rounds a literal among the arguments
-        of `fma` to float32, whatever the others are."""
+        """Returns x y + z where one of them is a literal. Triton 3.6 rounds literal arguments of
+        `fma` to float32, whatever the others are."""
         return f"tl.fma({x}, {y}, {z})" if self.single else f"{x} * {y} + {z}"
 
     def polynomial(self, result: str, x: str, table: Sequence[float]) -> str:
-        """Lines that give `result` the polynomial at `x`; at least two coefficients."""
+        """Returns lines that assign to `result` the polynomial at `x`, of two coefficients or
+        more."""
         *_, second, last = map(self.number, table)
         lines = [f"{result} = {self.madd(x, last, second)}"]
         lines += [
@@ -78,7 +77,7 @@ class _Text:
         return "\n    ".join(lines)
 
     def clamped(self, x: str, low: float, high: float) -> str:
-        """`x` within limits, NaN kept."""
+        """Returns `x` clamped to limits; NaN stays NaN."""
         return call("minimum", call("maximum", x, self.number(low)), self.number(high))
 
     def integral(self, n: str, x: str) -> str:
@@ -117,12 +116,12 @@ x = {t.clamped("x", t.format.exp_low, t.format.exp_high)}
 
 
 def _exp_sum(t: _Text) -> str:
-    """e**(x + y) for x <= 0 and a y that is some rounding errors of x: 2**high, times one and what
-    `high` lacks. Not normal, it is zero."""
+    """e**(x + y) for x <= 0 and y of some rounding errors of x: 2**high, times 1 plus a correction
+    for the error of `high`. Subnormal results are 0."""
     if not t.single:
         return "power = tl.exp(x)\n    return tl.fma(power, y, power)"
     low = t.number(_LOG2_E - t.rounded(_LOG2_E))
-    # Lower, the power is zero anyway, and an infinite argument would leave inf - inf.
+    # Below this the power is 0, and an infinite argument would give inf - inf.
     return f"""\
 x = {call("maximum", "x", "-150.0")}
     high = x * {t.number(_LOG2_E)}
@@ -149,7 +148,8 @@ power = exp_sum_{t.dtype}(-tl.abs(x), 0.0)
 
 
 def _swish(t: _Text) -> str:
-    """x sigmoid(y x), the product not rounded: its error is an absolute error of the exponent."""
+    """x sigmoid(y x), with the product unrounded, because its error is an absolute error of the
+    exponent."""
     return f"""\
 x, y = tl.broadcast(x, tl.where(x == x, y, y))
     high = -tl.abs(x) * tl.abs(y)
@@ -163,7 +163,7 @@ x, y = tl.broadcast(x, tl.where(x == x, y, y))
 def _gelu_tanh(t: _Text) -> str:
     """x sigmoid(v) with v = x (c + d x^2), as `codegen/llvm/ir/vector_math.py` computes it."""
     c, c_low, d, d_low = t.format.gelu_tanh
-    # An argument of fma is a block, never a literal, which would be float32 in float64's place.
+    # Arguments of fma are blocks: a literal would be float32 also for float64.
     return f"""\
 y = {call("maximum", "-tl.abs(x)", t.number(t.format.gelu_tanh_low), dtype=t.dtype)}
     c = tl.full(y.shape, {t.number(c)}, tl.{t.dtype})
@@ -196,7 +196,7 @@ a = {t.clamped("x", -2.0 * constants.tanh_high, constants.exp_high)}
 
 def _softplus(t: _Text) -> str:
     """log(1 + e**x) as max(x, 0) + log1p(z) with z = e**-|x|; log1p(z) is 2 atanh(z / (2 + z)),
-    which cancels nowhere."""
+    which has no cancellation."""
     return f"""\
 z = exp_sum_{t.dtype}(-tl.abs(x), 0.0)
     s = z / (2.0 + z)
@@ -218,7 +218,7 @@ above = {call("maximum", "x", t.number(t.format.silu_low), dtype=t.dtype)}
 
 
 def _tanh(t: _Text) -> str:
-    """1 - 2 / (1 + e**2|x|) with the sign of x, but about zero, where that cancels."""
+    """1 - 2 / (1 + e**2|x|) with the sign of x; a polynomial near 0, where that cancels."""
     exp2 = f"tl.exp2(a * {t.number(-2.0 * _LOG2_E)})"
     return f"""\
 a = tl.abs(x)
@@ -233,8 +233,8 @@ a = tl.abs(x)
 
 
 def _erfc(t: _Text) -> str:
-    """exp(-a^2) erfcx(a) of a = |x|, with a^2 not rounded: an error of it is an absolute error of
-    the exponent. erfcx is a slowly varying function of (K - a) / (K + a) over K + a."""
+    """exp(-a^2) erfcx(a) of a = |x|, with a^2 unrounded, because its error is an absolute error of
+    the exponent. erfcx is a slowly varying function of (K - a) / (K + a), divided by K + a."""
     scale, shift = t.number(t.format.erfcx_scale), t.number(t.format.erfcx_shift)
     return f"""\
 a = {call("minimum", "tl.abs(x)", t.number(t.format.erfc_high))}
@@ -265,11 +265,11 @@ a = {call("minimum", "tl.abs(x)", t.number(t.format.gelu_high), dtype=t.dtype)}
 
 
 def _power(t: _Text) -> str:
-    """|x|**y as exp(y log |x|), the logarithm and its product as sums of two numbers, then the
-    sign and what has no logarithm.
+    """|x|**y as exp(y log |x|), with the logarithm and the product as sums of two numbers; then the
+    sign and the special cases.
 
     log(m 2**k) with m in [sqrt 1/2, sqrt 2): with f = m - 1, which is exact, and u = 2f / (2 + f),
-    it is k ln 2 + u + u (u/2)^2 P(u^2 / 4) / 2; `lost` is what rounding took from u.
+    it is k ln 2 + u + u (u/2)^2 P(u^2 / 4) / 2; `lost` is the rounding error of u.
     """
     constants, shift = t.format, t.format.fraction_bits
     smallest = t.number(2.0 ** (1 - constants.bias))
@@ -315,8 +315,8 @@ def _power(t: _Text) -> str:
 
 
 def _atan(t: _Text) -> str:
-    """With an argument that is reduced as `ATAN_SMALL` says. Literals among the arguments of
-    `where` are float32 in Triton: these are exact."""
+    """atan with the argument reduction of `ATAN_SMALL`. Triton makes literal arguments of `where`
+    float32; these are exact in it."""
     return f"""\
 a = tl.abs(x)
     small = a < {t.number(ATAN_SMALL)}
@@ -333,7 +333,7 @@ a = tl.abs(x)
 
 
 def _rint(t: _Text) -> str:
-    """To the nearest integer, halves to even: adding 2**fraction_bits leaves no room for more."""
+    """The nearest integer, halves to even: adding 2**fraction_bits rounds to integers."""
     magic = t.number(2.0**t.format.fraction_bits)
     return f"""\
 a = tl.abs(x)
@@ -371,7 +371,7 @@ _HELPERS = {
 _DIRECT = {
     "float32": {
         "absolute": "tl.abs({0})",
-        # The compiler of Triton 3.6 takes -x for 0 - x, which is never minus zero.
+        # Triton 3.6 compiles -x as 0 - x, which is never minus zero.
         "negative": "({0}) * -1.0",
         "log": "tl.log({0})",
         "sin": "tl.sin({0})",
@@ -390,19 +390,19 @@ _DIRECT["float64"] = _DIRECT["float32"] | {
     "divide": "({0} / {1})",
 }
 FUNCTIONS = tuple(sorted({*_HELPERS, *_DIRECT["float32"]} - {"exp_sum"}))
-"""What `call` knows, by the names of `core.functions`."""
+"""The functions of `call`, by their names in `core.functions`."""
 
 
 def call(name: str, *arguments: str, dtype: str = "float32") -> str:
-    """The expression that applies a function to blocks, or to a block and literals; each argument
-    is an expression. `dtype`, float32 or float64, is that of all blocks and of the result."""
+    """Returns the expression that applies a function to blocks, or to a block and literals, given
+    as expressions. `dtype`: float32 or float64, of all blocks and of the result."""
     if name in _HELPERS:
         return f"{name}_{dtype}({', '.join(arguments)})"
     return _DIRECT[dtype][name].format(*arguments)
 
 
 def prelude(names: Iterable[str], dtype: str = "float32") -> str:
-    """The text of what calls of these functions need; empty if they need nothing."""
+    """Returns the text of the functions that calls of `names` need; may be empty."""
     wanted: set[str] = set()
     for name in names:
         if name in _HELPERS:

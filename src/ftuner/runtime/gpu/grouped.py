@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ftuner.codegen.triton.grouped_product import BEHIND_ALL, COLUMNS, LOOKED_AT, grouped_source
+from ftuner.codegen.triton.grouped_product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
 from ftuner.errors import DTypeError, ShapeError, UnsupportedKernelError
@@ -185,7 +185,7 @@ def _numbers(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`ends` and `table` of a plan, as the kernel takes them."""
     count = len(groups)
-    ends = np.full(-(-count // LOOKED_AT) * LOOKED_AT, BEHIND_ALL, np.int64)
+    ends = np.full(-(-count // LOOKED_AT) * LOOKED_AT, BEYOND_ALL, np.int64)
     ends[:count] = plan.ends
     table = np.empty((count, len(COLUMNS)), np.int64)
     table[:, :-1] = [groups[number].row for number in plan.order]
