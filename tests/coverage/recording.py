@@ -63,7 +63,7 @@ class Recorder:
                 cells.update(kernel_cells(step.kernel, vector_bytes))
             elif isinstance(step, AttentionStep):
                 mask = "none" if step.mask is None else str(step.mask.layout.dtype)
-                causal = "plain" if step.weighting.causal is None else "causal"
+                causal = "plain" if step.softmax.causal is None else "causal"
                 cells.add(("attention", str(step.q.layout.dtype), mask, causal))
             elif isinstance(step, TopKStep):
                 which = "largest" if step.largest else "smallest"

@@ -11,7 +11,7 @@ import numpy as np
 from tests.codegen.llvm.nest_cases import CASES
 from tests.codegen.llvm.nest_running import A, Array, B, C, Case, below, values_of
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Shape, minimum
 from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.graph.ops.layout import _PAD_MODES
@@ -134,9 +134,9 @@ def _attentions() -> Iterator[Template]:
     )
     for masks in (0, 1):
         for causal in (None, C - B):
-            weighting = Weighting(0.5, causal, hidden=-1e4, safe=causal is None)
+            softmax = AttentionSoftmax(0.5, causal, hidden=-1e4, safe=causal is None)
             yield Template((
-                Case("attention", operands[: 3 + masks], vars(weighting), (), 200.0, _large_sums),
+                Case("attention", operands[: 3 + masks], vars(softmax), (), 200.0, _large_sums),
             ))  # fmt: skip
 
 

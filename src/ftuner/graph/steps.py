@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from ftuner.core.access import Kernel
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
 from ftuner.graph.buffers import Buffer, View
@@ -111,7 +111,7 @@ class ProductStep:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """`out = weighting(q @ k, mask) @ v`."""
+    """`out = softmax(q @ k, mask) @ v`."""
 
     kind: ClassVar[str] = "attention"
     title: str
@@ -122,7 +122,7 @@ class AttentionStep:
     mask: View | None
     """Of the shape of the scores: an addend, or booleans."""
     out: View
-    weighting: Weighting
+    softmax: AttentionSoftmax
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -146,7 +146,7 @@ class AttentionStep:
         named = [("q", self.q), ("k", self.k), ("v", self.v)]
         named += [("mask", self.mask)] if self.mask is not None else []
         operands = ", ".join(f"{name} {_described(view.shape, text)}" for name, view in named)
-        limit = self.weighting.causal
+        limit = self.softmax.causal
         keys = "" if limit is None else f", keys j <= i + {text(limit)}"
         return f"{operands} -> {_described(self.out.shape, text)}{keys}"
 

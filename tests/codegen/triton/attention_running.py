@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import load
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.attention import (
     AttentionCall,
@@ -27,9 +27,9 @@ from ftuner.core.gpu.attention import (
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
-PLAIN = Weighting()
+PLAIN = AttentionSoftmax()
 SCALE = 0.3
-SCALED = Weighting(SCALE)
+SCALED = AttentionSoftmax(SCALE)
 TILE = AttentionTile(16, 16, 4, 2)
 EXTENTS = (
     # Batch, heads, sharing, rows, keys, depth, columns.
@@ -97,19 +97,19 @@ class Launcher:
         self.arrivals = torch.zeros(0, dtype=torch.int32)
 
     def __call__(
-        self, operands: Operands, weighting: Weighting = PLAIN, blind: float | None = None,
+        self, operands: Operands, softmax: AttentionSoftmax = PLAIN, blind: float | None = None,
         problem: AttentionProblem | None = None, out: torch.Tensor | None = None,
         offsets: dict[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """The result. `problem` and `offsets` are given for requests of unequal length."""
         kernel, (q, k, v, mask) = self.kernel, operands
-        past = weighting.causal if isinstance(weighting.causal, int) else 0
+        past = softmax.causal if isinstance(softmax.causal, int) else 0
         problem = (problem or operands.problem)._replace(past=past)
         plan = AttentionPlan(problem, kernel, self.l2_heads, self.split_keys)
         if out is None:
             out = torch.full((*q.shape[:-1], v.shape[-1]), SENTINEL, dtype=q.dtype)
         if blind is None:
-            blind = 0.0 if weighting.safe else math.nan
+            blind = 0.0 if softmax.safe else math.nan
         described = kernel.form.loads == "descriptors"
         strides = [*q.stride()[:4]]
         for x in (k, v):
@@ -122,7 +122,7 @@ class Launcher:
         call = AttentionCall(
             problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
             problem.depth, problem.columns, past, plan.tiles, self.l2_heads, self.split_keys,
-            weighting.scale, weighting.hidden, blind, *strides,
+            softmax.scale, softmax.hidden, blind, *strides,
         )  # fmt: skip
         arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, **(offsets or {})}
         if described:
@@ -146,7 +146,9 @@ class Launcher:
         return out
 
 
-def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighting = PLAIN) -> None:
+def assert_attention(
+    found: torch.Tensor, operands: Operands, softmax: AttentionSoftmax = PLAIN
+) -> None:
     """Scores and sums are of float32; weights and results are rounded to the operands' dtype, and
     cut to bfloat16 by the interpreter."""
     q, k, v, mask = operands
@@ -155,7 +157,7 @@ def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighti
     if mask is not None:
         given = mask.numpy() if mask.dtype == torch.bool else mask.to(torch.float32).numpy()
     expected, allowed = expected_of(
-        wide[0], wide[1][:, :, None].swapaxes(-1, -2), wide[2][:, :, None], given, weighting
+        wide[0], wide[1][:, :, None].swapaxes(-1, -2), wide[2][:, :, None], given, softmax
     )
     if q.dtype != torch.float32:
         most = float(np.max(np.abs(wide[2][np.isfinite(wide[2])]), initial=0.0))
@@ -169,18 +171,18 @@ def assert_attention(found: torch.Tensor, operands: Operands, weighting: Weighti
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def run(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> Any:
+def run(operands: Operands, softmax: AttentionSoftmax = SCALED, **options: Any) -> Any:
     """What a kernel of small tiles gives, told nothing of its extents."""
     l2_heads, split_keys = options.pop("l2_heads", 2), options.pop("split_keys", 1)
-    if weighting.causal is not None:
+    if softmax.causal is not None:
         options.setdefault("causal", "first")
     dtype = next(d for d, t in TORCH_DTYPES.items() if t == operands.q.dtype)
     kernel = kernel_of(operands, dtype, split=split_keys > 1, **options)
-    return Launcher(kernel, l2_heads, split_keys)(operands, weighting)
+    return Launcher(kernel, l2_heads, split_keys)(operands, softmax)
 
 
-def check(operands: Operands, weighting: Weighting = SCALED, **options: Any) -> None:
-    assert_attention(run(operands, weighting, **options), operands, weighting)
+def check(operands: Operands, softmax: AttentionSoftmax = SCALED, **options: Any) -> None:
+    assert_attention(run(operands, softmax, **options), operands, softmax)
 
 
 def masks_of(extents: tuple[int, ...], axes: tuple[int, ...], dtype: DType) -> Any:

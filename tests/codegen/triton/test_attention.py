@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.gpu.attention import (
     AttentionMask,
@@ -36,7 +36,7 @@ from tests.codegen.triton.attention_running import (  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
-PLAIN = Weighting(SCALE)
+PLAIN = AttentionSoftmax(SCALE)
 LOWEST = float(np.finfo(np.float32).min)
 DEPTHS = (1, 15, 16, 17, 40, 64, 72, 80, 112, 129, 192, 256)
 
@@ -59,7 +59,7 @@ def test_tiles_of_any_shape() -> None:
     for bq, bk in ((16, 32), (32, 16), (64, 16), (16, 64)):
         operands = operands_of((1, 2, 2, 37, 71, 8, 24), FLOAT16)
         check(operands, tile=AttentionTile(bq, bk, 4, 2))
-        check(operands, Weighting(SCALE, 20), tile=AttentionTile(bq, bk, 4, 2), packed=True)
+        check(operands, AttentionSoftmax(SCALE, 20), tile=AttentionTile(bq, bk, 4, 2), packed=True)
 
 
 @pytest.mark.each_value
@@ -67,7 +67,7 @@ def test_tiles_of_any_shape() -> None:
 @pytest.mark.parametrize("causal", [None, 0])
 def test_scales(scale: float, causal: int | None) -> None:
     operands = operands_of((1, 2, 1, 20, 40, 8, 8))
-    check(operands, Weighting(scale, causal), negative=scale < 0)
+    check(operands, AttentionSoftmax(scale, causal), negative=scale < 0)
 
 
 def test_large_scores() -> None:
@@ -75,9 +75,9 @@ def test_large_scores() -> None:
     q, k, v, _ = operands_of((1, 2, 1, 9, 33, 4, 6))
     operands = Operands(30 * q, 30 * k, 30 * v)
     for scale in (1.0, -1.0):
-        found = run(operands, Weighting(scale), negative=scale < 0)
+        found = run(operands, AttentionSoftmax(scale), negative=scale < 0)
         assert torch.isfinite(found).all()
-        assert_attention(found, operands, Weighting(scale))
+        assert_attention(found, operands, AttentionSoftmax(scale))
 
 
 # What rows see.
@@ -93,7 +93,9 @@ def test_causal(number: int, past: int, split_keys: int) -> None:
     # As a call gives it.
     limit = min(max(past, -rows), keys)
     packed = (number + split_keys) % 2 == 0
-    check(operands_of(extents), Weighting(SCALE, limit), packed=packed, split_keys=split_keys)
+    check(
+        operands_of(extents), AttentionSoftmax(SCALE, limit), packed=packed, split_keys=split_keys
+    )
 
 
 def test_the_last_position_sees_all_keys() -> None:
@@ -101,12 +103,12 @@ def test_the_last_position_sees_all_keys() -> None:
         rows, keys = extents[3:5]
         operands = operands_of(extents)
         kernel = kernel_of(operands, causal="last")
-        found = Launcher(kernel)(operands, Weighting(SCALE, 0))
-        assert_attention(found, operands, Weighting(SCALE, keys - rows))
+        found = Launcher(kernel)(operands, AttentionSoftmax(SCALE, 0))
+        assert_attention(found, operands, AttentionSoftmax(SCALE, keys - rows))
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:
-    found = run(operands_of((2, 3, 1, 40, 40, 8, 5)), Weighting(SCALE, -5))
+    found = run(operands_of((2, 3, 1, 40, 40, 8, 5)), AttentionSoftmax(SCALE, -5))
     assert not found[..., :5, :].any()
     assert found[..., 5:, :].any(-1).all()
 
@@ -117,17 +119,17 @@ def test_keys_that_nobody_sees_are_not_read(bad: float) -> None:
         operands = operands_of((2, 1, 3, 19, 90, 8, 5))
         operands.k[:, :, 30:] = bad
         operands.v[:, :, 30:] = bad
-        found = run(operands, Weighting(SCALE, 11), packed=packed)
+        found = run(operands, AttentionSoftmax(SCALE, 11), packed=packed)
         assert torch.isfinite(found).all()
-        assert_attention(found, operands, Weighting(SCALE, 11))
+        assert_attention(found, operands, AttentionSoftmax(SCALE, 11))
 
 
 def test_keys_after_a_row_do_not_change_it() -> None:
     operands = operands_of((1, 2, 1, 60, 80, 16, 16))
-    before = run(operands, Weighting(SCALE, 3))
+    before = run(operands, AttentionSoftmax(SCALE, 3))
     operands.k[:, :, 31:] *= -50
     operands.v[:, :, 31:] = 1000
-    after = run(operands, Weighting(SCALE, 3))
+    after = run(operands, AttentionSoftmax(SCALE, 3))
     assert torch.equal(before[..., :28, :], after[..., :28, :])
     assert not torch.equal(before[..., 28:, :], after[..., 28:, :])
 
@@ -146,8 +148,8 @@ SHAPES = ((4,), (3, 4), (1, 4), (0, 4), (0, 3, 4), (2, 3, 4), (0, 1, 2, 3, 4), (
 def test_masks(number: int, axes: tuple[int, ...], boolean: bool) -> None:
     extents = EXTENTS[number]
     mask = masks_of(extents, axes, BOOL if boolean else FLOAT32)
-    weighting = Weighting(SCALE, 2 if number % 2 else None)
-    check(operands_of(extents, mask=mask), weighting, packed=number % 3 == 0,
+    softmax = AttentionSoftmax(SCALE, 2 if number % 2 else None)
+    check(operands_of(extents, mask=mask), softmax, packed=number % 3 == 0,
           split_keys=1 + number % 2)  # fmt: skip
 
 
@@ -171,7 +173,7 @@ def test_layouts_of_masks(boolean: bool) -> None:
     # Aligned ones have rows of whole 16 bytes.
     extents = (2, 1, 2, 21, 64, 8, 24)
     operands = operands_of(extents, mask=masks_of(extents, (2, 3, 4), dtype))
-    check(operands, Weighting(SCALE, 5), mask=AttentionMask(dtype, "scores", "aligned"))
+    check(operands, AttentionSoftmax(SCALE, 5), mask=AttentionMask(dtype, "scores", "aligned"))
 
 
 @pytest.mark.each_value
@@ -185,9 +187,9 @@ def test_rows_that_a_mask_hides(hidden: float, safe: bool, split_keys: int) -> N
     mask = torch.from_numpy(np.random.default_rng(0).random((19, 37)) < 0.5)
     mask[[0, 7, 18]] = False
     operands = operands_of((2, 3, 1, 19, 37, 8, 5), mask=mask)
-    weighting = Weighting(SCALE, None, hidden, safe)
-    found = run(operands, weighting, split_keys=split_keys)
-    assert_attention(found, operands, weighting)
+    softmax = AttentionSoftmax(SCALE, None, hidden, safe)
+    found = run(operands, softmax, split_keys=split_keys)
+    assert_attention(found, operands, softmax)
     assert bool(torch.isnan(found[..., 7, :]).all()) == (math.isinf(hidden) and not safe)
     assert bool((found[..., 7, :] == 0).all()) == safe
 
@@ -196,9 +198,9 @@ def test_rows_that_a_mask_hides(hidden: float, safe: bool, split_keys: int) -> N
 def test_limits_hide_before_masks_do(safe: bool) -> None:
     """A row that sees no key gives zeros even where a row that a mask hides gives NaN."""
     operands = operands_of((1, 1, 1, 20, 20, 8, 5), mask=torch.zeros(20, 20, dtype=torch.bool))
-    weighting = Weighting(SCALE, -4, safe=safe)
-    found = run(operands, weighting)
-    assert_attention(found, operands, weighting)
+    softmax = AttentionSoftmax(SCALE, -4, safe=safe)
+    found = run(operands, softmax)
+    assert_attention(found, operands, softmax)
     assert not found[..., :4, :].any()
     assert bool(torch.isnan(found[..., 4:, :]).all()) == (not safe)
 
@@ -217,9 +219,9 @@ def test_addends_that_hide_rows(dtype: DType, hidden: str) -> None:
         # Added to that, scores of float32 vanish, and those of float64 do not.
         operands.q.zero_()
     for safe in (False, True):
-        weighting = Weighting(SCALE, safe=safe)
-        found = run(operands, weighting)
-        assert_attention(found, operands, weighting)
+        softmax = AttentionSoftmax(SCALE, safe=safe)
+        found = run(operands, softmax)
+        assert_attention(found, operands, softmax)
         assert bool(torch.isnan(found[..., 7, :]).all()) == (hidden == "infinite" and not safe)
 
 
@@ -228,7 +230,7 @@ def test_what_is_not_finite() -> None:
     operands = operands_of((1, 2, 1, 50, 50, 8, 5))
     operands.q[0, 1, 0, 20] = math.nan
     operands.k[0, 0, 40] = math.nan
-    found = run(operands, Weighting(SCALE, 0))
+    found = run(operands, AttentionSoftmax(SCALE, 0))
     assert torch.isnan(found[0, 1, 0, 20]).all()
     assert torch.isnan(found[0, 0, 0, 40:]).all()
     assert torch.isfinite(found[0, 0, 0, :40]).all()
@@ -241,10 +243,10 @@ def test_infinite_scores(bad: float) -> None:
     operands = operands_of((1, 1, 1, 5, 40, 4, 5))
     operands.q.abs_()
     operands.k[0, 0, :30] = bad
-    for weighting in (PLAIN, Weighting(SCALE, safe=True), Weighting(SCALE, 25)):
-        found = run(operands, weighting)
-        assert_attention(found, operands, weighting)
-        assert bool(torch.isnan(found).all()) == (bad > 0 or weighting.causal is not None)
+    for softmax in (PLAIN, AttentionSoftmax(SCALE, safe=True), AttentionSoftmax(SCALE, 25)):
+        found = run(operands, softmax)
+        assert_attention(found, operands, softmax)
+        assert bool(torch.isnan(found).all()) == (bad > 0 or softmax.causal is not None)
 
 
 # Any of it.
@@ -271,7 +273,7 @@ def test_any_extents(
     operands = operands_of(extents, FLOAT16, given_mask)
     check(
         operands,
-        Weighting(SCALE, past, safe=True),
+        AttentionSoftmax(SCALE, past, safe=True),
         packed=packed,
         split_keys=split_keys,
         l2_heads=l2_heads,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 
 from ftuner.codegen.triton.attention import SEARCH, attention_source
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
 from ftuner.core.gpu.attention import (
     AttentionCall,
@@ -43,7 +43,7 @@ from tests.codegen.triton.attention_running import (  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
-PLAIN = Weighting(SCALE)
+PLAIN = AttentionSoftmax(SCALE)
 
 
 # Parts of keys.
@@ -55,13 +55,13 @@ PLAIN = Weighting(SCALE)
 def test_split_keys(split_keys: int, causal: int | None) -> None:
     """No more parts than blocks of keys are used; counters are zero again afterwards."""
     operands = operands_of((2, 1, 3, 21, 83, 8, 24))
-    weighting = Weighting(SCALE, causal)
+    softmax = AttentionSoftmax(SCALE, causal)
     kernel = kernel_of(operands, packed=True, split=True,
                        causal="none" if causal is None else "first")  # fmt: skip
     launcher = Launcher(kernel, split_keys=split_keys)
-    found = launcher(operands, weighting)
-    assert_attention(found, operands, weighting)
-    assert torch.equal(launcher(operands, weighting), found)
+    found = launcher(operands, softmax)
+    assert_attention(found, operands, softmax)
+    assert torch.equal(launcher(operands, softmax), found)
 
 
 def test_parts_of_wide_tiles() -> None:
@@ -86,8 +86,8 @@ def test_heads_side_by_side() -> None:
     for packed in (False, True):
         out = torch.full((b, s, heads, sharing, d), SENTINEL).permute(0, 2, 3, 1, 4)
         kernel = kernel_of(operands, packed=packed, causal="first")
-        found = Launcher(kernel)(operands, Weighting(SCALE, 0), out=out)
-        assert_attention(found, operands, Weighting(SCALE, 0))
+        found = Launcher(kernel)(operands, AttentionSoftmax(SCALE, 0), out=out)
+        assert_attention(found, operands, AttentionSoftmax(SCALE, 0))
 
 
 def test_strides_of_any_kind() -> None:
@@ -126,8 +126,8 @@ def test_descriptors(causal: int | None) -> None:
     options: dict[str, Any] = {"loads": "descriptors", "aligned": True}
     for extents in ((1, 1, 1, 3, 1, 8, 8), (2, 2, 3, 21, 45, 72, 24), (1, 2, 1, 17, 33, 32, 80)):
         operands = operands_of(extents, FLOAT16)
-        check(operands, Weighting(SCALE, causal), **options)
-        check(operands, Weighting(SCALE, causal), packed=True, split_keys=2, **options)
+        check(operands, AttentionSoftmax(SCALE, causal), **options)
+        check(operands, AttentionSoftmax(SCALE, causal), packed=True, split_keys=2, **options)
     operands = operands_of((1, 2, 1, 17, 33, 32, 80), FLOAT16)
     shared = Operands(operands.q.expand(2, 2, 1, 17, 32), operands.k, operands.v)
     kernel = kernel_of(shared, FLOAT16, **options)
@@ -171,15 +171,15 @@ def ragged(
     }
     out = torch.full((1, heads, sharing, rows, columns), SENTINEL, dtype=q.dtype)
     launcher = Launcher(kernel, split_keys=split_keys)
-    launcher(operands, Weighting(SCALE, past), math.nan, problem, out, given)
-    again = launcher(operands, Weighting(SCALE, past), math.nan, problem, out.clone(), given)
+    launcher(operands, AttentionSoftmax(SCALE, past), math.nan, problem, out, given)
+    again = launcher(operands, AttentionSoftmax(SCALE, past), math.nan, problem, out.clone(), given)
     assert torch.equal(again, out)
     for (first, begin), (last, end) in pairwise(starts):
         limit = None
         if causal != "none":
             limit = past + (end - begin - (last - first) if causal == "last" else 0)
         one = Operands(q[..., first:last, :], k[:, :, begin:end], v[:, :, begin:end])
-        assert_attention(out[..., first:last, :], one, Weighting(SCALE, limit))
+        assert_attention(out[..., first:last, :], one, AttentionSoftmax(SCALE, limit))
 
 
 @pytest.mark.each_value

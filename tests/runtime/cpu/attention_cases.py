@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import DTYPES
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -21,7 +21,7 @@ ANY_EXTENTS = st.tuples(
     st.integers(1, 40), st.integers(1, 40),
 )  # fmt: skip
 """Batch, heads, rows, keys, depth, columns."""
-PLAIN = Weighting(SCALE)
+PLAIN = AttentionSoftmax(SCALE)
 
 
 def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
@@ -30,27 +30,27 @@ def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 
 def expected_of(
-    q: Array, k: Array, v: Array, mask: Array | None, weighting: Weighting
+    q: Array, k: Array, v: Array, mask: Array | None, softmax: AttentionSoftmax
 ) -> tuple[Array, float]:
     """In float64, and how far rounding may take an implementation from it: the weights are off by
     what the scores are, and their sum by as much as it has terms. Keys that a row does not see are
     as far away as can be, whatever they and their values are."""
     wide_q, wide_k, wide_v = (x.astype(np.float64) for x in (q, k, v))
     with np.errstate(all="ignore"):
-        scores = np.matmul(wide_q, wide_k) * weighting.scale
+        scores = np.matmul(wide_q, wide_k) * softmax.scale
     if mask is not None and mask.dtype == np.bool_:
-        scores = np.where(mask, scores, weighting.hidden)
+        scores = np.where(mask, scores, softmax.hidden)
     elif mask is not None:
         scores = scores + mask.astype(np.float64)
     rows, steps = scores.shape[-2:]
     blind = np.zeros((*scores.shape[:-1], 1), bool)
-    if weighting.causal is not None:
-        assert isinstance(weighting.causal, int)
-        seen = np.tri(rows, steps, weighting.causal, dtype=bool)
+    if softmax.causal is not None:
+        assert isinstance(softmax.causal, int)
+        seen = np.tri(rows, steps, softmax.causal, dtype=bool)
         scores = np.where(seen, scores, -math.inf)
         blind |= ~seen.any(-1, keepdims=True)
         wide_v = np.where(seen.any(0)[:, None], wide_v, 0)
-    if weighting.safe:
+    if softmax.safe:
         blind |= np.all(scores == -math.inf, -1, keepdims=True)
     if not scores.size:
         return np.zeros((*scores.shape[:-1], v.shape[-1])), 0.0
@@ -61,16 +61,16 @@ def expected_of(
     depth = k.shape[-2]
     finite = scores[np.isfinite(scores) & (np.abs(scores) < 1e6)]
     largest = float(np.max(np.abs(finite), initial=1.0))
-    roundings = 4 * (depth * abs(weighting.scale) + largest + 8) + 2 * steps
+    roundings = 4 * (depth * abs(softmax.scale) + largest + 8) + 2 * steps
     most = float(np.max(np.abs(v[np.isfinite(v)]), initial=0.0))
     return result, roundings * DTYPES[q.dtype.name].unit_roundoff * most
 
 
 def assert_attention(
     found: Array, q: Array, k: Array, v: Array, mask: Array | None = None,
-    weighting: Weighting = PLAIN,
+    softmax: AttentionSoftmax = PLAIN,
 ) -> None:  # fmt: skip
-    expected, allowed = expected_of(q, k, v, mask, weighting)
+    expected, allowed = expected_of(q, k, v, mask, softmax)
     assert found.dtype == q.dtype
     assert found.shape == expected.shape
     unknown = np.isnan(expected)

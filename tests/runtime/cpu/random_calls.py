@@ -18,7 +18,7 @@ from tests.reference import assert_product
 from tests.runtime.cpu.attention_cases import assert_attention
 from tests.runtime.cpu.test_dense import assert_layer
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.runtime.cpu.attention import Attention
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
@@ -237,8 +237,8 @@ def _assert_attention(
     sharing = q.shape[-3] // k.shape[-3]
     k, v = (np.repeat(x, sharing, -3) for x in (k, v))
     number = max(depth, 1) ** -0.5 if scale is None else scale
-    weighting = Weighting(number, keys - rows if causal else None, safe=True)
-    assert_attention(found, q, k.swapaxes(-1, -2), v, mask, weighting)
+    softmax = AttentionSoftmax(number, keys - rows if causal else None, safe=True)
+    assert_attention(found, q, k.swapaxes(-1, -2), v, mask, softmax)
 
 
 def described(*arrays: Array) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.runtime.cpu.attention_cases import assert_attention, random
 
 import ftuner
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
 from ftuner.runtime.cpu.attention import MAX_MODELS, Attention
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -50,8 +50,8 @@ def assert_right(
     k, v = (np.repeat(x, sharing, -3) for x in (k, v))
     past = k.shape[-2] - q.shape[-2] if causal else None
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    weighting = Weighting(scale, past, safe=True)
-    assert_attention(found, q, k.swapaxes(-1, -2), v, mask, weighting)
+    softmax = AttentionSoftmax(scale, past, safe=True)
+    assert_attention(found, q, k.swapaxes(-1, -2), v, mask, softmax)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -19,7 +19,7 @@ from tests.runtime.cpu.attention_cases import (
     threads_of,
 )
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.graph.ir import Graph
@@ -217,7 +217,9 @@ def test_projections_that_lie_side_by_side(widest: CpuBackend) -> None:
         for found in threads_of(widest, model, {"x": x, "mask": mask}):
             heads = found.reshape(b, s, HEADS, DEPTH).transpose(0, 2, 1, 3)
             # The projections themselves are rounded too.
-            expected, allowed = expected_of(q, k.swapaxes(-1, -2), v, added, Weighting(DEPTH**-0.5))
+            expected, allowed = expected_of(
+                q, k.swapaxes(-1, -2), v, added, AttentionSoftmax(DEPTH**-0.5)
+            )
             assert np.all(np.abs(heads - expected) <= 8 * allowed)
 
 

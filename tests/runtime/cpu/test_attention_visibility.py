@@ -19,7 +19,7 @@ from tests.runtime.cpu.attention_cases import (
 )
 
 from ftuner.codegen.llvm.native.records import Attention
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
 from ftuner.core.product import product_types
@@ -44,7 +44,7 @@ OFFSETS: dict[str, Dim] = {
 
 
 def graph_of(
-    weighting: Weighting, mask: tuple[Dim, ...] | None = None, dtype: DType = FLOAT32,
+    softmax: AttentionSoftmax, mask: tuple[Dim, ...] | None = None, dtype: DType = FLOAT32,
     mask_dtype: DType | None = None,
 ) -> Graph:  # fmt: skip
     """Groups of heads that share k and v. The extent of `past` is an offset."""
@@ -57,7 +57,7 @@ def graph_of(
     if mask is not None:
         operands.append(maker.given("mask", *mask, dtype=mask_dtype or dtype))
     maker.given("past", P)
-    return maker.made(maker.add("attention", *operands, **vars(weighting)))
+    return maker.made(maker.add("attention", *operands, **vars(softmax)))
 
 
 def inputs_of(extents: tuple[int, ...], past: int = 2, dtype: str = "float32") -> dict[str, Array]:
@@ -73,14 +73,14 @@ def offset_of(causal: Dim | None, inputs: dict[str, Array]) -> int | None:
 
 
 def assert_model(
-    backend: CpuBackend, model: Model, inputs: dict[str, Array], weighting: Weighting
+    backend: CpuBackend, model: Model, inputs: dict[str, Array], softmax: AttentionSoftmax
 ) -> None:
     """Native code gives what float64 does, and so does the operator's reference."""
-    bound = Weighting(weighting.scale, offset_of(weighting.causal, inputs), weighting.hidden,
-                      weighting.safe)  # fmt: skip
+    bound = AttentionSoftmax(softmax.scale, offset_of(softmax.causal, inputs), softmax.hidden,
+                      softmax.safe)  # fmt: skip
     operands = (inputs["q"], inputs["k"], inputs["v"], inputs.get("mask"))
     for found in threads_of(backend, model, inputs):
-        assert_attention(found, *operands, weighting=bound)
+        assert_attention(found, *operands, softmax=bound)
 
 
 def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
@@ -94,18 +94,18 @@ def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
 @pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_causal(backend: CpuBackend, dtype: DType, name: str) -> None:
-    weighting = Weighting(SCALE, OFFSETS[name])
-    graph = graph_of(weighting, dtype=dtype)
+    softmax = AttentionSoftmax(SCALE, OFFSETS[name])
+    graph = graph_of(softmax, dtype=dtype)
     model = Model(graph, backend)
     for extents in EXTENTS:
         inputs = inputs_of(extents, dtype=dtype.name)
-        assert_model(backend, model, inputs, weighting)
+        assert_model(backend, model, inputs, softmax)
         backend.threads = 1
         assert_close(model.run(inputs), reference(graph, inputs))
 
 
 def test_rows_that_see_nothing_give_zeros(widest: CpuBackend) -> None:
-    model = Model(graph_of(Weighting(SCALE, -5)), widest)
+    model = Model(graph_of(AttentionSoftmax(SCALE, -5)), widest)
     for found in threads_of(widest, model, inputs_of((2, 3, 40, 40, 8, 5))):
         assert not found[:, :, :5].any()
         assert found[:, :, 5:].any(-1).all()
@@ -113,18 +113,20 @@ def test_rows_that_see_nothing_give_zeros(widest: CpuBackend) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_keys_that_nobody_sees_are_not_read(widest: CpuBackend, bad: float) -> None:
-    model = Model(graph_of(Weighting(SCALE, P)), widest)
+    model = Model(graph_of(AttentionSoftmax(SCALE, P)), widest)
     inputs = inputs_of((2, 3, 37, 90, 8, 5), past=11)
     inputs["k"][..., 48:] = bad
     inputs["v"][..., 48:, :] = bad
     for found in threads_of(widest, model, inputs):
         assert np.isfinite(found).all()
-        assert_attention(found, inputs["q"], inputs["k"], inputs["v"], None, Weighting(SCALE, 11))
+        assert_attention(
+            found, inputs["q"], inputs["k"], inputs["v"], None, AttentionSoftmax(SCALE, 11)
+        )
 
 
 def test_blocks_skip_what_they_do_not_see(widest: CpuBackend) -> None:
     """Values that only the last rows see do not reach the blocks before."""
-    model = Model(graph_of(Weighting(SCALE, 0)), widest)
+    model = Model(graph_of(AttentionSoftmax(SCALE, 0)), widest)
     inputs = inputs_of((2, 1, 1000, 1000, 8, 5))
     inputs["k"][..., 900:] = np.nan
     inputs["v"][..., 900:, :] = np.nan
@@ -135,7 +137,7 @@ def test_blocks_skip_what_they_do_not_see(widest: CpuBackend) -> None:
 
 
 def test_keys_after_a_row_do_not_change_it(widest: CpuBackend) -> None:
-    model = Model(graph_of(Weighting(SCALE, 3)), widest)
+    model = Model(graph_of(AttentionSoftmax(SCALE, 3)), widest)
     inputs = inputs_of((1, 2, 60, 80, 16, 16))
     widest.threads = 1
     (before,) = model.run(inputs)
@@ -151,22 +153,22 @@ def test_keys_after_a_row_do_not_change_it(widest: CpuBackend) -> None:
 def test_boolean_masks(widest: CpuBackend, axes: tuple[int, ...], causal: Dim | None) -> None:
     """Of rows that see nothing: zeros."""
     shape = tuple(n if axis in axes else 1 for axis, n in enumerate((H, G, S, T)))
-    weighting = Weighting(SCALE, causal, safe=True)
-    model = Model(graph_of(weighting, shape, mask_dtype=BOOL), widest)
+    softmax = AttentionSoftmax(SCALE, causal, safe=True)
+    model = Model(graph_of(softmax, shape, mask_dtype=BOOL), widest)
     for extents in EXTENTS:
         inputs = inputs_of(extents)
         inputs["mask"] = bits_of(extents, *axes)
-        assert_model(widest, model, inputs, weighting)
+        assert_model(widest, model, inputs, softmax)
 
 
 def test_boolean_masks_on_each_machine(backend: CpuBackend) -> None:
-    weighting = Weighting(SCALE, safe=True)
+    softmax = AttentionSoftmax(SCALE, safe=True)
     for dtype in DTYPES.values():
-        model = Model(graph_of(weighting, (H, 1, S, T), dtype, BOOL), backend)
+        model = Model(graph_of(softmax, (H, 1, S, T), dtype, BOOL), backend)
         for extents in EXTENTS:
             inputs = inputs_of(extents, dtype=dtype.name)
             inputs["mask"] = bits_of(extents, 0, 2, 3)
-            assert_model(backend, model, inputs, weighting)
+            assert_model(backend, model, inputs, softmax)
 
 
 @pytest.mark.parametrize(("hidden", "safe"), [(-math.inf, False), (LOWEST, False), (-1e4, False),
@@ -174,40 +176,40 @@ def test_boolean_masks_on_each_machine(backend: CpuBackend) -> None:
 def test_rows_that_a_mask_hides(widest: CpuBackend, hidden: float, safe: bool) -> None:
     """A softmax of minus infinities is NaN, unless zeros are asked for; of equal numbers it is
     even."""
-    weighting = Weighting(SCALE, None, hidden, safe)
-    model = Model(graph_of(weighting, (S, T), mask_dtype=BOOL), widest)
+    softmax = AttentionSoftmax(SCALE, None, hidden, safe)
+    model = Model(graph_of(softmax, (S, T), mask_dtype=BOOL), widest)
     inputs = inputs_of((2, 3, 19, 37, 8, 5))
     inputs["mask"] = np.random.default_rng(0).random((19, 37)) < 0.5
     inputs["mask"][(0, 7, 18), :] = False
-    assert_model(widest, model, inputs, weighting)
+    assert_model(widest, model, inputs, softmax)
     (found,) = model.run(inputs)
     assert np.isnan(found[:, :, 7]).all() == (math.isinf(hidden) and not safe)
     assert np.all(found[:, :, 7] == 0) == safe
 
 
 def test_addends_that_hide_rows(widest: CpuBackend) -> None:
-    weighting = Weighting(SCALE, safe=True)
-    model = Model(graph_of(weighting, (S, T)), widest)
+    softmax = AttentionSoftmax(SCALE, safe=True)
+    model = Model(graph_of(softmax, (S, T)), widest)
     inputs = inputs_of((2, 3, 19, 37, 8, 5))
     inputs["mask"] = random(3, 19, 37)
     inputs["mask"][(0, 7, 18), :] = -np.inf
     inputs["mask"][3, 5:] = -np.inf
-    assert_model(widest, model, inputs, weighting)
+    assert_model(widest, model, inputs, softmax)
 
 
 def test_addends_and_a_limit(widest: CpuBackend) -> None:
-    weighting = Weighting(SCALE, T - S)
-    model = Model(graph_of(weighting, (H, 1, S, T)), widest)
+    softmax = AttentionSoftmax(SCALE, T - S)
+    model = Model(graph_of(softmax, (H, 1, S, T)), widest)
     for extents in EXTENTS:
         inputs = inputs_of(extents)
         h, _, s, t, *_ = extents
         inputs["mask"] = random(5, h, 1, s, t)
-        assert_model(widest, model, inputs, weighting)
+        assert_model(widest, model, inputs, softmax)
 
 
 def test_what_is_not_finite(widest: CpuBackend) -> None:
     """NaN in a row of q stays there; in a key it reaches the rows that see it."""
-    model = Model(graph_of(Weighting(SCALE, 0)), widest)
+    model = Model(graph_of(AttentionSoftmax(SCALE, 0)), widest)
     inputs = inputs_of((1, 2, 50, 50, 8, 5))
     inputs["q"][0, 1, 20] = np.nan
     inputs["k"][0, 0, :, 40] = np.nan
@@ -219,7 +221,7 @@ def test_what_is_not_finite(widest: CpuBackend) -> None:
 
 @pytest.fixture(scope="module")
 def causal(widest: CpuBackend) -> Model:
-    return Model(graph_of(Weighting(SCALE, P), (S, T), mask_dtype=BOOL), widest)
+    return Model(graph_of(AttentionSoftmax(SCALE, P), (S, T), mask_dtype=BOOL), widest)
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,7 +245,7 @@ def test_any_extents(
     inputs["mask"][:, 0] = True
     (found,) = causal.run(inputs)
     assert_attention(found, inputs["q"], inputs["k"], inputs["v"], inputs["mask"],
-                     Weighting(SCALE, past))  # fmt: skip
+                     AttentionSoftmax(SCALE, past))  # fmt: skip
 
 
 # Records.
@@ -258,8 +260,8 @@ def record_of(
     k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
     products = backend.products(product_types(FLOAT32))
-    weighting = Weighting(SCALE, causal)
-    record = attention_record(products, q, k, v, None, q, weighting, causal, workers)
+    softmax = AttentionSoftmax(SCALE, causal)
+    record = attention_record(products, q, k, v, None, q, softmax, causal, workers)
     slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)
     return [*(record.dims[slot] for slot in slots), record.tasks, record.runs]
 

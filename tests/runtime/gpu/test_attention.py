@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.runtime.cpu.attention_cases import expected_of
 
 import ftuner
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import (
     ConfigurationError,
@@ -77,8 +77,8 @@ def assert_right(
         given = mask.numpy() if mask.dtype == torch.bool else mask.float().numpy()
     past = k.shape[-2] - q.shape[-2] if causal else None
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    weighting = Weighting(scale, past, safe=True)
-    expected, allowed = expected_of(wide[0], wide[1].swapaxes(-1, -2), wide[2], given, weighting)
+    softmax = AttentionSoftmax(scale, past, safe=True)
+    expected, allowed = expected_of(wide[0], wide[1].swapaxes(-1, -2), wide[2], given, softmax)
     if q.dtype != torch.float32:
         allowed += 4 * torch.finfo(q.dtype).eps
     assert found.dtype == q.dtype

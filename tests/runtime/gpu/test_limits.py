@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.recorded_gpus import GPUS, gpu
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import Tensor
@@ -130,7 +130,7 @@ def attend(
         for _ in range(2)
     )
     past = keys - rows if causal else None
-    backend.attentions.run(q, k.mT, v, out, None, Weighting(0.25, past), past)
+    backend.attentions.run(q, k.mT, v, out, None, AttentionSoftmax(0.25, past), past)
 
 
 @pytest.mark.parametrize("extents", ATTENTIONS, ids=str)
@@ -167,7 +167,7 @@ def test_limits_far_from_all_keys(backend: GpuBackend, launched: list[Any]) -> N
     """Whatever a model counts, rows see all keys or none."""
     for past, counted in ((2**40, 9), (-(2**40), -5), (3, 3), (-2, -2)):
         q, k = given(1, 5, 16), given(1, 9, 16)
-        backend.attentions.run(q, k.mT, k, q, None, Weighting(0.25, past), past)
+        backend.attentions.run(q, k.mT, k, q, None, AttentionSoftmax(0.25, past), past)
         assert launched[-1].numbers.past == counted
 
 
@@ -176,6 +176,6 @@ def test_requests_together(backend: GpuBackend, launched: list[Any]) -> None:
         q, k = given(1, 1, rows, 16), given(1, 1, keys, 16)
         with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
             backend.attentions.run_requests(
-                q, k.mT, k, q, Requests((0, rows), (0, keys)), Weighting(0.25), True
+                q, k.mT, k, q, Requests((0, rows), (0, keys)), AttentionSoftmax(0.25), True
             )
     assert not launched

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
@@ -27,7 +27,7 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     """q (..., s, d), k (..., d, t), v (..., t, e), and a mask that broadcasts to (..., s, t): an
     addend, or booleans that say which scores count; it adds no elements to an axis of the scores.
     Batch axes of k and v are those of q or one.
-    Attributes are the fields of `Weighting`."""
+    Attributes are the fields of `AttentionSoftmax`."""
     q, k, v, *mask = types
     addends = [m for m in mask if m.dtype != BOOL]
     if any(t.dtype != q.dtype for t in (k, v, *addends)) or q.dtype.kind != "float":
@@ -49,23 +49,23 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
 
 
 def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
-    weighting = Weighting(**attributes)
+    softmax = AttentionSoftmax(**attributes)
     rows, steps = q.shape[-2], k.shape[-1]
-    if weighting.causal is not None:
-        assert isinstance(weighting.causal, int)
-        steps = max(min(steps, rows + weighting.causal), 0)
+    if softmax.causal is not None:
+        assert isinstance(softmax.causal, int)
+        steps = max(min(steps, rows + softmax.causal), 0)
         k, v = k[..., :steps], v[..., :steps, :]
-    scores = np.matmul(q, k) * np.asarray(weighting.scale, q.dtype)
+    scores = np.matmul(q, k) * np.asarray(softmax.scale, q.dtype)
     for given in mask:
         m = given[..., :steps] if given.ndim else given
-        hidden = np.asarray(weighting.hidden, q.dtype)
+        hidden = np.asarray(softmax.hidden, q.dtype)
         scores = np.where(m, scores, hidden) if m.dtype == np.bool_ else scores + m
     if scores.size == 0:
         return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     seen: Any = True
-    if weighting.causal is not None:
-        seen = np.arange(steps) <= np.arange(rows)[:, None] + weighting.causal
-    least = np.finfo(q.dtype).min if weighting.safe else -math.inf
+    if softmax.causal is not None:
+        seen = np.arange(steps) <= np.arange(rows)[:, None] + softmax.causal
+    least = np.finfo(q.dtype).min if softmax.safe else -math.inf
     largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
     powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
     total = np.sum(powers, -1, keepdims=True)
@@ -83,7 +83,7 @@ class PendingAttention(Pending):
     v: View
     mask: View | None
     type: TensorType
-    weighting: Weighting
+    softmax: AttentionSoftmax
 
     @property
     def strided_rows(self) -> bool:
@@ -97,8 +97,8 @@ class PendingAttention(Pending):
             return
         out = replace(target.layout, shape=self.type.shape, strides=strides)
         placement.add(
-            AttentionStep(self.weighting.title, self.q, self.k, self.v, self.mask,
-                          View(target.buffer, out), self.weighting)
+            AttentionStep(self.softmax.title, self.q, self.k, self.v, self.mask,
+                          View(target.buffer, out), self.softmax)
         )  # fmt: skip
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
@@ -118,8 +118,8 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
         seen = _contiguous_steps(masks[0], k.shape[-1], placement)
         mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
     keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
-    weighting = Weighting(**node.attributes)
-    return (PendingAttention(rows, keys, values, mask, node.output.type, weighting),)
+    softmax = AttentionSoftmax(**node.attributes)
+    return (PendingAttention(rows, keys, values, mask, node.output.type, softmax),)
 
 
 def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.forks import fork_safe_lock
@@ -160,6 +160,6 @@ def _graph(kind: _Kind) -> Graph:
         inputs.append(builder.input("mask", kind.mask, shape))
     q, k, v, *masks = inputs
     turned = builder.add("transpose", k, perm=(0, 1, 2, 4, 3))
-    weighting = Weighting(kind.scale, keys - rows if kind.causal else None, safe=True)
-    found = builder.add("attention", q, turned, v, *masks, **vars(weighting))
+    softmax = AttentionSoftmax(kind.scale, keys - rows if kind.causal else None, safe=True)
+    found = builder.add("attention", q, turned, v, *masks, **vars(softmax))
     return builder.graph(inputs, [("result", found)])

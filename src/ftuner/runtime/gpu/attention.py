@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.core.recently_used import RecentlyUsed
@@ -88,15 +88,15 @@ class Attention:
         target = result
         if out is not None and any(overlap(result, x) for x in read):
             target = torch.empty(result.shape, dtype=result.dtype, device=device)
-        weighting = Weighting(number, safe=True)
+        softmax = AttentionSoftmax(number, safe=True)
         operands = _grouped(tensors, target, extents)
         if requests is not None:
-            direct = self._attentions.run_requests(*operands, requests, weighting, causal)
+            direct = self._attentions.run_requests(*operands, requests, softmax, causal)
         else:
             past = extents.keys - extents.rows if causal else None
             if shown is not None:
                 shown = _apart(shown.expand(extents.scores), extents)
-            direct = self._attentions.run(*operands, shown, weighting, past)
+            direct = self._attentions.run(*operands, shown, softmax, past)
         if target is not result:
             result.copy_(target)
         elif key is not None and direct is not None:

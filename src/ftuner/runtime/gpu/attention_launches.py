@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32, INT32
 from ftuner.core.gpu.attention import (
     MAX_EXTENT,
@@ -75,7 +75,7 @@ class _Seen(NamedTuple):
 
     @classmethod
     def of(cls, past: int | None, tf32: bool) -> _Seen:
-        """`past`: the value of `Weighting.causal`."""
+        """`past`: the value of `AttentionSoftmax.causal`."""
         return cls("none" if past is None else "first", past or 0, None, tf32)
 
 
@@ -122,15 +122,15 @@ class Attentions:
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None, tf32: bool | None = None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None,
     ) -> Direct | None:  # fmt: skip
-        """`out = weighting(q @ k, mask) @ v`, on the current stream; the result is not empty.
+        """`out = softmax(q @ k, mask) @ v`, on the current stream; the result is not empty.
 
         Args:
             q, k, v, out: `(..., rows, depth)`, `(..., depth, keys)`, `(..., keys, columns)` and
                 `(..., rows, columns)`, with the same batch axes.
             mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
-            past: the value of `weighting.causal`.
+            past: the value of `softmax.causal`.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Returns:
@@ -141,11 +141,11 @@ class Attentions:
                 tiles, or parts of these.
         """
         tf32 = allows_tf32() if tf32 is None else tf32
-        return self._cut(q, k.mT, v, out, mask, weighting, _Seen.of(past, tf32))
+        return self._cut(q, k.mT, v, out, mask, softmax, _Seen.of(past, tf32))
 
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None, tf32: bool,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool,
     ) -> list[Source]:  # fmt: skip
         """What `run` may launch for operands that lie so; they may be tensors without data."""
         seen = _Seen.of(past, tf32)
@@ -154,13 +154,13 @@ class Attentions:
         found: list[Source] = []
         for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
             batch = attention_batch(arrays[3].shape[:-2], arrays)
-            form = self._form(arrays, batch, weighting, seen)
+            form = self._form(arrays, batch, softmax, seen)
             found += self._sources(form, batch.members.extent > 1).values()
         return found
 
     def workspace_bytes(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, past: int | None, tf32: bool,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool,
     ) -> int:  # fmt: skip
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
@@ -169,13 +169,13 @@ class Attentions:
         given = _given(q, k.mT, v, out, mask)
         arrays = _readable(given)
         seen = _Seen.of(past, tf32)
-        plans = [self._call(piece, weighting, seen).plan for piece in _pieces(arrays)]
+        plans = [self._call(piece, softmax, seen).plan for piece in _pieces(arrays)]
         floats = max(plan.workspace_floats for plan in plans)
         return copied_bytes(arrays, given) + FLOAT32.itemsize * floats
 
     def run_requests(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
-        weighting: Weighting, causal: bool,
+        softmax: AttentionSoftmax, causal: bool,
     ) -> Direct | None:  # fmt: skip
         """The same where requests of unequal length lie one after the other along rows and keys,
         in one launch.
@@ -192,7 +192,7 @@ class Attentions:
         """
         limit: Causal = "last" if causal else "none"
         seen = _Seen(limit, 0, requests, allows_tf32())
-        return self._cut(q, k.mT, v, out, None, weighting, seen)
+        return self._cut(q, k.mT, v, out, None, softmax, seen)
 
     def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
         """The same for other tensors of the same extents, strides and alignment: q, k, v, the
@@ -211,7 +211,7 @@ class Attentions:
 
     def _cut(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        weighting: Weighting, seen: _Seen,
+        softmax: AttentionSoftmax, seen: _Seen,
     ) -> Direct | None:  # fmt: skip
         if v.shape[-2] == 0:
             # Of no keys there is no weight.
@@ -219,32 +219,32 @@ class Attentions:
             return None
         given = _given(q, k, v, out, mask)
         arrays = _readable(given)
-        calls = [self._run(piece, weighting, seen) for piece in _pieces(arrays)]
+        calls = [self._run(piece, softmax, seen) for piece in _pieces(arrays)]
         if arrays[3] is not out:
             out.copy_(arrays[3])
         direct = len(calls) == 1 and q is arrays[0]
         direct = direct and all(x is y for x, y in zip(arrays, given, strict=True))
         return Direct(calls[0], seen.requests) if direct else None
 
-    def _run(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
-        call = self._call(arrays, weighting, seen)
+    def _run(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
+        call = self._call(arrays, softmax, seen)
         for offsets in call.offsets:
             self._launch(call, self._values(call, arrays, offsets), seen.requests)
         return call
 
-    def _call(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
+    def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = weighting.scale, weighting.hidden, weighting.safe
+        weights = softmax.scale, softmax.hidden, softmax.safe
         dtype = matrix_dtype(arrays[0], "q")
         key = (*layout, arrays[-1].dtype, dtype, weights, seen)
         call = self._calls.get(key)
         if call is None:
-            call = self._make(arrays, weighting, seen)
+            call = self._make(arrays, softmax, seen)
             self._calls.add(key, call)
         return call
 
     def _form(
-        self, arrays: list[Tensor], batch: AttentionBatch, weighting: Weighting, seen: _Seen
+        self, arrays: list[Tensor], batch: AttentionBatch, softmax: AttentionSoftmax, seen: _Seen
     ) -> AttentionForm:
         q, k, v, _, *masks = arrays
         depth, columns = q.shape[-1], v.shape[-1]
@@ -259,10 +259,10 @@ class Attentions:
             ragged=None if seen.requests is None else INT32,
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
-            negative=weighting.scale < 0,
+            negative=softmax.scale < 0,
         )  # fmt: skip
 
-    def _make(self, arrays: list[Tensor], weighting: Weighting, seen: _Seen) -> _Call:
+    def _make(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         past, requests = seen.past, seen.requests
         q, k, v, out, *masks = arrays
         batch = attention_batch(out.shape[:-2], arrays)
@@ -278,7 +278,7 @@ class Attentions:
         problem = AttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
         )
-        form = self._form(arrays, batch, weighting, seen)
+        form = self._form(arrays, batch, softmax, seen)
         lengths = None
         if requests is not None:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
@@ -295,8 +295,8 @@ class Attentions:
         strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
-            plan.l2_heads, plan.split_keys, weighting.scale, weighting.hidden,
-            0.0 if weighting.safe else math.nan, *strides,
+            plan.l2_heads, plan.split_keys, softmax.scale, softmax.hidden,
+            0.0 if softmax.safe else math.nan, *strides,
         )  # fmt: skip
         return _Call(prepared.kernels[plan.kernel], plan, numbers, described, batch.offsets)
 

@@ -13,7 +13,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import Attention, Segment
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
@@ -75,7 +75,7 @@ def arranged(
     q: StridedArray, k: StridedArray, v: StridedArray, mask: StridedArray | None,
     out: StridedArray, offset: int | None, workers: int,
 ) -> Arranged:  # fmt: skip
-    """All arrays have the same batch axes. `offset` is the value of `Weighting.causal`."""
+    """All arrays have the same batch axes. `offset` is the value of `AttentionSoftmax.causal`."""
     steps, columns = v.shape[-2:]
     if offset is not None:
         # Keys that no row sees are left out.
@@ -93,7 +93,7 @@ def arranged(
 
 def attention_record(
     products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
-    mask: StridedArray | None, out: StridedArray, weighting: Weighting, offset: int | None,
+    mask: StridedArray | None, out: StridedArray, softmax: AttentionSoftmax, offset: int | None,
     workers: int,
 ) -> AttentionRecord:  # fmt: skip
     """The record of one attention; the arguments are those of `arranged`."""
@@ -116,9 +116,9 @@ def attention_record(
     dims[Attention.DEPTH] = depth
     dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
-    floor = float(np.finfo(library.types.c.name).min) if weighting.safe else -math.inf
-    dims[Attention.SCALE] = _bits(weighting.scale)
-    dims[Attention.HIDDEN] = _bits(weighting.hidden)
+    floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
+    dims[Attention.SCALE] = _bits(softmax.scale)
+    dims[Attention.HIDDEN] = _bits(softmax.hidden)
     dims[Attention.FLOOR] = _bits(floor)
     dims[Attention.CAUSAL] = steps if offset is None else offset
     dims[Attention.Q_ROW] = q.strides[-2]
@@ -198,9 +198,9 @@ class AttentionTask(Task):
     """An attention to be planned."""
 
     products: Products
-    weighting: Weighting
+    softmax: AttentionSoftmax
     offset: int
-    """The number of the dim `weighting.causal`, or -1 if it is None."""
+    """The number of the dim `softmax.causal`, or -1 if it is None."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of q, k, v, the mask if there is one, and the result."""
 
@@ -212,7 +212,7 @@ class AttentionTask(Task):
             return nothing_to_do(workers, _record_slots(len(out.shape) - 2))
         offset = None if self.offset < 0 else values[self.offset]
         record = attention_record(
-            self.products, q, k, v, mask[0] if mask else None, out, self.weighting, offset, workers
+            self.products, q, k, v, mask[0] if mask else None, out, self.softmax, offset, workers
         )
         return BoundTask(
             workers,
@@ -245,10 +245,10 @@ class CompiledAttention(CompiledStep):
         dims = records.reserve(slots)
         records.point(at + StepSlot.DIMS, dims)
         records.workspace(dims + Attention.WORKSPACE)
-        causal = step.weighting.causal
+        causal = step.softmax.causal
         offset = -1 if causal is None else records.dims.number(causal)
         layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-        task = AttentionTask(self.products, step.weighting, offset, layouts)
+        task = AttentionTask(self.products, step.softmax, offset, layouts)
         records.planned_tasks(task, range(dims, dims + slots))
 
 
@@ -269,7 +269,7 @@ class AttentionKind(StepKind[AttentionStep]):
 
     def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         mask = None if step.mask is None else step.mask.layout.dtype
-        causal = step.weighting.causal is not None
+        causal = step.softmax.causal is not None
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.attention", "attention",
@@ -294,7 +294,7 @@ class AttentionKind(StepKind[AttentionStep]):
             return StepReport("nothing", no_cost(machine))
         need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
-        limit = step.weighting.causal
+        limit = step.softmax.causal
         offset = None if limit is None else evaluate(limit, extents)
         seen = mask[0] if mask else None
         problem = arranged(q, k, v, seen, out, offset, machine.workers).problem

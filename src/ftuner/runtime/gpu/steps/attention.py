@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.codegen.triton.source import Source
-from ftuner.core.attention_weights import Weighting
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.gpu.arrays import Tensor
@@ -27,13 +27,13 @@ class BoundAttention(Rehearsal):
     """Attention."""
 
     def __init__(
-        self, attentions: Attentions, weighting: Weighting, past: int | None, tf32: bool,
+        self, attentions: Attentions, softmax: AttentionSoftmax, past: int | None, tf32: bool,
         operands: Sequence[BoundOperand],
     ) -> None:  # fmt: skip
         """`operands`: q, k, v, the mask if there is one, and the result; `past`: the value of
-        `weighting.causal`."""
+        `softmax.causal`."""
         self._attentions = attentions
-        self._how = weighting, past, tf32
+        self._how = softmax, past, tf32
         self._operands = operands
         self._stays = stay(operands)
         self._fixed: list[FixedLaunch] | None = None
@@ -59,8 +59,8 @@ class BoundAttention(Rehearsal):
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
-        weighting, past, tf32 = self._how
-        return self._attentions.wanted(*self._tensors(()), weighting, past, tf32)
+        softmax, past, tf32 = self._how
+        return self._attentions.wanted(*self._tensors(()), softmax, past, tf32)
 
     def _tensors(
         self, arrays: Sequence[Tensor]
@@ -74,11 +74,11 @@ class CompiledAttention(CompiledStep):
     """An attention whose layouts have numbers."""
 
     attentions: Attentions
-    weighting: Weighting
+    softmax: AttentionSoftmax
     tf32: bool
     operands: Operands
     past: int | None
-    """The number of the dim `weighting.causal`; None if that is None."""
+    """The number of the dim `softmax.causal`; None if that is None."""
 
     def bind(
         self, values: Sequence[int], memory: Places, status: Tensor | None
@@ -90,7 +90,7 @@ class CompiledAttention(CompiledStep):
         if 0 in operands[-1].shape:
             return None
         past = None if self.past is None else values[self.past]
-        return BoundAttention(self.attentions, self.weighting, past, self.tf32, operands)
+        return BoundAttention(self.attentions, self.softmax, past, self.tf32, operands)
 
 
 class AttentionKind(StepKind[AttentionStep]):
@@ -100,10 +100,10 @@ class AttentionKind(StepKind[AttentionStep]):
         return step.q.layout.dtype
 
     def compiled(self, step: AttentionStep, setting: Setting) -> CompiledAttention:
-        causal = step.weighting.causal
+        causal = step.softmax.causal
         return CompiledAttention(
             setting.session.attentions,
-            step.weighting,
+            step.softmax,
             setting.tf32,
             Operands.of(step.views, setting.layouts),
             None if causal is None else setting.dims.number(causal),

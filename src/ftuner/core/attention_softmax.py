@@ -1,4 +1,4 @@
-"""How attention turns scores into weights."""
+"""The softmax of attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftuner.core.dim import Dim
 
 
 @dataclass(frozen=True)
-class Weighting:
+class AttentionSoftmax:
     """`softmax(mask(scores * scale))` over the keys that a row may see."""
 
     scale: float = 1.0
@@ -17,7 +17,7 @@ class Weighting:
     """Row i sees keys j <= i + causal, if it is given; a row that sees none gives zeros. Keys that
     no row sees are not read."""
     hidden: float = -math.inf
-    """What stands for scores that a boolean mask hides."""
+    """The score of a key that a boolean mask hides."""
     safe: bool = False
     """Whether a row whose scores are all minus infinity gives zeros, and not NaN as a softmax."""
 
