@@ -25,6 +25,10 @@ class DType:
     def bits(self) -> int:
         return 8 * self.itemsize
 
+    def __hash__(self) -> int:
+        # Dtypes are in the keys of calls; the name alone tells them apart.
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 

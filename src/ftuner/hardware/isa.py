@@ -19,6 +19,10 @@ LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
 """Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
 
 
+FIXED = ("vector_bytes", "vector_registers", "fused", "masked")
+"""The fields of a row that the model of a machine repeats."""
+
+
 @dataclass(frozen=True)
 class MultiplyAdd:
     """How vectors of A and B are multiplied and added to accumulators."""

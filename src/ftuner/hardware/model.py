@@ -17,7 +17,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.product import ProductTypes
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.isa import InstructionSet, instruction_set
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 
 
@@ -50,11 +50,6 @@ class Isa:
     masked: bool
     """Whether loads and stores take a mask per lane at full speed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-
-    def agrees_with(self, row: InstructionSet) -> bool:
-        """Whether the fixed values are those of a row."""
-        fixed = ("vector_bytes", "vector_registers", "fused", "masked")
-        return all(getattr(self, name) == getattr(row, name) for name in fixed)
 
     def lanes(self, dtype: DType) -> int:
         return self.vector_bytes // dtype.itemsize

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ftuner.errors import HardwareError
+from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.tuning import Constant
 
@@ -112,7 +113,7 @@ def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
     """The inverse of `to_document`.
 
     Raises HardwareError, naming the entry, if something is missing, unknown, of a wrong type, not
-    finite, not positive, or out of the range of its constant."""
+    finite, not positive, out of the range of its constant, or not what an ISA's manual says."""
     if not isinstance(document, Mapping):
         raise HardwareError(f"hardware document is {_described(document)}; expected a table")
     kind = document.get("kind")
@@ -126,7 +127,24 @@ def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
             names = [part.name for part in parts]
             if len(set(names)) < len(names):
                 raise HardwareError(f"hardware.{field.name} repeats a name: {', '.join(names)}")
+    if isinstance(hardware, CpuHardware):
+        _check_isas(hardware)
     return hardware
+
+
+def _check_isas(hardware: CpuHardware) -> None:
+    rows = {row.name: row for row in instruction_sets(hardware.architecture)}
+    for isa in hardware.isas:
+        row = rows.get(isa.name)
+        if row is None:
+            raise HardwareError(
+                f"hardware.isas has {isa.name!r}; known of {hardware.architecture} are "
+                f"{', '.join(rows) or 'none'}"
+            )
+        for field in FIXED:
+            given, fixed = getattr(isa, field), getattr(row, field)
+            if given != fixed:
+                raise HardwareError(f"{field} of {isa.name} is {given}; expected {fixed}")
 
 
 def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:

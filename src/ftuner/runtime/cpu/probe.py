@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
 )
 from ftuner.codegen.llvm.objects.jit import host_features
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.isa import InstructionSet, instruction_set
+from ftuner.hardware.isa import FIXED, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.system import CacheLevel, SystemFacts, promised_isas
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
@@ -369,21 +370,14 @@ def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
             rates.loads_per_s / idle_hz, tuning.load_rate_tolerance, tuning
         ),
     }
-    provenance = dict.fromkeys(("vector_bytes", "vector_registers", "fused", "masked"), "datasheet")
+    fixed: dict[str, Any] = {name: getattr(isa, name) for name in FIXED}
+    provenance = dict.fromkeys(fixed, "datasheet")
     for name, (bounds, assumed) in _PLAUSIBLE.items():
         plausible = name in measured and _within(measured[name], bounds)
         provenance[name] = "probed" if plausible else "assumed"
         if not plausible:
             measured[name] = assumed
-    return Isa(
-        name=isa.name,
-        vector_bytes=isa.vector_bytes,
-        vector_registers=isa.vector_registers,
-        fused=isa.fused,
-        masked=isa.masked,
-        provenance=provenance,
-        **measured,
-    )
+    return Isa(isa.name, **(fixed | measured), provenance=provenance)
 
 
 def _levels(
