@@ -120,7 +120,10 @@ class Apply(Expr):
         if self.function != "where" and (
             row is None or row.composition is not None or "float" not in row.kinds
         ):
-            raise ExpressionError(f"function is {self.function!r}; expected one of floats")
+            known = (n for n, f in SCALAR_FUNCTIONS.items() if "float" in f.kinds)
+            raise ExpressionError(
+                f"function is {self.function!r}; expected where or one of {', '.join(known)}"
+            )
         _expect_expr(*self.arguments)
         arity = 3 if row is None else row.arity
         if len(self.arguments) != arity:

@@ -94,7 +94,11 @@ def _compiled(
     done."""
     left = sorted(bundles, key=lambda bundle: -bundle.size)
     # A compiling process may not find what is from outside ftuner.
-    sent = [b for b in left if b.emitter.startswith("ftuner.") and not b.functions]
+    sent = [
+        bundle
+        for bundle in left
+        if not bundle.functions and all(name.startswith("ftuner.") for name in bundle.modules)
+    ]
     processes = worthwhile_processes(len(sent), bundles_per_process)
     if processes > 1:
         requests = [Request(_name(bundle), (bundle, target)) for bundle in sent]

@@ -21,7 +21,7 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES
 from ftuner.core.functions import ScalarFunction, registered_in
-from ftuner.hardware.isa import InstructionSet, MultiplyAdd
+from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 LARGE = 1000
@@ -58,10 +58,14 @@ class Bundle:
         return registered_in(self.arguments)
 
     @property
-    def multiply_adds(self) -> tuple[MultiplyAdd, ...]:
-        """Those of the ISA, if its code depends on that."""
+    def modules(self) -> tuple[str, ...]:
+        """The modules that emit it: `emitter`, and those outside ftuner that emit multiply-adds of
+        its ISA or scalar functions."""
         isas = (value for value in self.arguments if isinstance(value, InstructionSet))
-        return tuple(row for isa in isas for row in isa.multiply_adds)
+        named = [row.llvm for _, row in self.functions]
+        named += [row.llvm for isa in isas for row in isa.multiply_adds]
+        outside = dict.fromkeys(name for name in named if name is not None)
+        return (self.emitter, *outside)
 
 
 def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:

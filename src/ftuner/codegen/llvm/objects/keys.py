@@ -158,9 +158,6 @@ def generator_digest(*emitters: str) -> str:
 
 def bundle_key(bundle: Bundle, target: Target) -> str:
     """The key of a bundle's object. It never depends on a shape."""
-    functions = bundle.functions
-    outside = [row.llvm for _, row in functions] + [row.llvm for row in bundle.multiply_adds]
-    emitters = dict.fromkeys(name for name in outside if name is not None)
-    generator = generator_digest(bundle.emitter, *emitters)
-    text = repr((bundle, functions, target, compiler_version(), generator))
+    generator = generator_digest(*bundle.modules)
+    text = repr((bundle, bundle.functions, target, compiler_version(), generator))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
