@@ -127,7 +127,8 @@ class Builder:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
-            self.nodes.append(Node(op, inputs, found, attributes))
+            binds = tuple(attributes[name] for name in operator.binds)
+            self.nodes.append(Node(op, inputs, found, attributes, binds))
         return found
 
     def _expect_possible(self, op: str, types: Sequence[TensorType]) -> None:

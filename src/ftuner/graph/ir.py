@@ -70,6 +70,8 @@ class Node:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    binds: tuple[str, ...] = ()
+    """The symbols that the node binds at run time: the data-dependent extents of its results."""
 
     @property
     def output(self) -> Value:
@@ -129,11 +131,6 @@ def producers(graph: Graph) -> dict[Value, Node]:
     return {value: node for node in graph.nodes for value in node.outputs}
 
 
-def bound_symbols(node: Node) -> tuple[str, ...]:
-    """The symbols that a node binds at run time: the data-dependent extents of its results."""
-    return (node.attributes["count"],) if node.op == "non_zero" else ()
-
-
 def used_dims(node: Node) -> list[Dim]:
     """The dims in the shapes and attributes of a node."""
     dims = [n for value in (*node.inputs, *node.outputs) for n in value.shape]
@@ -147,14 +144,14 @@ def live_nodes(nodes: Sequence[Node], outputs: Iterable[Value]) -> tuple[Node, .
     """The nodes that outputs depend on, through values or through symbols that nodes bind, in
     order."""
     wanted = set(outputs)
-    binding = any(map(bound_symbols, nodes))
+    binding = any(node.binds for node in nodes)
     symbols = UsedSymbols()
     if binding:
         symbols.add(n for value in wanted for n in value.shape)
     kept: list[Node] = []
     for node in reversed(nodes):
         read = any(value in wanted for value in node.outputs)
-        if read or any(name in symbols.names for name in bound_symbols(node)):
+        if read or any(name in symbols.names for name in node.binds):
             kept.append(node)
             wanted.update(node.inputs)
             if binding:

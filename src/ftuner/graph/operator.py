@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
@@ -25,6 +26,23 @@ class Require(Protocol):
     def __call__(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None: ...
 
 
+class Numerics(Enum):
+    """What an operator does to magnitudes and to rounding errors; see `graph.precision`."""
+
+    PLAIN = auto()
+    """Results are about as large as the operands, and as exact."""
+    LIMIT = auto()
+    """The same, but a large bound among the operands does not make the results large."""
+    LOOK_UP = auto()
+    """Results are elements of the first operand, which may be a table."""
+    PRODUCT = auto()
+    """Sums of products, in float32 if half precision is multiplied."""
+    NORMALISATION = auto()
+    """A reduction whose results have the shape of the operand and do not grow with it."""
+    REDUCTION = auto()
+    """Results, such as sums of squares, may be much larger than the operands."""
+
+
 @dataclass(frozen=True)
 class Operator:
     """An entry of the table of operators.
@@ -43,6 +61,11 @@ class Operator:
     reference: Callable[..., Any]
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
+    binds: tuple[str, ...] = ()
+    """The attributes that name data-dependent extents of the results."""
+    numerics: Numerics = Numerics.PLAIN
+    exact_from: int | None = None
+    """The first operand that rounding to half precision would spoil; so would it those after."""
 
 
 def definition(node: Node, define: Define) -> Nest:

@@ -26,6 +26,8 @@ import numpy as np
 from ftuner.core.dtype import FLOAT32, INT8, DType
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Array, Graph, Node, Value, producers
+from ftuner.graph.operator import Numerics
+from ftuner.graph.operators import OPERATORS
 
 
 class _Kind(IntEnum):
@@ -38,13 +40,8 @@ class _Kind(IntEnum):
     ACTIVATION = 2
 
 
-_PRODUCTS = frozenset({"matmul", "int8_matmul", "attention"})
-_WHOLE = frozenset({"softmax", "norm"})
-"""Reductions whose result has the shape of their operand."""
-_REDUCTIONS = frozenset({"reduce", "cumulative_sum"})
-_LIMITS = frozenset({"maximum", "minimum"})
-"""Operators with which a large constant does not make the result large."""
-_LOOK_UPS = frozenset({"gather", "gather_elements", "gather_nd"})
+def _numerics(node: Node) -> Numerics:
+    return OPERATORS[node.op].numerics
 
 
 def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:
@@ -79,11 +76,12 @@ def _kinds(graph: Graph) -> dict[Value, _Kind]:
 
     def kind_of_result(node: Node) -> _Kind:
         whole = max(map(kind_of, node.inputs), default=_Kind.EXACT)
-        if node.op in _REDUCTIONS:
+        numerics = _numerics(node)
+        if numerics == Numerics.REDUCTION:
             return min(whole, _Kind.STATISTIC)
-        if node.op in _PRODUCTS:
+        if numerics == Numerics.PRODUCT:
             return _Kind.EXACT if whole == _Kind.EXACT else _Kind.ACTIVATION
-        looked_up = node.op in _LOOK_UPS and _is_table(node.inputs[0])
+        looked_up = numerics == Numerics.LOOK_UP and _is_table(node.inputs[0])
         return _Kind.ACTIVATION if looked_up else whole
 
     for node in graph.nodes:
@@ -96,10 +94,11 @@ def _huge(graph: Graph, largest: float) -> set[Value]:
     """Values that may have finite elements above `largest`, because of the model's constants."""
     found: set[Value] = set()
     for node in graph.nodes:
-        passed_on = node.op not in _PRODUCTS | _WHOLE | _REDUCTIONS
+        numerics = _numerics(node)
+        passed_on = numerics in (Numerics.PLAIN, Numerics.LIMIT, Numerics.LOOK_UP)
         constants = [v.constant for v in node.inputs if v.constant is not None]
         if (passed_on and any(v in found for v in node.inputs)) or (
-            node.op not in _LIMITS and any(_beyond(c, largest) for c in constants)
+            numerics != Numerics.LIMIT and any(_beyond(c, largest) for c in constants)
         ):
             found.update(v for v in node.outputs if v.dtype.kind == "float")
     return found
@@ -126,18 +125,21 @@ def _delicate(graph: Graph) -> set[Value]:
     product gives is included, because only its remainder modulo a full turn matters."""
     made = producers(graph)
     angles = [v for node in graph.nodes if node.op in ("sin", "cos") for v in node.inputs]
-    others = [v for n in graph.nodes if n.op == "rotary" for v in n.inputs[1:]]
-    others += [v for n in graph.nodes if n.op == "attention" for v in n.inputs[3:]]
+    first = [(node, OPERATORS[node.op].exact_from) for node in graph.nodes]
+    others = [v for node, at in first if at is not None for v in node.inputs[at:]]
     found: set[Value] = set()
-    for roots, ends in ((angles, _WHOLE), (others, _PRODUCTS | _WHOLE)):
+    norms = {Numerics.NORMALISATION}
+    for roots, ends in ((angles, norms), (others, norms | {Numerics.PRODUCT})):
         left = list(roots)
         while left:
             value = left.pop()
             node = made.get(value)
-            if node is None or value in found or value.dtype.kind != "float" or node.op in ends:
+            if node is None or value in found or value.dtype.kind != "float":
+                continue
+            if _numerics(node) in ends:
                 continue
             found.add(value)
-            if node.op not in _PRODUCTS:
+            if _numerics(node) != Numerics.PRODUCT:
                 left.extend(node.inputs)
     return found
 
@@ -147,7 +149,8 @@ def _tables(graph: Graph, held: Mapping[Value, DType]) -> set[Value]:
     readers: dict[Value, list[bool]] = {}
     for node in graph.nodes:
         for position, value in enumerate(node.inputs):
-            if _is_table(value) and value.dtype == FLOAT32 and node.op not in _PRODUCTS:
-                looks_up = node.op in _LOOK_UPS and position == 0 and node.output in held
+            if _is_table(value) and value.dtype == FLOAT32 and _numerics(node) != Numerics.PRODUCT:
+                looks_up = _numerics(node) == Numerics.LOOK_UP and position == 0
+                looks_up = looks_up and node.output in held
                 readers.setdefault(value, []).append(looks_up)
     return {value for value, found in readers.items() if all(found)}

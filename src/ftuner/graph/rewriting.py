@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftuner.core.dim import Shape
@@ -134,11 +135,7 @@ def rewritten(
     for node in graph.nodes:
         for other in places.get(node, (node,)):
             inputs = tuple(final(v) for v in other.inputs)
-            nodes.append(
-                other
-                if inputs == other.inputs
-                else Node(other.op, inputs, other.outputs, other.attributes)
-            )
+            nodes.append(other if inputs == other.inputs else replace(other, inputs=inputs))
     outputs = tuple((name, final(value)) for name, value in graph.outputs)
     return Graph(
         graph.inputs, outputs, live_nodes(nodes, [v for _, v in outputs]), graph.constraints

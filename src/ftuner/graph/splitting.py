@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.ir import Graph, Node, Value, bound_symbols, live_nodes
+from ftuner.graph.ir import Graph, Node, Value, live_nodes
 
 MAX_PARTS = 64
 """Most parts of a model. Detection models have two or three."""
@@ -39,7 +39,7 @@ def split(graph: Graph) -> tuple[Part, ...]:
     inputs = list(graph.inputs)
     left = graph.nodes
     while True:
-        at = next((i for i, node in enumerate(left) if bound_symbols(node)), None)
+        at = next((i for i, node in enumerate(left) if node.binds), None)
         if at is None:
             parts.append(Part(Graph(tuple(inputs), graph.outputs, left, graph.constraints), None))
             return tuple(parts)

@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.dim import Symbolic
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.arrays import converted, widened
-from ftuner.graph.ir import Array, Graph, Value, bound_symbols
+from ftuner.graph.ir import Array, Graph, Value
 from ftuner.graph.operator import reference_result
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.shapes.binding import bind, check
@@ -34,7 +34,7 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
             results = (results,)
         for value, result in zip(node.outputs, results, strict=True):
             known[value] = reference_result(result, value.type)
-        for name in bound_symbols(node):
+        for name in node.binds:
             (symbols[name],) = (
                 extent
                 for value in node.outputs

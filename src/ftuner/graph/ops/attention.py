@@ -15,7 +15,7 @@ from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View, reshaped_strides, spread
 from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require
 from ftuner.graph.ops.pointwise import broadcast_shape
 from ftuner.graph.placement import Pending, Placement
 from ftuner.graph.steps import AttentionStep
@@ -132,4 +132,14 @@ def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:
     return placement.copied(spread(view, shape), target)
 
 
-ATTENTION = (Operator("attention", _infer, _reference, lower=_lower),)
+ATTENTION = (
+    Operator(
+        "attention",
+        _infer,
+        _reference,
+        lower=_lower,
+        numerics=Numerics.PRODUCT,
+        # A mask.
+        exact_from=3,
+    ),
+)

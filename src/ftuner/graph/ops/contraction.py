@@ -16,7 +16,15 @@ from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View, as_rows
 from ftuner.graph.epilogue import MAX_EPILOGUE_STEPS, Epilogue, extended
 from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
+from ftuner.graph.operator import (
+    Attributes,
+    Numerics,
+    Operator,
+    Require,
+    load,
+    reduction,
+    same_dtype,
+)
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 from ftuner.graph.placement import Pending, Placement
 from ftuner.graph.steps import ProductStep
@@ -134,6 +142,8 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
 
 
 CONTRACTIONS = (
-    Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower),
-    Operator("int8_matmul", _infer_int8_matmul, _int8_matmul, lower=_lower),
-)
+    Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower,
+             numerics=Numerics.PRODUCT),
+    Operator("int8_matmul", _infer_int8_matmul, _int8_matmul, lower=_lower,
+             numerics=Numerics.PRODUCT),
+)  # fmt: skip

@@ -13,6 +13,7 @@ from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    Numerics,
     Operator,
     Require,
     expect_axis,
@@ -150,8 +151,10 @@ INDEXING = (
     Operator(
         "gather", _infer_gather,
         lambda x, indices, axis, node="": np.take(x, indices, axis), _define_gather,
+        numerics=Numerics.LOOK_UP,
     ),
     Operator("gather_elements", _infer_gather_elements, _reference_gather_elements,
-             _define_gather_elements),
-    Operator("gather_nd", _infer_gather_nd, _reference_gather_nd, _define_gather_nd),
+             _define_gather_elements, numerics=Numerics.LOOK_UP),
+    Operator("gather_nd", _infer_gather_nd, _reference_gather_nd, _define_gather_nd,
+             numerics=Numerics.LOOK_UP),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    Numerics,
     Operator,
     Require,
     contiguous,
@@ -115,10 +116,14 @@ def _reference_non_zero(x: Any, count: str) -> Any:
 
 ORDERING = (
     Operator(
-        "cumulative_sum", _infer_cumulative_sum, _reference_cumulative_sum, _define_cumulative_sum
+        "cumulative_sum",
+        _infer_cumulative_sum,
+        _reference_cumulative_sum,
+        _define_cumulative_sum,
+        numerics=Numerics.REDUCTION,
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
-    Operator("non_zero", _infer_non_zero, _reference_non_zero),
+    Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
 )
 """`top_k` gives the `k` largest (or smallest) elements along `axis`, in order, of equal ones the
 first, and where they were. NaN counts as larger than every number, and as equal to NaN: the order

@@ -15,10 +15,11 @@ from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injective, load
 
 MAX_BROADCAST = 64
 """Different extents, unknown before run time, that are broadcast with each other along one axis."""
+_LIMITS = frozenset({"maximum", "minimum"})
 
 
 def _parts(extent: Dim) -> tuple[Dim, ...]:
@@ -177,7 +178,8 @@ def pointwise(name: str) -> Operator:
     ) -> Nest:
         return _define(types, attributes, results, name)
 
-    return Operator(name, infer, function.reference, define)
+    numerics = Numerics.LIMIT if name in _LIMITS else Numerics.PLAIN
+    return Operator(name, infer, function.reference, define, numerics=numerics)
 
 
 def _infer_where(

@@ -15,6 +15,7 @@ from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    Numerics,
     Operator,
     Require,
     contiguous,
@@ -202,10 +203,18 @@ def _reference_norm(x: Any, *parameters: Any, axis: int, epsilon: float, rms: bo
 
 
 REDUCTIONS = (
-    Operator("reduce", _infer_reduce, _reference_reduce, _define_reduce),
+    Operator(
+        "reduce", _infer_reduce, _reference_reduce, _define_reduce, numerics=Numerics.REDUCTION
+    ),
     Operator("arg_reduce", _infer_arg, _reference_arg, _define_arg),
-    Operator("softmax", _infer_softmax, _reference_softmax, _define_softmax),
-    Operator("norm", _infer_norm, _reference_norm, _define_norm),
+    Operator(
+        "softmax",
+        _infer_softmax,
+        _reference_softmax,
+        _define_softmax,
+        numerics=Numerics.NORMALISATION,
+    ),
+    Operator("norm", _infer_norm, _reference_norm, _define_norm, numerics=Numerics.NORMALISATION),
 )
 """As in NumPy, the `maximum` and `minimum` of elements among which one is NaN are NaN, and
 `arg_reduce` finds the first NaN (with `last`, the last one) whether it looks for the largest or the

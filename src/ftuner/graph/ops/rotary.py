@@ -58,4 +58,4 @@ def _reference(x: Any, cosine: Any, sine: Any, axis: int) -> Any:
     return x * cosine + np.concatenate([-second, first], axis) * sine
 
 
-ROTARY = (Operator("rotary", _infer, _reference, _define),)
+ROTARY = (Operator("rotary", _infer, _reference, _define, exact_from=1),)
