@@ -22,7 +22,7 @@ from tests.wild_products import exact_products
 from ftuner.core.dim import Symbolic
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.ir import Graph, Node, TensorType, Value, bound_symbols
+from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.shapes.binding import bind, check
 
@@ -182,7 +182,7 @@ def wide_outputs(
             known[value] = _fitted(_wide(result, value.dtype), value.dtype, rounds)
             if blurred and value.dtype.kind == "float":
                 inexact.add(value)
-        for name in bound_symbols(node):
+        for name in node.binds:
             for value in node.outputs:
                 for dim, extent in zip(value.shape, known[value].shape, strict=True):
                     if str(dim) == name:
