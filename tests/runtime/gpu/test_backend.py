@@ -16,7 +16,7 @@ from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu import session
-from ftuner.runtime.gpu.arrays import told_tf32
+from ftuner.runtime.gpu.arrays import tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates
@@ -93,7 +93,7 @@ def test_devices_without_kernels() -> None:
 
 def test_a_chip_without_tf32_multiplies_exactly() -> None:
     backend = interpreted("v100")
-    with told_tf32(True):
+    with tf32_set(True):
         assert backend.library(FLOAT32).multiply == "float32"
         x = torch.randn(3, 16)
         torch.testing.assert_close(Matmul(backend.products)(x, x.mT), x @ x.mT)

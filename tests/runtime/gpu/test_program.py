@@ -16,7 +16,7 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.gpu import executable as graphs
-from ftuner.runtime.gpu.arrays import allows_tf32, told_tf32
+from ftuner.runtime.gpu.arrays import allows_tf32, tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
@@ -179,7 +179,7 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
     graph = maker.made(y)
     model = CompiledGraph(graph, h200)
     kernels = len(h200.kernels)
-    with told_tf32(True):
+    with tf32_set(True):
         for _ in range(RECORDED_RUN + 1):
             model.run([torch.randn(3, WIDTH)])
     assert recorded.replayed == 2
@@ -223,13 +223,13 @@ def test_what_a_caller_captures_has_its_own_memory(
 def test_what_torch_was_told_of_tf32() -> None:
     assert not allows_tf32()
     for allowed in (True, False):
-        with told_tf32(allowed):
+        with tf32_set(allowed):
             assert allows_tf32() == allowed
     assert not allows_tf32()
     torch.set_float32_matmul_precision("high")
     try:
         assert allows_tf32()
-        with told_tf32(False):
+        with tf32_set(False):
             assert not allows_tf32()
         assert allows_tf32()
     finally:

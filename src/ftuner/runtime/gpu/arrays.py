@@ -26,29 +26,30 @@ _MATRIX_DTYPES = {TORCH_DTYPES[name]: dtype for name, dtype in GPU_DTYPES.items(
 
 
 def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor whose elements are not set.
+    """Returns a tensor with undefined elements.
 
     Raises:
-        AllocationError: the device has not that much memory.
+        AllocationError: the device does not have the memory.
     """
     size = math.prod(shape) * dtype.itemsize
     what = f"no memory on {device} for a tensor of {tuple(shape)} elements of {dtype}"
     if size > ADDRESSABLE_BYTES:
-        raise AllocationError(f"{what}: more than an address space holds")
+        raise AllocationError(f"{what}: it exceeds the address space")
     try:
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     except RuntimeError as error:
-        # On a CPU, where kernels are interpreted, torch has no error of its own for it.
+        # On a CPU, where kernels are interpreted, torch raises a plain RuntimeError.
         if isinstance(error, torch.OutOfMemoryError) or device.type == "cpu":
             raise AllocationError(f"{what}: {error}") from error
         raise
 
 
 def as_tensor(value: object, name: str, device: torch.device | None = None) -> Tensor:
-    """A tensor as it is.
+    """Returns an operand that is a valid tensor.
 
     Raises:
-        OperandError: no tensor, on another device than `device`, sparse, or in need of a gradient.
+        OperandError: not a tensor, on another device than `device`, not strided, or it requires a
+            gradient.
     """
     if not isinstance(value, torch.Tensor):
         raise OperandError(
@@ -60,15 +61,15 @@ def as_tensor(value: object, name: str, device: torch.device | None = None) -> T
     if value.layout != torch.strided:
         raise OperandError(f"{name} is {value.layout}; expected a strided tensor")
     if value.requires_grad and torch.is_grad_enabled():
-        raise OperandError(f"{name} needs a gradient, which ftuner does not make; detach it")
+        raise OperandError(f"{name} needs a gradient, which ftuner does not compute; detach it")
     return value.resolve_conj().resolve_neg() if value.is_conj() or value.is_neg() else value
 
 
 def writable(value: object, name: str, device: torch.device) -> Tensor:
-    """A tensor to write to.
+    """Returns an operand that can be written to.
 
     Raises:
-        OperandError: as for `as_tensor`; or two of its elements lie at one address.
+        OperandError: as for `as_tensor`, or two of its elements have one address.
     """
     found = as_tensor(value, name, device)
     if _overlaps_itself(found):
@@ -77,10 +78,10 @@ def writable(value: object, name: str, device: torch.device) -> Tensor:
 
 
 def matrix_dtype(tensor: Tensor, name: str) -> DType:
-    """The element type of a tensor that is multiplied.
+    """Returns the element type of a tensor that is multiplied.
 
     Raises:
-        DTypeError: products are made for other ones.
+        DTypeError: a GPU does not multiply elements of this type.
     """
     found = _MATRIX_DTYPES.get(tensor.dtype)
     if found is None:
@@ -91,17 +92,17 @@ def matrix_dtype(tensor: Tensor, name: str) -> DType:
 
 
 def allows_tf32() -> bool:
-    """Whether torch may multiply float32 as tf32, however it was told so."""
-    told = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    if told is None:
+    """Whether torch is set to multiply float32 as tf32."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if precision is None:
         # Before torch 2.9.
         return torch.get_float32_matmul_precision() != "highest"
-    return bool(told == "tf32")
+    return bool(precision == "tf32")
 
 
 @contextmanager
-def told_tf32(allowed: bool) -> Iterator[None]:
-    """Have torch multiply float32 as tf32, or exactly, and then as it was told before."""
+def tf32_set(allowed: bool) -> Iterator[None]:
+    """Sets whether torch multiplies float32 as tf32, and restores the setting afterwards."""
     matmul: Any = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):
         before = matmul.fp32_precision
@@ -120,7 +121,7 @@ def told_tf32(allowed: bool) -> Iterator[None]:
 
 
 def multiply_of(dtype: DType, tf32: bool) -> Multiply:
-    """How elements are multiplied: as they are, or float32 as tf32 if that is allowed."""
+    """Returns how elements are multiplied: as their own type, or float32 as tf32 if allowed."""
     if dtype.name != "float32":
         return dtype.name  # type: ignore[return-value]
     return "tf32" if tf32 else "float32"
@@ -135,8 +136,8 @@ def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
 
 
 def aligned(matrices: Sequence[Tensor]) -> bool:
-    """Whether addresses and strides of matrices, but for that along the contiguous axis, are
-    multiples of what the widest loads ask for."""
+    """Whether addresses and strides of matrices, except that of the contiguous axis, are multiples
+    of `ALIGNMENT_BYTES`."""
     for x in matrices:
         size = x.element_size()
         if x.data_ptr() % ALIGNMENT_BYTES:
@@ -149,13 +150,13 @@ def aligned(matrices: Sequence[Tensor]) -> bool:
 
 
 def overlap(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors may share elements, as far as the ranges of their addresses tell."""
+    """Whether the address ranges of two tensors overlap."""
     (x_first, x_end), (y_first, y_end) = address_range(x), address_range(y)
     return x_first < y_end and y_first < x_end
 
 
 def address_range(x: Tensor) -> tuple[int, int]:
-    """Addresses of the first byte of a tensor, and of what lies behind its last one."""
+    """Returns the address of a tensor's first byte, and that after its last byte."""
     first = int(x.data_ptr())
     if not x.numel():
         return first, first
@@ -173,7 +174,7 @@ def copied_bytes(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> int:
 
 
 def _overlaps_itself(x: Tensor) -> bool:
-    """Whether two elements may lie at one address."""
+    """Whether two elements may have one address."""
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(x.stride(), x.shape, strict=True) if e > 1):
         if stride <= reach:

@@ -30,18 +30,19 @@ from ftuner.runtime.ops.attention_operands import (
 )
 
 _SIMPLE = (type(None), bool, int, float)
-"""Types of options that are kept in recipes: they do not change."""
+"""Immutable types of options, which may be part of a key."""
 
 
 class _Recipe(NamedTuple):
-    """What a call with tensors that lie alike does, so that the next one need not think again."""
+    """The launches of calls with one layout of tensors, kept so that further calls skip checks and
+    planning."""
 
     shape: tuple[int, ...]
     direct: Direct
 
 
 class Attention:
-    """Attention on one GPU, with recipes for arguments like some before. Safe to use from several
+    """Attention on one GPU, with recipes for arguments that repeat. Safe to use from several
     threads."""
 
     def __init__(self, attentions: Attentions) -> None:
@@ -53,7 +54,7 @@ class Attention:
         scale: float | None = None, q_offsets: object | None = None,
         k_offsets: object | None = None, out: object | None = None,
     ) -> Tensor:  # fmt: skip
-        """As `ftuner.attention`, of tensors on the device of the kernels."""
+        """As `ftuner.attention`, for tensors on the device of the kernels."""
         key = None
         if out is None:
             given = (q, k, v) if mask is None else (q, k, v, mask)
@@ -106,8 +107,8 @@ class Attention:
     def _key(
         self, given: tuple[object, ...], options: tuple[object, ...]
     ) -> tuple[object, ...] | None:
-        """All that decides what a call does but what tensors hold; None where that takes longer to
-        say, or something may be wrong."""
+        """Returns a key of everything that decides the launches of a call; None for arguments that
+        need checks."""
         device = self._attentions.device
         found: list[object] = [allows_tf32(), *options]
         if not all(map(_is_simple, options)):
@@ -122,15 +123,15 @@ class Attention:
 
 
 def _is_simple(option: object) -> bool:
-    """Whether all that is equal to an option is meant alike. Of offsets only integers are: floats
-    equal to them are refused, and lists among them have no hash."""
+    """Whether an option may be part of a key: equal options must mean the same. In offsets only
+    integers are allowed, because floats equal to them are refused and lists have no hash."""
     if type(option) is tuple:
         return all(type(n) is int for n in option)
     return type(option) in _SIMPLE
 
 
 def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
-    """What is written to: `out`, if it fits."""
+    """Returns the tensor to write: `out` after checks, or a new one."""
     if out is None:
         return torch.empty(extents.result, dtype=q.dtype, device=q.device)
     found = writable(out, "out", q.device)
@@ -142,7 +143,7 @@ def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
 
 
 def _apart(x: Tensor, extents: Extents) -> Tensor:
-    """Heads as groups of those that share keys and values."""
+    """Returns heads as two axes: those of keys and values, and those that share them."""
     shape = (*x.shape[:-3], extents.kv_heads, extents.sharing, *x.shape[-2:])
     step = x.stride(-3)
     strides = (*x.stride()[:-3], extents.sharing * step, step, *x.stride()[-2:])
@@ -152,8 +153,8 @@ def _apart(x: Tensor, extents: Extents) -> Tensor:
 def _grouped(
     tensors: tuple[Tensor, ...], out: Tensor, extents: Extents
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k turned, v and the result, as `Attentions.run` takes them: with an axis of the heads that
-    share keys and values, along which these stay."""
+    """Returns q, k transposed, v and the result as `Attentions.run` takes them: with an axis of the
+    heads that share keys and values, along which k and v are broadcast."""
     q, k, v = tensors
     spread = [-1] * (k.dim() + 1)
     spread[-3] = extents.sharing

@@ -1,4 +1,4 @@
-"""Attention on one GPU: from operands as they lie to launches."""
+"""Attention on one GPU: from operands of any layout to launches."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.ops.attention_operands import Requests
 
 MAX_CALLS = 4096
-"""Layouts of operands whose launches are kept."""
+"""Layouts of operands whose plans are kept."""
 MAX_UPLOADS = 64
-"""Offsets of requests that stay on the device: the layers of a model share them."""
+"""Offsets of requests that are kept on the device, because the layers of a model share them."""
 
 
 class _Seen(NamedTuple):
-    """Which keys rows see, and how they are multiplied."""
+    """The keys that rows see, and how float32 is multiplied."""
 
     causal: Causal
     past: int
     requests: Requests | None
-    """Of unequal length."""
+    """Requests of unequal length."""
     tf32: bool
 
     @classmethod
@@ -80,7 +80,7 @@ class _Seen(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What operands of one layout are attended by: launches with all arguments but tensors."""
+    """The launches for operands of one layout, with all arguments except tensors."""
 
     kernel: Kernel
     plan: AttentionPlan
@@ -91,14 +91,14 @@ class _Call(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """What `Attentions` did, where it reads and writes tensors as they were given."""
+    """Launches that read and write the given tensors in place."""
 
     call: _Call
     requests: Requests | None
 
 
 class _Prepared(NamedTuple):
-    """Of one form: who plans, and all kernels that a plan may choose."""
+    """The planner of a form, and all kernels that a plan may choose."""
 
     planner: AttentionPlanner
     kernels: Mapping[AttentionKernel, Kernel]
@@ -134,7 +134,7 @@ class Attentions:
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Returns:
-            What `again` takes for tensors that lie alike, unless some of these were copied.
+            The argument of `again` for tensors of the same layout; None if some were copied.
 
         Raises:
             ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
@@ -147,7 +147,7 @@ class Attentions:
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         softmax: AttentionSoftmax, past: int | None, tf32: bool,
     ) -> list[Source]:  # fmt: skip
-        """What `run` may launch for operands that lie so; they may be tensors without data."""
+        """Returns what `run` may launch for operands of these layouts, which may have no data."""
         seen = _Seen.of(past, tf32)
         if v.shape[-2] == 0:
             return []
@@ -177,12 +177,12 @@ class Attentions:
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
         softmax: AttentionSoftmax, causal: bool,
     ) -> Direct | None:  # fmt: skip
-        """The same where requests of unequal length lie one after the other along rows and keys,
-        in one launch.
+        """As `run`, in one launch, for requests of unequal length that are concatenated along rows
+        and keys.
 
         Args:
-            q, k, v, out: `(heads, sharing, ...)`, and then as in `run`; k and v stay along the
-                second axis.
+            q, k, v, out: `(heads, sharing, ...)`, and then as in `run`; k and v are broadcast along
+                the second axis.
             causal: whether the last row of a request sees all of its keys, the one before all but
                 the last, and so on.
 
@@ -195,14 +195,14 @@ class Attentions:
         return self._cut(q, k.mT, v, out, None, softmax, seen)
 
     def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
-        """The same for other tensors of the same extents, strides and alignment: q, k, v, the
-        result and the mask if there is one, in the order of axes that a caller has them in."""
+        """Launches for other tensors of the same extents, strides and alignment: q, k, v, the
+        result and the mask if there is one, with the caller's order of axes."""
         for offsets in direct.call.offsets:
             values = self._values(direct.call, arrays, offsets)
             self._launch(direct.call, values, direct.requests)
 
     def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[FixedLaunch]:
-        """What `again` launches for these very tensors, to be launched again and again."""
+        """Returns the launches of `again` for these tensors, which can be repeated."""
         call = direct.call
         return [
             partial(self._launch, call, self._values(call, arrays, offsets), direct.requests)
@@ -214,7 +214,7 @@ class Attentions:
         softmax: AttentionSoftmax, seen: _Seen,
     ) -> Direct | None:  # fmt: skip
         if v.shape[-2] == 0:
-            # Of no keys there is no weight.
+            # The result of attention over no keys is zero.
             out.zero_()
             return None
         given = _given(q, k, v, out, mask)
@@ -267,12 +267,12 @@ class Attentions:
         q, k, v, out, *masks = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
-        # Rows see no more than all keys, and no less than none.
+        # Beyond these limits rows see all keys, or none.
         past = max(min(past, keys), -rows)
         if max(rows, keys, rows + past) > MOST_COUNTED:
             raise ShapeError(
                 f"attention of {rows} rows and {keys} keys, {past} of them before the rows: each "
-                f"ends at {MOST_COUNTED}, and so do rows behind others"
+                f"of these, and rows plus keys before them, is at most {MOST_COUNTED}"
             )
         count = batch.requests.extent if requests is None else len(requests.rows) - 1
         problem = AttentionProblem(
@@ -301,12 +301,12 @@ class Attentions:
         return _Call(prepared.kernels[plan.kernel], plan, numbers, described, batch.offsets)
 
     def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
-        """Of all kernels that a plan may choose."""
+        """Returns the sources of all kernels that a plan may choose."""
         kernels = attention_planner(self._hardware, form, shared).kernels
         return {kernel: attention_source(kernel) for kernel in kernels}
 
     def _prepare(self, form: AttentionForm, shared: bool) -> _Prepared:
-        """All kernels that a plan may choose, compiled when the first of them is asked for."""
+        """Returns the planner and all kernels of a form; compiles them on the first call."""
         found = self._prepared.get((form, shared))
         if found is None:
             sources = self._sources(form, shared)
@@ -319,7 +319,7 @@ class Attentions:
     def _values(
         self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...]
     ) -> dict[str, Any]:
-        """Arrays by name, but for those that are made for each launch."""
+        """Returns arrays by name, without those that are allocated for each launch."""
         names = ("q", "k", "v", "out", "mask")
         given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=False))
         mask = given.get("mask")
@@ -346,9 +346,10 @@ class Attentions:
         call.kernel(plan.programs, *[given[name] for name in kernel.pointers], *call.numbers)
 
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
-        """Offsets on the device, kept by stream: there they are complete when a launch reads them.
+        """Returns offsets on the device. They are kept by stream, where the copy precedes launches.
 
-        Raises UnsupportedKernelError while the stream is captured.
+        Raises:
+            UnsupportedKernelError: the stream is captured in a CUDA graph.
         """
         stream = 0
         if is_capturing(self.device):
@@ -370,13 +371,13 @@ class Attentions:
 
 def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> list[Tensor]:
     if q.shape[-1] == 0:
-        # Scores of nothing are zeros, as those of zeros are.
+        # Without elements all scores are 0, as for one element that is 0.
         q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
     return [q, k, v, out, *([] if mask is None else [mask])]
 
 
 def _readable(given: list[Tensor]) -> list[Tensor]:
-    """The same, or copies, and memory for a result, that kernels read and write."""
+    """Returns operands and a result that kernels can access: the given ones, or copies."""
     arrays = list(map(in_rows, given[:3]))
     out = given[3]
     if out.stride(-1) != 1:
@@ -385,7 +386,7 @@ def _readable(given: list[Tensor]) -> list[Tensor]:
 
 
 def _pieces(arrays: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Columns of values that a kernel takes, which are independent of each other."""
+    """Yields operands cut along the columns of values, at most `MAX_EXTENT` at a time."""
     q, k, v, out, *masks = arrays
     columns = v.shape[-1]
     if columns <= MAX_EXTENT:

@@ -1,4 +1,4 @@
-"""How the operands of an attention lie on a GPU: as its kernels walk them."""
+"""The layout of attention operands on a GPU: batch axes, strides, descriptors, masks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ftuner.runtime.gpu.operands import Axis, batch_axes
 
 
 class AttentionBatch(NamedTuple):
-    """Batch axes as a kernel walks them, each of one element where there is none, and where the
-    others lead: offsets of each array, in elements, for each launch."""
+    """The batch axes of a kernel, of one element if absent. Further axes are several launches."""
 
     requests: Axis
     heads: Axis
     members: Axis
     """Heads of queries that share keys and values."""
     offsets: tuple[tuple[int, ...], ...]
+    """Offsets of each array, in elements, for each launch."""
 
 
 def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> AttentionBatch:
-    """The last axis along which keys and values stay is members', the next ones are heads and
-    requests."""
+    """Returns the batch axes of arrays. The last one is that of members if keys and values are
+    broadcast along it; the axes before are heads and requests."""
     nothing = Axis(1, (0,) * len(arrays))
     axes = batch_axes(shape, *arrays)
     members = heads = requests = nothing
@@ -53,7 +53,7 @@ def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> Attention
 def call_strides(
     arrays: Sequence[Tensor], batch: AttentionBatch, number: int, described: bool
 ) -> list[int]:
-    """Of one array, as `AttentionCall` has them."""
+    """Returns the strides of one array in the order of `AttentionCall`."""
     found = [batch.requests.strides[number], batch.heads.strides[number]]
     if described and number in (1, 2):
         found = [int(step != 0) for step in found]
@@ -66,21 +66,20 @@ def call_strides(
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """The tensor, or a copy, whose last axis is contiguous. Where heads or requests share elements,
-    they share those of the copy."""
+    """Returns the tensor, or a copy, with a contiguous last axis. Broadcast axes stay broadcast."""
     if x.stride(-1) == 1:
         return x
     return _unshared(x).contiguous().expand(x.shape)
 
 
 def readable_mask(mask: Tensor) -> Tensor:
-    """The mask, or a copy in rows that whole loads may be taken of, unless it has one number for a
-    key: by an address of its own for each score, a tile would have no registers left."""
+    """Returns the mask, or a copy with aligned rows, unless it has one number for each key. With an
+    address for each score, a tile would not fit the registers."""
     last = range(-min(mask.dim(), 3), -1)
     if all(mask.stride(axis) == 0 or mask.shape[axis] == 1 for axis in last):
         return mask
-    lies = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
-    if lies and all(whole_loads(mask, step) for step in mask.stride()[:-1]):
+    contiguous = mask.stride(-1) == 1 and not mask.data_ptr() % ALIGNMENT_BYTES
+    if contiguous and all(whole_loads(mask, step) for step in mask.stride()[:-1]):
         return mask
     shown = _unshared(mask)
     keys, load = mask.shape[-1], ALIGNMENT_BYTES // mask.element_size()
@@ -89,14 +88,14 @@ def readable_mask(mask: Tensor) -> Tensor:
 
 
 def _unshared(x: Tensor) -> Tensor:
-    """One of all elements at one address, along each axis but the last."""
+    """Returns the tensor with one element along broadcast axes, except the last axis."""
     return x[tuple(slice(0, 1 if step == 0 else None) for step in x.stride()[:-1])]
 
 
 def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
-    """What a kernel is told of the fifth array. How many keys there are does not matter: a padding
-    mask, whose rows are as long, would ask for another kernel with each length. A number for each
-    key is so little that whole loads of them save nothing."""
+    """Returns the form of the mask, the fifth array. It does not depend on the number of keys:
+    otherwise each length of a padding mask would need another kernel. A mask with one number for
+    each key is so small that aligned loads would save nothing."""
     axes = batch.requests, batch.heads, batch.members
     steps = [mask.stride(-2), *(axis.strides[4] for axis in axes)]
     steps += [offsets[4] for offsets in batch.offsets]
@@ -113,8 +112,8 @@ def mask_form(mask: Tensor, batch: AttentionBatch) -> AttentionMask:
 
 
 def all_aligned(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
-    """Whether addresses, and strides along all axes but the last, are multiples of what the
-    widest loads ask for."""
+    """Whether addresses, and strides along all axes but the last, are multiples of
+    `ALIGNMENT_BYTES`."""
     for number, x in enumerate(arrays):
         steps = [axis.strides[number] for axis in (batch.requests, batch.heads, batch.members)]
         steps += [x.stride(-2), *(offsets[number] for offsets in batch.offsets)]
@@ -124,12 +123,13 @@ def all_aligned(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
 
 
 def whole_loads(x: Tensor, elements: int) -> bool:
-    """Whether so many elements are whole loads of the widest kind."""
+    """Whether `elements` elements are a multiple of `ALIGNMENT_BYTES`."""
     return elements * x.element_size() % ALIGNMENT_BYTES == 0
 
 
 def ascending(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
-    """Whether keys, and values, follow each other: a descriptor has no other strides."""
+    """Whether keys and values have non-negative strides and do not overlap, which descriptors
+    require."""
     return all(x.stride(-2) >= x.shape[-1] or x.shape[-2] == 1 for x in arrays) and all(
         step >= 0 for axis in (batch.requests, batch.heads) for step in axis.strides[1:3]
     )
@@ -138,8 +138,8 @@ def ascending(arrays: Sequence[Tensor], batch: AttentionBatch) -> bool:
 def described_keys(
     kernel: AttentionKernel, k: Tensor, v: Tensor, batch: AttentionBatch
 ) -> dict[str, tuple[list[int], list[int], list[int]]]:
-    """What the copy engine is told of keys and values, by argument; nothing if they come by
-    pointers."""
+    """Returns extents, strides and block of each descriptor of keys and values, by argument; empty
+    if they are loaded by pointers."""
     form = kernel.form
     if form.loads == "pointers":
         return {}
@@ -148,7 +148,7 @@ def described_keys(
         (("k", k, form.depth_blocks), ("v", v, form.column_blocks)), 1
     ):
         keys, elements = x.shape[-2:]
-        # Of one key there is no next one: any stride will do that is aligned.
+        # With one key any aligned stride is valid.
         row = x.stride(-2) if keys > 1 else -(-elements // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         extents, strides = [], []
         for axis in (batch.requests, batch.heads):

@@ -27,8 +27,7 @@ from ftuner.runtime.ops.layer import Activation
 
 
 class GpuBackend(GpuSession, Backend):
-    """A session with its operators: tensors on its device. Results are written on the device's
-    current stream."""
+    """A session with its operators on tensors of its device. Launches go to the current stream."""
 
     tensor_dtypes = GPU_TENSOR_DTYPES
     product_dtypes = GPU_DTYPES
@@ -70,10 +69,10 @@ _LOCK = fork_safe_lock()
 
 
 def backend_on(device: torch.device) -> GpuBackend:
-    """The back end of a device, made on first use.
+    """Returns the back end of a device, made on first use.
 
     Raises:
-        HardwareError: no device that kernels can run on.
+        HardwareError: kernels cannot run on the device.
     """
     found = _BACKENDS.get(device)
     if found is None:
@@ -86,11 +85,11 @@ def backend_on(device: torch.device) -> GpuBackend:
 
 
 def backend_named(name: str) -> GpuBackend:
-    """The back end of a device as torch names it: `cuda`, `cuda:1`.
+    """Returns the back end of a device by torch's name, such as `cuda` or `cuda:1`.
 
     Raises:
-        ConfigurationError: no such device.
-        HardwareError: a device that kernels cannot run on.
+        ConfigurationError: there is no such device.
+        HardwareError: kernels cannot run on the device.
     """
     return backend_on(_device_named(name))
 

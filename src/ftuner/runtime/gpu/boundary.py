@@ -27,7 +27,7 @@ class GpuBoundary(Boundary):
         self._device = device
         self._in_parts = in_parts
         self._only_tensors = ", ".join(n for n, v in graph.outputs if v.dtype == BFLOAT16)
-        """Outputs that no NumPy array holds."""
+        """Names of bfloat16 outputs, which NumPy arrays cannot hold."""
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         """As the contract says.
@@ -47,7 +47,7 @@ class GpuBoundary(Boundary):
         if feeds and self._only_tensors and not _any_tensor(feeds):
             raise InputError(
                 f"NumPy has no bfloat16, which the model gives as {self._only_tensors}; give "
-                "an input as a torch tensor on the device, and outputs are tensors too"
+                "an input as a torch tensor on the device, then outputs are tensors too"
             )
         return [self._tensor(v, feeds[v.name]) for v in self._inputs]
 

@@ -1,4 +1,4 @@
-"""Launches that are recorded once and replayed: CUDA graphs."""
+"""CUDA graphs: launches that are recorded once and replayed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FixedLaunch = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """Makes something of work that repeats it in less time."""
+    """Records launches, to repeat them in less time of the host."""
 
     usable: bool
     """Whether recording has not failed yet."""
 
     def record(self, work: FixedLaunch) -> FixedLaunch:
-        """What does the work again, on the stream that is then current. All that it does has
-        been done before, so that nothing is compiled or loaded now. Raises what the work raises,
-        or RuntimeError where something in it cannot be recorded."""
+        """Returns a replay of `work` on the stream that is current then. `work` has run before, so
+        that it compiles and loads nothing now. Raises what `work` raises, and RuntimeError if it
+        cannot be recorded."""
 
 
 class Repeating:
-    """Does the work again, where there is nothing to record: kernels that are interpreted."""
+    """A recorder for interpreted kernels, which repeats the work itself."""
 
     usable = True
 
@@ -34,13 +34,12 @@ class Repeating:
 
 
 class CudaRecorder:
-    """Captures CUDA graphs, which never run at the same time: they share memory for what they need
-    in between."""
+    """Captures CUDA graphs that never run at the same time and share a memory pool."""
 
     def __init__(self, device: torch.device) -> None:
         stream: Any = torch.cuda.Stream
-        # torch hands out streams of a few in turn; those of a high priority to hardly anybody else,
-        # whose launches would be captured too.
+        # torch reuses a few streams, and launches of other users of the stream would be captured
+        # too. High-priority streams are rarely used.
         self._stream = stream(device, priority=-1)
         self._pool = torch.cuda.graph_pool_handle()
         self.usable = True
@@ -49,8 +48,8 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             try:
-                # Other threads may allocate and synchronise meanwhile. (`torch.cuda.graph` would
-                # have the whole device wait, and empty the allocator's cache.)
+                # Other threads may allocate and synchronise meanwhile. `torch.cuda.graph` would
+                # synchronise the device and empty the allocator's cache.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     work()
@@ -60,7 +59,7 @@ class CudaRecorder:
                     raise
                 graph.capture_end()
             except BaseException:
-                # What is left of it is in torch's hands; there will be no second.
+                # The state of torch's capture is unknown now: no further capture is tried.
                 self.usable = False
                 raise
         replay: FixedLaunch = graph.replay
@@ -68,7 +67,7 @@ class CudaRecorder:
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether the caller records what is launched on a device now."""
+    """Whether the current stream of a device is being captured in a CUDA graph."""
     if device.type != "cuda":
         return False
     if torch.cuda.current_device() == device.index:

@@ -1,4 +1,4 @@
-"""`Dense` on a GPU: a layer whose weight is there."""
+"""`Dense` on a GPU: a layer with its weight on the device."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ftuner.runtime.ops.layer import BIAS, RESIDUAL, Activation, Layer
 
 
 class Dense(Layer):
-    """A layer of tensors on one GPU. The weight is copied once, its rows at multiples of 16 bytes,
-    and every tile reads it in place."""
+    """A layer of tensors on one GPU. The weight is copied once, with rows at multiples of 16 bytes,
+    and tiles read it in place."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Dense(Layer):
         *,
         session: GpuSession,
     ) -> None:
-        """Copy a weight and make the layer's kernels ready; see `ftuner.Dense`."""
+        """Copies the weight and compiles the layer's kernels; see `ftuner.Dense`."""
         w = as_tensor(weight, "weight")
         matrix_dtype(w, "weight")
         self._products = session.products
@@ -79,7 +79,7 @@ class Dense(Layer):
 
 
 def _with_aligned_rows(weight: Tensor) -> Tensor:
-    """A copy whose rows begin at multiples of what the widest loads ask for."""
+    """Returns a copy whose rows begin at multiples of `ALIGNMENT_BYTES`."""
     rows, columns = weight.shape
     granule = ALIGNMENT_BYTES // weight.element_size()
     padded = -(-columns // granule) * granule

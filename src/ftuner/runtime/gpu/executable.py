@@ -1,7 +1,7 @@
-"""Graphs on one GPU, run at any extents.
+"""Graphs compiled for one GPU, run at any extents.
 
-Compiling makes a kernel of every schedule of every nest, and all that products may launch; binding
-extents evaluates dims, asks the planners, and leaves a list of launches.
+Compiling makes the kernels of all schedules of nests and all kernels that products and attention
+may launch. Binding extents evaluates dims, plans, and makes a list of launches.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
 
 MAX_LAUNCHES = 1 << 18
-"""Of all programs that a graph keeps. A launch is some 3 KiB of the host's memory; the least that
-is kept, half of this, is 1,000 shapes of an encoder of twelve layers."""
+"""Launches of all programs that a graph keeps, at about 3 KiB of the host's memory each. At least
+half of this is kept: 1,000 shapes of an encoder of twelve layers."""
 BUFFER_BYTES = 256
-"""What buffers of the arena begin at multiples of: torch's allocator does the same."""
+"""Alignment of buffers in the arena; that of torch's allocator."""
 
 KINDS_OF_EXTENTS = (5, 64, 1)
-"""Of symbols, where kernels are found that products may launch: at odd extents, at those whose
-strides are aligned, and of one row, which may lie any way."""
+"""Values of symbols with which kernels of products are found: unaligned extents, aligned extents,
+and one row, for which any stride is valid."""
 MAX_REHEARSALS = 162
-"""Sets of extents that are tried: all of up to four symbols, and of five those in which no more
-than two differ from the rest."""
+"""Sets of extents that are tried: all for up to four symbols, and for five those in which at most
+two differ from the others."""
 log = logging.getLogger(__name__)
 
 
 class CompiledGraph(Executable):
-    """A graph without extents that only data tells, on one GPU. Safe to use from several threads:
-    runs follow each other."""
+    """A graph without data-dependent shapes, compiled for one GPU. Safe to use from several
+    threads: runs follow each other."""
 
     def __init__(
         self, graph: Graph, session: GpuSession, progress: Progress | None = None,
         dtype: DType | None = None,
     ) -> None:  # fmt: skip
-        """Lower a graph, compile its kernels and move its constants. `dtype`: what float32 is held
-        in, if not as it is; see `graph.precision`.
+        """Lowers a graph, compiles its kernels and moves its constants. `dtype`: the dtype that
+        float32 is held in, by default float32; see `graph.precision`.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
-            HardwareError: an element type that the chip does not multiply.
+            HardwareError: the chip does not multiply an element type of the graph.
         """
         self._session = session
         self._tf32 = allows_tf32()
@@ -97,18 +97,18 @@ class CompiledGraph(Executable):
         session.kernels.prepare([*sources, *self._rehearsed()], progress)
         self._checks = [step.checks for step in self._steps if step.checks]
         self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
-        """A word for each nest that checks something: zero, unless an index was out of range."""
+        """A status word for each nest with checks: 0, or the number of the check that failed."""
         self._programs: RecentlyUsed[tuple[tuple[int, ...], ...], Program] = RecentlyUsed(
             MAX_LAUNCHES,
             size=lambda program: max(program.launches, 1),
             forgotten=lambda program: _retire(session.device, program.memory),
         )
         self.recording = True
-        """Whether programs that come again are recorded; those that are stay so."""
+        """Whether programs of shapes that repeat are recorded. Recorded programs stay so."""
         self._recorder = session.recorder()
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
         self._stream: Any = None
-        """That the last run was launched on, or what is here was made on."""
+        """The stream of the last run; at first that of the constants."""
         if session.device.type == "cuda":
             self._stream = torch.cuda.current_stream(session.device)
         self._lock = fork_safe_lock()
@@ -147,11 +147,11 @@ class CompiledGraph(Executable):
         return self._program(_shapes(arrays))
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs, for a tensor for each input: of its dtype and rank, contiguous, on the
-        device. Launched on the current stream; waits only where an index may be out of range.
+        """Returns the outputs, for a tensor for each input: of its dtype and rank, contiguous, on
+        the device. Launches on the current stream; waits only if the graph checks indices.
 
-        A caller that captures a CUDA graph gets launches with memory of their own. What a replay of
-        it finds out of range is told by the next run that is not captured.
+        While a CUDA graph is captured, launches get their own memory. An index that a replay finds
+        out of range is reported by the next run that is not captured.
 
         Raises:
             ShapeError: extents that contradict the graph.
@@ -170,7 +170,7 @@ class CompiledGraph(Executable):
         return outputs
 
     def _follow(self) -> None:
-        """Have the current stream wait for the one that used the arena before."""
+        """Makes the current stream wait for that of the previous run, which used the arena."""
         if self._session.device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self._session.device)
@@ -186,7 +186,7 @@ class CompiledGraph(Executable):
         return found
 
     def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
-        """Record a program, in place of the oldest ones if need be."""
+        """Records a program, and forgets the oldest recordings if memory is short."""
         hardware = self._session.hardware
         room = int(hardware.tuning.recorded_share_of_dram * hardware.dram_bytes)
         room -= program.bytes_to_keep(arrays)
@@ -206,12 +206,11 @@ class CompiledGraph(Executable):
             log.warning("a program is not recorded: %s", error)
 
     def _bind(self, shapes: tuple[tuple[int, ...], ...]) -> Program:
-        """The launches for shapes of the inputs.
+        """Returns the launches for shapes of the inputs.
 
         Raises:
-            ShapeError: extents that contradict the graph, come out negative or are divided by
-                zero.
-            AllocationError: the device has not the memory for them.
+            ShapeError: extents contradict the graph, are negative or are divided by zero.
+            AllocationError: the device does not have the memory.
         """
         values = evaluated(self._evaluate, self._binding(shapes), self._extents)
         outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
@@ -248,12 +247,12 @@ class CompiledGraph(Executable):
         return memory, total
 
     def _room(self, size: int) -> Tensor:
-        """The arena, as large as it must be; one of its own for what a caller captures."""
+        """Returns the arena, of at least `size` bytes; a new one while a CUDA graph is captured."""
         device = self._session.device
         if is_capturing(device):
             return allocated((size,), torch.uint8, device)
         if size > self._arena.numel():
-            # Programs bound before go first: there may not be room for both.
+            # Bound programs are dropped first: there may not be memory for both arenas.
             self._programs.clear()
             _retire(device, [self._arena])
             self._arena = torch.empty(0, dtype=torch.uint8, device=device)
@@ -261,9 +260,10 @@ class CompiledGraph(Executable):
         return self._arena
 
     def _rehearsed(self) -> list[Source]:
-        """What products and attention may launch at extents of each kind."""
-        # Tensors without data: their addresses are offsets from one that is aligned. Extents that
-        # contradict the graph may lead to before it, and tell as much about layouts as others.
+        """Returns the kernels that products and attention may launch, found at extents of each
+        kind."""
+        # Tensors without data, with addresses relative to an aligned one. Extents that contradict
+        # the graph may lead to lower addresses, and still have valid layouts.
         nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
 
         def memory(buffer: Buffer) -> Tensor:
@@ -275,7 +275,7 @@ class CompiledGraph(Executable):
                 values = evaluated(self._evaluate, symbols, self._extents)
                 bound = [step.rehearsal(values, memory) for step in self._steps]
             except ShapeError:
-                # These extents do not go together.
+                # These extents contradict each other.
                 continue
             for launch in bound:
                 if launch is not None and launch.exists:
@@ -284,8 +284,8 @@ class CompiledGraph(Executable):
 
 
 def _retire(device: torch.device, tensors: Sequence[Tensor]) -> None:
-    """Have memory that is given back used again only when the current stream, on which the last run
-    was launched, is past it."""
+    """Delays the reuse of freed memory until the launches so far on the current stream, that of
+    the last run, are done."""
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device)
         for x in tensors:
@@ -293,7 +293,7 @@ def _retire(device: torch.device, tensors: Sequence[Tensor]) -> None:
 
 
 def _kinds(symbols: int) -> Iterator[tuple[int, ...]]:
-    """Kinds of extents of all symbols: all alike first, then one of another kind, then two."""
+    """Yields kinds of extents for all symbols: all equal, then one that differs, then two."""
     seen = set()
     for others in range(symbols + 1):
         for kind, where in product(KINDS_OF_EXTENTS, combinations(range(symbols), others)):
@@ -311,7 +311,8 @@ def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
 
 
 def _expect_supported(lowered: Lowered) -> list[DType]:
-    """The element types that are multiplied."""
+    """Returns the element types that are multiplied; raises UnsupportedOperatorError if a GPU does
+    not multiply one."""
     found: dict[str, int] = {}
     dtypes: dict[DType, None] = {}
     for step in lowered.steps:
@@ -329,7 +330,7 @@ def _expect_supported(lowered: Lowered) -> list[DType]:
 
 
 def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, Tensor]:
-    """Constants on the device, each once, in the element types that they are held in."""
+    """Returns the constants on the device, each once, in the dtypes that they are held in."""
     moved: dict[Buffer, Tensor] = {}
     for step in lowered.steps:
         for buffer in step.reads:
@@ -340,7 +341,7 @@ def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, 
 
 
 def _spans(lowered: Lowered) -> dict[Buffer, tuple[int, int]]:
-    """Each arena buffer with the first and the last step that touches it."""
+    """Returns the first and the last step that access each buffer of the arena."""
     spans: dict[Buffer, tuple[int, int]] = {}
     for number, step in enumerate(lowered.steps):
         for buffer in (*step.writes, *step.reads):
@@ -351,7 +352,7 @@ def _spans(lowered: Lowered) -> dict[Buffer, tuple[int, int]]:
 
 
 def _raise_status(status: Tensor, checks: Sequence[Sequence[str]]) -> None:
-    """Wait for a run, and tell what was out of range."""
+    """Waits for a run; raises IndexRangeError if a check failed."""
     found = status.tolist()
     if any(found):
         status.zero_()

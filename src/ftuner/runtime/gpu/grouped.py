@@ -38,7 +38,7 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 
 
 class _Alike(NamedTuple):
-    """What all groups of a launch have in common."""
+    """What is the same for all groups of a launch."""
 
     a_order: Order
     b_order: Order
@@ -46,7 +46,7 @@ class _Alike(NamedTuple):
 
 
 class _Like(NamedTuple):
-    """What kernels are compiled for, all of a library at once."""
+    """The key of kernels, which are compiled for all tiles of a library at once."""
 
     dtype: DType
     multiply: Multiply
@@ -55,21 +55,21 @@ class _Like(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What plans such launches, and all that a plan may launch."""
+    """The planner of such launches, and all kernels that a plan may launch."""
 
     planner: GroupedPlanner
     kernels: Mapping[BlockTile, Kernel]
 
 
 class _Group(NamedTuple):
-    """One product, as it is launched."""
+    """One product of a launch."""
 
     size: tuple[int, int, int]
     row: tuple[int, ...]
-    """Of the table, but for its last column."""
+    """The group's row of the table, without the last column."""
     c_aligned: bool
     operands: tuple[Tensor, Tensor]
-    """Copies may have been made of them, which live until they are launched."""
+    """A and B or copies of them, referenced until the launch."""
 
 
 class GroupedProducts:
@@ -87,17 +87,17 @@ class GroupedProducts:
         self._ready: dict[_Like, _Ready] = {}
 
     def run(self, products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """`c = a @ b` for each (a, b, c), on the current stream: one launch for those that lie
-        alike.
+        """`c = a @ b` for each (a, b, c), on the current stream: one launch for all groups of the
+        same orders and alignment.
 
         Args:
             products: `(m, k)`, `(k, n)` and `(m, n)`, of one dtype; nothing is empty. The last axis
-                of each c is contiguous, and c apart from all others.
+                of each c is contiguous, and c overlaps no other tensor.
 
         Raises:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, or tiles.
-            UnsupportedKernelError: a CUDA graph is being captured; the table is made on the host,
-                anew for each call.
+            UnsupportedKernelError: a CUDA graph is being captured; the table is made on the host
+                for each call.
         """
         if not products:
             return
@@ -125,7 +125,7 @@ class GroupedProducts:
         kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.swizzle)
 
     def _prepare(self, like: _Like) -> _Ready:
-        """All kernels that a plan may launch, compiled when the first of them is asked for."""
+        """Returns the planner and compiles all kernels that a plan may launch."""
         planner = grouped_planner_for(self._library(like.dtype, like.multiply))
         wanted = planner.kernels(*like.alike)
         sources = [grouped_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
@@ -138,8 +138,8 @@ class GroupedProducts:
     def _uploaded(
         self, ends: npt.NDArray[np.int64], table: npt.NDArray[np.int64]
     ) -> tuple[Tensor, Tensor]:
-        """Both on the device. Pinned memory is torch's, which gives it to nobody else before the
-        stream is past the copy."""
+        """Returns both on the device. torch does not reuse the pinned memory before the copy is
+        done."""
         if self.device.type == "cpu":
             return torch.from_numpy(ends), torch.from_numpy(table)
         host = torch.empty(ends.size + table.size, dtype=torch.int64, pin_memory=True)
@@ -151,10 +151,10 @@ class GroupedProducts:
 
 
 def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
-    """How a group lies, and what the kernel is told of it."""
+    """Returns the orders and alignment of a group, and its row of the table."""
     (m, k), n = a.shape, b.shape[1]
     if max(m, n, k) > MOST_COUNTED:
-        raise ShapeError(f"a product of {m} x {n} x {k}: each extent ends at {MOST_COUNTED}")
+        raise ShapeError(f"a product of {m} x {n} x {k}: each extent is at most {MOST_COUNTED}")
     a_lies = lying(m, k, *a.stride())
     if a_lies is None:
         a = a.contiguous()
@@ -169,7 +169,7 @@ def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
     assert c_lies is not None
     (a_order, a_stride), (b_order, b_stride), (_, c_row) = a_lies, b_lies, c_lies
     a_place, b_place, c_place = a.data_ptr(), b.data_ptr(), c.data_ptr()
-    # Elements that addresses and strides are multiples of, and k where pointers walk along it.
+    # Addresses and strides are multiples of 16 bytes, and k where pointers advance along it.
     whole = ALIGNMENT_BYTES // a.element_size()
     aligned = not (
         a_place % ALIGNMENT_BYTES or b_place % ALIGNMENT_BYTES or a_stride % whole
@@ -183,7 +183,7 @@ def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
 def _numbers(
     plan: GroupedPlan, groups: Sequence[_Group]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`ends` and `table` of a plan, as the kernel takes them."""
+    """Returns the arguments `ends` and `table` of the kernel."""
     count = len(groups)
     ends = np.full(-(-count // LOOKED_AT) * LOOKED_AT, BEYOND_ALL, np.int64)
     ends[:count] = plan.ends
@@ -201,7 +201,7 @@ class GroupedMatmul:
         self._products = products
 
     def __call__(self, groups: Groups) -> list[Tensor]:
-        """As `ftuner.grouped_matmul`, of tensors on the device of the products."""
+        """As `ftuner.grouped_matmul`, for tensors on the device of the products."""
         device = self._products.device
         a = [as_tensor(x, f"a[{i}]", device) for i, x in enumerate(groups.a)]
         b = [as_tensor(x, f"b[{i}]", device) for i, x in enumerate(groups.b)]
@@ -226,7 +226,7 @@ class GroupedMatmul:
             product_extents(i, x.shape, y.shape, z.shape)
             if z.dtype != x.dtype:
                 raise DTypeError(f"out[{i}] has dtype {z.dtype}, the operands {x.dtype}")
-        # All groups are computed at once: what one of them reads, none may write.
+        # All groups are computed at once: a result must not overlap an operand of any group.
         late = crossing([address_range(z) for z in results], [address_range(x) for x in (*a, *b)])
         targets = [
             torch.empty(z.shape, dtype=z.dtype, device=device)
@@ -241,7 +241,8 @@ class GroupedMatmul:
         return results
 
     def _into(self, a: Sequence[Tensor], b: Sequence[Tensor], c: Sequence[Tensor]) -> None:
-        """The products, to tensors that are apart from all others and contiguous along an axis."""
+        """Computes the products to tensors that overlap no others and are contiguous along an
+        axis."""
         products = []
         for x, y, z in zip(a, b, c, strict=True):
             if not z.numel():
@@ -251,6 +252,6 @@ class GroupedMatmul:
             elif z.stride(1) == 1:
                 products.append((x, y, z))
             else:
-                # C lies transposed: so does the product.
+                # C is contiguous along m: the transposed product is computed.
                 products.append((y.mT, x.mT, z.mT))
         self._products.run(products)

@@ -28,10 +28,10 @@ class Kernel:
     """A compiled kernel. `kernel(programs, *arguments)` launches it on the current stream."""
 
     def __init__(self, source: Source, device: torch.device, target: Target | None) -> None:
-        """Compile a source, or find it in Triton's cache; without a target it is interpreted.
+        """Compiles a source, or takes it from Triton's cache; without a target it is interpreted.
 
         Raises:
-            HardwareError: Triton cannot compile it, or the device cannot hold it.
+            HardwareError: Triton cannot compile it, or it exceeds the device's resources.
         """
         self.device = device
         self.cached = False
@@ -44,7 +44,7 @@ class Kernel:
         try:
             with torch.cuda.device(device):
                 self._compiled, self.cached = compile_kernel(source, target)
-                # Loads the machine code into the device, before anybody waits for it.
+                # Loads the machine code now rather than at the first launch.
                 self._compiled._init_handles()
         except Exception as error:  # Triton raises whatever its passes, LLVM and ptxas raise.
             raise HardwareError(f"{source.function} cannot run on {device}: {error}") from error
@@ -65,8 +65,7 @@ class Kernels:
     def __init__(
         self, device: torch.device, target: Target | None, sources_per_process: int
     ) -> None:
-        """`target`: of the device; None to interpret kernels. `sources_per_process`: as in
-        `GpuTuning`."""
+        """`target`: None to interpret kernels. `sources_per_process`: as in `GpuTuning`."""
         self._sources_per_process = sources_per_process
         self._device = device
         self._target = target
@@ -74,11 +73,11 @@ class Kernels:
         self._lock = fork_safe_lock()
 
     def __len__(self) -> int:
-        """Kernels made so far."""
+        """The number of kernels so far."""
         return len(self._kernels)
 
     def kernel(self, source: Source) -> Kernel:
-        """A kernel, compiled now if it was not prepared."""
+        """Returns a kernel; compiles it if it was not prepared."""
         found = self._kernels.get(source)
         if found is None:
             with self._lock:
@@ -89,7 +88,7 @@ class Kernels:
         return found
 
     def prepare(self, sources: Sequence[Source], progress: Progress | None = None) -> Tuned:
-        """Compile those of some sources that are not there yet, side by side."""
+        """Compiles the sources that have no kernel yet, in parallel processes."""
         wanted = list(dict.fromkeys(sources))
         compiled = 0
         with self._lock:
@@ -103,8 +102,8 @@ class Kernels:
 def _fill_cache(
     sources: Sequence[Source], target: Target, sources_per_process: int, progress: Progress | None
 ) -> int:
-    """Have child processes compile sources, so that Triton finds all of them in its cache; how many
-    it did not have."""
+    """Compiles sources in child processes, which fills Triton's cache; returns the number that it
+    did not have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = min(cores or 1, len(sources) // sources_per_process)
     if processes < 2:
@@ -114,7 +113,7 @@ def _fill_cache(
     done = compiled = 0
     with closing(answers(COMPILER_MODULE, requests, processes, environment)) as found:
         for _, answer in found:
-            # What went wrong is told when this process compiles it.
+            # Errors are raised when this process compiles the source.
             one: Compiled = pickle.loads(answer)
             done += 1
             compiled += not (one.cached or one.error)

@@ -18,7 +18,7 @@ from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.ops.product_operands import check_out, product_shapes
 
 BEFORE = Operand("before", "matrix")
-"""What a result held before, which is added to."""
+"""The previous elements of a result, to which a product is added."""
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 
 
@@ -32,7 +32,7 @@ class Matmul:
         self, a_given: object, b_given: object, out: object | None = None,
         accumulate: bool = False,
     ) -> Tensor:  # fmt: skip
-        """As `ftuner.matmul`, of tensors on the device of the products."""
+        """As `ftuner.matmul`, for tensors on the device of the products."""
         device = self._products.device
         a, b = as_tensor(a_given, "a", device), as_tensor(b_given, "b", device)
         matrix_dtype(a, "a")
@@ -56,9 +56,9 @@ class Matmul:
         return result
 
     def _into(self, a: Tensor, b: Tensor, c: Tensor, accumulate: bool) -> None:
-        """The product of tensors of two axes or more, to `c`, whatever its strides."""
+        """Computes the product of tensors of two axes or more to `c`, of any strides."""
         if c.stride(-1) != 1 and c.stride(-2) == 1:
-            # C lies transposed: so does the product.
+            # C is contiguous along m: the transposed product is computed.
             a, b, c = b.mT, a.mT, c.mT
         if overlap(c, a) or overlap(c, b) or c.stride(-1) != 1:
             whole = torch.empty(c.shape, dtype=c.dtype, device=c.device)

@@ -1,4 +1,4 @@
-"""Operands of a product on a GPU: how they lie, as one batch of matrices each."""
+"""The layout of product operands on a GPU, each a batch of matrices."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ftuner.runtime.gpu.arrays import Tensor
 
 @dataclass(frozen=True)
 class Axis:
-    """A batch axis: its extent, and elements between neighbours in each tensor."""
+    """A batch axis: its extent, and its stride in each tensor, in elements."""
 
     extent: int
     strides: tuple[int, ...]
 
 
 def order_of(matrix: Tensor, k_axis: int) -> Order | None:
-    """Which axis of a matrix is contiguous; None if neither is. Of a matrix of one row or column
-    it is k, as long as k is contiguous."""
+    """Returns the contiguous axis of a matrix; None if neither is. For one row or column it is k,
+    if k is contiguous."""
     spatial = -3 - k_axis
     found = lying(
         matrix.shape[spatial], matrix.shape[k_axis], matrix.stride(spatial), matrix.stride(k_axis)
@@ -29,14 +29,13 @@ def order_of(matrix: Tensor, k_axis: int) -> Order | None:
 
 
 def between(matrix: Tensor, order: Order, k_axis: int) -> int:
-    """Elements between neighbours along the axis that is not contiguous; where there is but one,
-    any number that is aligned."""
+    """Returns the stride of the other axis, in elements; an aligned one if it has one index."""
     outer = -3 - k_axis if order == "k" else k_axis
     return _between(matrix.shape[outer], matrix.shape[-3 - outer], matrix.stride(outer))
 
 
 def lying(spatial: int, k: int, spatial_stride: int, k_stride: int) -> tuple[Order, int] | None:
-    """`order_of` and `between` of a matrix of such extents and strides."""
+    """Returns `order_of` and `between` of a matrix with these extents and strides."""
     if k_stride == 1 or k == 1:
         if spatial == 1 or spatial_stride >= k:
             return "k", _between(spatial, k, spatial_stride)
@@ -50,8 +49,8 @@ def _between(outer: int, inner: int, stride: int) -> int:
 
 
 def batch_axes(shape: Sequence[int], *tensors: Tensor) -> list[Axis]:
-    """The batch axes of a result and of what broadcasts to them, those that all walk together as
-    one. An axis of one element is none."""
+    """Returns the batch axes of a result and of the tensors that broadcast to it. Axes that all
+    tensors walk together are one; axes of one element are left out."""
     axes: list[Axis] = []
     for i in range(len(shape)):
         if shape[i] == 1:
@@ -72,8 +71,8 @@ def batch_axes(shape: Sequence[int], *tensors: Tensor) -> list[Axis]:
 
 
 def launches(axes: Sequence[Axis], tensors: int) -> tuple[Axis, list[tuple[int, ...]]]:
-    """The axis that one launch walks, the longest, and the offsets of each tensor for each launch:
-    more than one only where batch axes do not lie as one."""
+    """Returns the batch axis of one launch, the longest, and the offsets of each tensor for each
+    launch. There is one launch if the batch axes are one."""
     nothing = (0,) * tensors
     if not axes:
         return Axis(1, nothing), [nothing]
@@ -91,7 +90,7 @@ def launches(axes: Sequence[Axis], tensors: int) -> tuple[Axis, list[tuple[int, 
 
 
 def moved(x: Tensor, elements: int) -> Tensor:
-    """What lies so many elements further on: kernels are told of strides apart."""
+    """Returns a tensor that begins `elements` further on; kernels get strides as arguments."""
     if not elements:
         return x
     return x.as_strided((1,), (1,), x.storage_offset() + elements)

@@ -1,4 +1,4 @@
-"""Probing a GPU: what its driver tells, and rates that micro-benchmarks measure in a second."""
+"""Probing a GPU: facts from its driver, and rates that micro-benchmarks measure in a second."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ftuner.codegen.triton.targets import Target
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
-from ftuner.runtime.gpu.arrays import told_tf32
+from ftuner.runtime.gpu.arrays import tf32_set
 from ftuner.runtime.gpu.kernels import Kernel
 
 PROBE_VERSION = 2
-"""Of what is measured: models that an older probe made are made anew."""
+"""Version of the measurements: models of older probes are measured again."""
 ROUNDS = 5
-"""Bursts of each micro-benchmark; the fastest counts, because what else runs only adds time."""
+"""Bursts of each micro-benchmark; the fastest counts, because other load only adds time."""
 COPY_BYTES = 1 << 29
-"""Of a copy that measures DRAM: ten times the largest L2."""
+"""Size of the copy that measures DRAM: ten times the largest L2."""
 L2_BYTES = 1 << 32
-"""Read of what L2 holds: a millisecond at 4 TB/s, which what surrounds it is small beside."""
+"""Bytes read from L2: a millisecond at 4 TB/s, much longer than a launch."""
 READERS = 4
-"""Programs of a multiprocessor that read."""
+"""Programs per multiprocessor that read L2."""
 MATRIX_EXTENT = 6144
-"""Of a square product that measures the matrix units: 2 ms at 250 TFLOP/s, 48 blocks of 128 each
-way."""
+"""Extents of the product that measures the matrix units: 2 ms at 250 TFLOP/s, 48 x 48 blocks of
+128 x 128."""
 LAUNCHES = 200
-"""Kernels in a graph that measures how far apart launches are."""
+"""Kernels in the CUDA graph that measures the time per launch."""
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the driver tells of a device."""
+    """Facts about a device from its driver."""
 
     name: str
     architecture: str
@@ -51,18 +51,18 @@ class DeviceFacts:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of what identifies the chip."""
+        """A short hash that identifies the chip."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """What a hardware model takes over, by its fields."""
+        """The facts that are fields of a hardware model."""
         return {name: value for name, value in vars(self).items() if name != "name"}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured."""
+    """Measured rates of a device."""
 
     dram_bandwidth_bytes_per_s: float
     l2_bandwidth_bytes_per_s: float
@@ -71,7 +71,7 @@ class Rates:
 
 
 def read_device(device: torch.device) -> DeviceFacts:
-    """What the driver tells of an NVIDIA device."""
+    """Returns the facts of an NVIDIA device from its driver."""
     found: Any = torch.cuda.get_device_properties(device)
     return DeviceFacts(
         name=found.name,
@@ -88,7 +88,7 @@ def read_device(device: torch.device) -> DeviceFacts:
 
 
 def nearest_recorded(facts: DeviceFacts) -> GpuHardware:
-    """The recorded machine that a device is, or else one of its architecture.
+    """Returns the recorded machine of a device, or else one of the same architecture.
 
     Raises:
         HardwareError: no recorded machine has the architecture.
@@ -107,10 +107,10 @@ def nearest_recorded(facts: DeviceFacts) -> GpuHardware:
 
 
 def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
-    """The hardware model of a device: what the driver tells, what was measured, and for the rest
-    what the datasheet of the nearest recorded machine says."""
+    """Returns the hardware model of a device: facts of its driver, measured rates, and otherwise
+    the values of the nearest recorded machine."""
     like = nearest_recorded(facts)
-    told = facts.of_model
+    known = facts.of_model
     measured = {
         "dram_bandwidth_bytes_per_s": rates.dram_bandwidth_bytes_per_s,
         "l2_bandwidth_bytes_per_s": rates.l2_bandwidth_bytes_per_s,
@@ -119,15 +119,15 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
     }
     provenance = {
         **like.provenance,
-        **dict.fromkeys(told, "system"),
+        **dict.fromkeys(known, "system"),
         **dict.fromkeys(measured, "probed"),
     }
     name = facts.name.lower().replace(" ", "-")
-    return replace(like, name=name, provenance=provenance, **told, **measured)  # type: ignore[arg-type]
+    return replace(like, name=name, provenance=provenance, **known, **measured)  # type: ignore[arg-type]
 
 
 def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:
-    """Micro-benchmarks on an idle device; about a second."""
+    """Measures an idle device; takes about a second."""
     with torch.cuda.device(device):
         return Rates(
             dram_bandwidth_bytes_per_s=_copy_bytes_per_s(device),
@@ -149,7 +149,7 @@ _MATRIX_OPERANDS = {
 
 
 def _fastest_s(work: Callable[[], object], times: int) -> float:
-    """Seconds of one of `times` runs in a row, in the fastest of some bursts."""
+    """Returns the seconds of one run, in the fastest of some bursts of `times` runs."""
     work()
     found: list[float] = []
     for _ in range(ROUNDS):
@@ -171,7 +171,8 @@ def _copy_bytes_per_s(device: torch.device) -> float:
 
 
 def _l2_bytes_per_s(reads: Kernel, like: GpuHardware) -> float:
-    """Of a buffer that one half of L2 holds: where L2 is two, each caches for its own side."""
+    """Measures reads of a buffer of half the size of L2: where L2 has two halves, each may hold its
+    own copy."""
     device = reads.device
     blocks = like.l2_bytes // 4 // (4 * READ_AT_ONCE)
     programs = READERS * like.multiprocessors
@@ -187,14 +188,14 @@ def _matrix_flops_per_s(device: torch.device, name: str) -> float:
     shape = (MATRIX_EXTENT, MATRIX_EXTENT)
     dtype = _MATRIX_OPERANDS[name]
     a, b = (torch.randn(shape, dtype=dtype, device=device, generator=generator) for _ in range(2))
-    with told_tf32(name == "tf32"):
+    with tf32_set(name == "tf32"):
         out = torch.empty_like(a)
         seconds = _fastest_s(lambda: torch.matmul(a, b, out=out), 5)
     return 2.0 * MATRIX_EXTENT**3 / seconds
 
 
 def _launch_s(device: torch.device) -> float:
-    """How far apart the kernels of a graph begin."""
+    """Returns the time between the starts of two kernels of a CUDA graph."""
     x = torch.zeros(1, device=device)
     x.add_(1)
     graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""Products on one GPU: from operands as they lie to a plan, and from there to launches."""
+"""Products on one GPU: from operands of any layout to a plan and its launches."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from ftuner.runtime.gpu.scratch import Counters
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_CALLS = 4096
-"""Layouts of operands whose launches are kept."""
+"""Layouts of operands whose plans are kept."""
 
 
 class _Like(NamedTuple):
-    """What kernels are compiled for, all of a library at once."""
+    """The key of kernels, which are compiled for all tiles of a library at once."""
 
     dtype: DType
     multiply: Multiply
@@ -63,23 +63,23 @@ class _Like(NamedTuple):
     c_aligned: bool
     epilogue: Expr
     vectors: DType | None = None
-    """What the epilogue's rows and columns are, if not `dtype`."""
+    """The dtype of the epilogue's rows and columns, if not `dtype`."""
 
 
 class _Operands(NamedTuple):
-    """Operands as kernels read them."""
+    """Operands in a layout that kernels read."""
 
     a: Tensor
     b: Tensor
     c: Tensor
     given: Mapping[str, Tensor]
     both: bool
-    """Whether A and B are aligned."""
+    """Whether both A and B are aligned."""
     rest: bool
-    """Whether C and the epilogue's matrices are."""
+    """Whether C and the epilogue's matrices are aligned."""
     multiply: Multiply
     vectors: DType | None
-    """What the epilogue's rows and columns are, if not what the matrices are."""
+    """The dtype of the epilogue's rows and columns, if not that of the matrices."""
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -91,14 +91,14 @@ _Geometry = tuple[list[int], list[int], list[int]]
 
 
 class _Prepared(NamedTuple):
-    """Who plans such products, and all kernels that a plan may launch."""
+    """The planner of such products, and all kernels that a plan may launch."""
 
     planner: ProductPlanner
     kernels: Mapping[ProductKernel, Kernel]
 
 
 class _Call(NamedTuple):
-    """What operands of one layout are multiplied by: launches with all arguments but tensors."""
+    """The launches for operands of one layout, with all arguments except tensors."""
 
     kernel: Kernel
     plan: ProductPlan
@@ -107,9 +107,9 @@ class _Call(NamedTuple):
     numbers: Mapping[str, int]
     described: Mapping[str, _Geometry]
     read: tuple[tuple[str, str], ...]
-    """Operands of the epilogue, and what the kernel calls them."""
+    """Operands of the epilogue, and their argument names."""
     offsets: tuple[tuple[int, ...], ...]
-    """Of A, B, C and the epilogue's matrices, in elements, for each launch."""
+    """Offsets of A, B, C and the epilogue's matrices, in elements, for each launch."""
 
 
 class Products:
@@ -130,12 +130,12 @@ class Products:
         self._prepared: dict[_Like, _Prepared] = {}
 
     def library(self, dtype: DType) -> GpuLibrary:
-        """The block tiles kept for a dtype, as it is multiplied now."""
+        """Returns the library of a dtype, by torch's current setting of tf32."""
         return self._library(dtype, multiply_of(dtype, allows_tf32()))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        """Compile what products of contiguous rows by contiguous or transposed matrices may
-        launch, whatever their extents."""
+        """Compiles all kernels for products of contiguous rows by contiguous or transposed matrices
+        of any extents."""
         found: dict[Source, None] = {}
         multiply = multiply_of(dtype, allows_tf32())
         for b_order in get_args(Order):
@@ -145,8 +145,8 @@ class Products:
         return self._kernels.prepare(list(found), progress)
 
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
-        """Compile what products of contiguous rows by a matrix that lies like `b` may launch, for
-        any number of rows."""
+        """Compiles all kernels for products of any number of contiguous rows by a matrix of the
+        layout of `b`."""
         dtype = matrix_dtype(b, "b")
         order = order_of(b, -2)
         assert order is not None
@@ -159,7 +159,7 @@ class Products:
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool,
     ) -> list[Source]:  # fmt: skip
-        """What `run` may launch for operands that lie so; they may be tensors without data."""
+        """Returns what `run` may launch for operands of these layouts, which may have no data."""
         return list(self._sources(_like(_arranged(a, b, c, operands, tf32), epilogue)).values())
 
     def run(
@@ -170,9 +170,9 @@ class Products:
 
         Args:
             a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
-            c: `(..., m, n)`, its last axis contiguous, apart from the others; not empty.
-            operands: what the epilogue reads, by name: as c, of its dtype, or `(n,)` or `(m,)`,
-                all of the same dtype or all float32.
+            c: `(..., m, n)`, not empty; its last axis is contiguous, and it overlaps no operand.
+            operands: operands of the epilogue by name: like c, or `(n,)` or `(m,)`, all of the same
+                dtype or all float32.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
 
         Raises:
@@ -188,8 +188,8 @@ class Products:
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool,
     ) -> list[FixedLaunch] | None:  # fmt: skip
-        """What `run` launches for these very tensors, to be launched again and again; None if an
-        operand is copied on the way."""
+        """Returns the launches of `run` for these tensors, which can be repeated; None if an
+        operand must be copied."""
         if order_of(a, -1) is None or order_of(b, -2) is None:
             return None
         found = _arranged(a, b, c, operands, tf32)
@@ -222,7 +222,7 @@ class Products:
         return call
 
     def _sources(self, like: _Like) -> dict[ProductKernel, Source]:
-        """Of all kernels that a plan may launch."""
+        """Returns the sources of all kernels that a plan may launch."""
         library = self._library(like.dtype, like.multiply)
         kernels = library.kernels(
             like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned
@@ -231,7 +231,7 @@ class Products:
         return {kernel: gemm_source(kernel) for kernel in kernels}
 
     def _prepare(self, like: _Like) -> _Prepared:
-        """Kernels are compiled when the first of them is asked for."""
+        """Returns the planner and all kernels of a key; compiles them on the first call."""
         found = self._prepared.get(like)
         if found is None:
             sources = self._sources(like)
@@ -251,7 +251,7 @@ class Products:
         )
         if max(m, n, k, axis.extent) > MOST_COUNTED:
             raise ShapeError(
-                f"{axis.extent} products of {m} x {n} x {k}: each extent ends at {MOST_COUNTED}"
+                f"{axis.extent} products of {m} x {n} x {k}: each extent is at most {MOST_COUNTED}"
             )
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
@@ -295,7 +295,7 @@ class Products:
         return plan, prepared.kernels[plan.kernel]
 
     def _values(self, call: _Call, operands: _Operands, offsets: tuple[int, ...]) -> dict[str, Any]:
-        """Arguments by name, but for those that are made for each launch."""
+        """Returns arguments by name, without those that are allocated for each launch."""
         a, b, c, *rest = map(moved, operands.matrices, offsets)
         values: dict[str, Any] = {**call.numbers, "a": a, "b": b, "c": c}
         bases = {"a": a, "b": b, "c": c}
@@ -332,7 +332,7 @@ def _arranged(
     if a.shape[-1] == 0:
         a, b = _zeros(a, -1), _zeros(b, -2)
     if b.dim() == 2 and c.dim() > 2:
-        # All rows at once, where they lie so.
+        # All batch elements are the rows of one product, if strides allow it.
         rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
         if rows is not None:
             a, c, *others = rows
@@ -354,7 +354,7 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
     a_order, b_order = order_of(a, -1), order_of(operands.b, -2)
     assert a_order is not None
     assert b_order is not None
-    # Pointers walk along a contiguous k in whole granules.
+    # Pointers advance along a contiguous k in whole granules.
     whole_k = a.shape[-1] * a.element_size() % ALIGNMENT_BYTES == 0
     return _Like(
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
@@ -363,8 +363,8 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
 
 
 def _zeros(x: Tensor, k_axis: int) -> Tensor:
-    """Zeros for a matrix of no steps of k, in its order: the sum of some zeros is that of nothing,
-    and takes no kernel of its own."""
+    """Returns zeros in place of a matrix without k steps, in its order: a sum of zeros needs no
+    other kernel."""
     steps = ALIGNMENT_BYTES // x.element_size()
     spatial = -3 - k_axis
     extents = {k_axis: steps, spatial: x.shape[spatial]}
@@ -376,7 +376,7 @@ def _zeros(x: Tensor, k_axis: int) -> Tensor:
 
 
 def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
-    """All axes but the last of each as one; None where a tensor does not lie so."""
+    """Returns each tensor with all axes but the last as one; None if strides do not allow it."""
     found = []
     for x in tensors:
         extents = [(n, s) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n != 1]
@@ -393,7 +393,7 @@ def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
 def _geometries(
     plan: ProductPlan, numbers: Mapping[str, int], apart: tuple[int, ...]
 ) -> dict[str, _Geometry]:
-    """What the copy engine is told of A, B and C, by argument; nothing if they come by pointers."""
+    """Returns the geometry of the descriptors of A, B and C, by argument; empty with pointers."""
     kernel, p = plan.kernel, plan.problem
     if kernel.loads == "pointers":
         return {}
@@ -416,6 +416,6 @@ def _geometries(
 def _geometry(
     batch: int, apart: int, extents: tuple[int, int], stride: int, block: tuple[int, int]
 ) -> _Geometry:
-    """Extents, strides and block of a batch of matrices, or of the one that all of it shares."""
+    """Returns the geometry of a batch of matrices, or of one matrix for the whole batch."""
     elements, between_elements = (batch, apart) if apart else (1, extents[0] * stride)
     return [elements, *extents], [between_elements, stride, 1], [1, *block]

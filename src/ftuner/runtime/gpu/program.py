@@ -1,4 +1,4 @@
-"""A graph bound to extents: launches, which are recorded where a shape comes again."""
+"""A graph bound to extents: launches, which are recorded if the shape repeats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Launch(ABC):
 
 
 class _Recorded:
-    """Launches on tensors that stay where they are."""
+    """Recorded launches, on inputs and outputs of their own."""
 
     def __init__(
         self, launches: Sequence[Launch], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
@@ -62,8 +62,7 @@ class _Recorded:
 
 
 class Program:
-    """Launches for one set of extents. Runs follow each other, on streams that wait for the one
-    before."""
+    """Launches for one set of extents. Runs follow each other: the caller orders streams."""
 
     def __init__(
         self, steps: Sequence[Launch | None],
@@ -87,12 +86,12 @@ class Program:
 
     @property
     def launches(self) -> int:
-        """How many there are."""
+        """The number of launches."""
         return len(self._launches)
 
     @property
     def memory(self) -> list[Tensor]:
-        """What the program keeps on the device for itself: nothing unless it is recorded."""
+        """The program's own inputs and outputs on the device; none unless it is recorded."""
         return [] if self._recorded is None else self._recorded.memory
 
     @property
@@ -100,7 +99,7 @@ class Program:
         return sum(x.nbytes for x in self.memory)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs, on the current stream."""
+        """Launches the program on the current stream; returns the outputs."""
         if self._recorded is not None:
             return self._recorded.run(inputs)
         self._runs += 1
@@ -134,9 +133,8 @@ class Program:
         )
 
     def is_due(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether the program is to be recorded before it runs again: it has come often enough,
-        and its launches take longer than copying inputs and outputs, to and from where recorded
-        ones find them."""
+        """Whether the program should be recorded now: it has run often enough, and its launches
+        take longer than a replay with copies of inputs and outputs."""
         if self._recorded is not None or not self._worth_recording:
             return False
         if self._runs < self._tuning.recorded_run - 1:
@@ -149,17 +147,17 @@ class Program:
         return self._worth_recording
 
     def bytes_to_keep(self, inputs: Sequence[Tensor]) -> int:
-        """Of inputs and outputs of its own, if the program is recorded."""
+        """Returns the bytes of inputs and outputs that recording would keep."""
         elements = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._outputs]
         return sum(elements) + sum(x.nbytes for x in inputs)
 
     def record(self, inputs: Sequence[Tensor], recorder: Recorder) -> None:
-        """Raises what the recorder raises; the program then stays as it is, and is never due."""
+        """Records the program. Raises what the recorder raises; the program is then never due."""
         self._worth_recording = False
         self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
 
     def forget(self) -> None:
-        """Give back what the program keeps; it may be recorded again when it has come as often."""
+        """Drops the recording. The program may be recorded again after as many runs."""
         self._recorded = None
         self._runs = 0
         self._worth_recording = True
@@ -168,7 +166,7 @@ class Program:
         try:
             return [torch.empty(s, dtype=t, device=self._device) for s, t in self._outputs]
         except RuntimeError:
-            # Which one it is.
+            # The error names the tensor.
             return [allocated(s, t, self._device) for s, t in self._outputs]
 
 
@@ -177,5 +175,5 @@ def _nothing() -> None:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """The tensor, or a copy at an address that kernels take."""
+    """Returns the tensor, or a copy at an aligned address."""
     return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x

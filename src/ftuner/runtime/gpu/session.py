@@ -1,5 +1,4 @@
-"""What one GPU of this process keeps between calls: the hardware model, compiled kernels and
-products."""
+"""The state of one GPU in this process: the hardware model, compiled kernels, and plans."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class GpuSession:
     """The state that the operators and the compiled graphs of one back end share."""
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
-        """`target`: None to interpret kernels, on tensors of any device that NumPy reads."""
+        """`target`: None to interpret kernels, on tensors in the CPU's memory."""
         self.device = device
         self._hardware = hardware
         self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
@@ -50,7 +49,7 @@ class GpuSession:
         self.attentions = Attentions(device, self.kernels, counters, hardware)
 
     def recorder(self) -> Recorder:
-        """A recorder for programs that follow each other."""
+        """Returns a recorder for programs that never run at the same time."""
         return Repeating() if self.device.type != "cuda" else CudaRecorder(self.device)
 
     @property
@@ -62,11 +61,12 @@ class GpuSession:
         return self._hardware.architecture
 
     def library(self, dtype: DType, epilogue: Expr = ACCUMULATOR) -> GpuLibrary:
-        """The block tiles kept for this device, whatever the epilogue."""
+        """Returns the library of a dtype; it does not depend on the epilogue."""
         return self.products.library(dtype)
 
     def block_library(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
-        """The same, for one way to multiply, or the exact one where the chip does not have it."""
+        """Returns the library of a dtype and a way to multiply; float32 for tf32 on a chip without
+        it."""
         return build_gpu_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
@@ -74,12 +74,13 @@ class GpuSession:
 
 
 def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHardware:
-    """The hardware model of a device: from the cache, or probed (in a second or two) and kept.
+    """Returns the hardware model of a device: from the cache, or probed (in a second or two) and
+    kept.
 
-    `again` probes even if the cache knows the chip.
+    `again` probes even if the cache has the model.
 
     Raises:
-        HardwareError: a device that kernels cannot run on.
+        HardwareError: kernels cannot run on the device.
     """
     _expect_runnable(device)
     facts = read_device(device)
@@ -92,22 +93,22 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
 
 
 def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:
-    """The model in a document, if it is one of the device that the driver describes.
+    """Returns the model in a document.
 
     Raises:
-        HardwareError: no model, or one of another device.
+        HardwareError: it is not a model of the device that the driver describes.
     """
     found = from_document(document)
     if not isinstance(found, GpuHardware):
         raise HardwareError("a model of a CPU; expected one of a GPU")
-    for name, told in facts.of_model.items():
-        if getattr(found, name) != told:
-            raise HardwareError(f"{name} is {getattr(found, name)}; the driver says {told}")
+    for name, expected in facts.of_model.items():
+        if getattr(found, name) != expected:
+            raise HardwareError(f"{name} is {getattr(found, name)}; the driver says {expected}")
     return found
 
 
 def _expect_runnable(device: torch.device) -> None:
-    """Raises HardwareError, where kernels cannot run on a device, or nothing can be measured."""
+    """Raises HardwareError if kernels cannot run on a device, or cannot be measured now."""
     if device.type != "cuda":
         raise HardwareError(f"no kernels for tensors on {device}; expected a CUDA device")
     if INTERPRETED:
