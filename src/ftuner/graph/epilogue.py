@@ -13,13 +13,13 @@ from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
 
 MAX_EPILOGUE_STEPS = 48
-"""Longer expressions are computed by a step of their own: each uKernel of a family has the
-epilogue. A bias, a gelu and a residual have six."""
+"""Longest epilogue, because each uKernel of a family contains it; what is longer becomes a step of
+its own. A bias, a gelu and a residual have six. Assumed."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """An expression of a product's elements, and what else it reads."""
+    """An expression of a product's elements, and its other operands."""
 
     expr: Expr
     operands: tuple[View, ...]
@@ -32,8 +32,9 @@ def extended(
     flat: bool,
     view: Callable[[Value, OperandKind], View],
 ) -> Epilogue | None:
-    """The epilogue followed by a node whose operand at `position` is the product; None if it
-    cannot be: another operator, or an operand that spreads over the product in another way."""
+    """The epilogue followed by a node whose operand at `position` is the product. None if the
+    operator cannot be in an epilogue, or if its other operand is broadcast in a way that uKernels
+    do not read."""
     row = SCALAR_FUNCTIONS.get(node.op)
     if row is None or not row.epilogue:
         return None
@@ -59,7 +60,7 @@ def extended(
 
 
 def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:
-    """How an operand spreads over the product."""
+    """How an operand is broadcast over the product; None if in a way that uKernels do not read."""
     if value.rank >= 1 and value.shape[-1] == result.shape[-1] and value.shape[-1] != 1:
         if all(n == 1 for n in value.shape[:-1]):
             return "column"

@@ -20,8 +20,8 @@ run time."""
 FREE_BYTES = 16 << 20
 """Bytes that folding may make in all, in addition to PROPORTION times the model's constants."""
 FREE_WORK = 1 << 27
-"""Elements that folding may read and write in all, in addition likewise: a tenth of a second of
-NumPy."""
+"""Elements that folding may read and write in all, in addition to PROPORTION times those of the
+model's constants: a tenth of a second of NumPy."""
 PROPORTION = 16
 """Bytes that folding may make for each byte of the model's constants. 8-bit integers that are
 widened, shifted and scaled before a product need twelve."""

@@ -36,7 +36,7 @@ from ftuner.graph.steps import Lowered
 
 
 def lower(graph: Graph, held: Mapping[Value, DType] | None = None) -> Lowered:
-    """Fuse a graph and lay its tensors out. `held`: the dtypes of values in memory, other than
+    """Fuse a graph and give its tensors memory. `held`: the dtypes of values in memory, other than
     those that they are computed in; see `graph.precision`.
 
     Raises:

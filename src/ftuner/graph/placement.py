@@ -1,4 +1,4 @@
-"""The state of a lowering: the memory of values, those that wait, and the steps so far."""
+"""The state of a lowering: the memory of values, pending values, and the steps so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pending(ABC):
 
     @property
     def strided_rows(self) -> bool:
-        """Whether its rows may be stored any distance apart."""
+        """Whether its rows may be stored with any strides."""
         return False
 
     @property
@@ -76,7 +76,7 @@ class Placement:
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
 
     def type_of(self, value: Value) -> TensorType:
-        """The type of a value where it lies in the arena, or among constants."""
+        """The type of a value in the arena or among constants."""
         return TensorType(self.held.get(value, value.dtype), value.shape)
 
     def form(self, value: Value) -> Form:
@@ -84,7 +84,7 @@ class Placement:
             return self.forms[value]
         found = self.constants.get(value)
         if found is None:
-            # As native code reads it: a constant may be a view of another, or begin at any byte.
+            # Native code reads aligned, row-major arrays; a constant may be a view, or unaligned.
             array = np.require(value.constant, requirements=["C", "A"])
             type_ = self.type_of(value)
             buffer = Buffer("constant", type_.dtype, product(value.shape), 0, array)
@@ -101,7 +101,7 @@ class Placement:
         return self.uses.get(value) == 1
 
     def view(self, value: Value, dtype: DType | None = None) -> View:
-        """The value in memory, wherever; in an element type, if one is given."""
+        """The value in memory; in a dtype, if one is given."""
         form = self.form(value)
         if isinstance(form, Pending):
             place = self.place(value)
@@ -112,7 +112,8 @@ class Placement:
         return form if dtype is None else self.converted(form, dtype)
 
     def converted(self, view: View, dtype: DType) -> View:
-        """The same elements in a type; constants are converted when they are moved."""
+        """The same elements in a dtype. Constants are converted when they are copied to a device,
+        or packed."""
         buffer, layout = view.buffer, view.layout
         if layout.dtype == dtype:
             return view
@@ -126,7 +127,7 @@ class Placement:
         return found
 
     def contiguous(self, value: Value, dtype: DType | None = None) -> View:
-        """The value in memory, in row-major order; in an element type, if one is given."""
+        """The value in memory, in row-major order; in a dtype, if one is given."""
         view = self.view(value, dtype)
         if view.contiguous:
             return view
@@ -136,7 +137,7 @@ class Placement:
         return view if dtype is None else self.converted(view, dtype)
 
     def rows(self, value: Value, dtype: DType) -> View:
-        """The value in memory as one axis of contiguous rows, one stride apart."""
+        """The value in memory as one axis of contiguous rows with one stride."""
         view = self.view(value, dtype)
         rows = as_rows(view) if view.layout.strides[-1] == 1 else None
         if rows is None:
@@ -145,8 +146,8 @@ class Placement:
         return rows
 
     def place(self, value: Value) -> View:
-        """Memory for a value: the caller's if it is an output and nothing else is there yet, unless
-        others read it as it is held elsewhere."""
+        """Memory for a value. That is the caller's if the value is an output that no step has
+        written, and if no other node reads it in another dtype."""
         number = self.output_numbers.get(value)
         elements = product(value.shape)
         type_ = self.type_of(value)
@@ -171,16 +172,16 @@ class Placement:
         return self.copied(view, View(buffer, row_major(value.type)))
 
     def store(self, pending: Pending, target: View) -> View:
-        """Compute a value to its place."""
+        """Compute a pending value to a target."""
         pending.store(target, self)
         return target
 
     def store_by_copy(self, pending: Pending, dtype: DType, target: View) -> None:
-        """Compute a value to row-major memory of a dtype, and copy it to its place."""
+        """Compute a pending value to row-major memory of a dtype, and copy it to a target."""
         self.copied(self.store(pending, self.apart(TensorType(dtype, target.shape))), target)
 
     def put(self, value: Value, target: View) -> None:
-        """Have a value in a place: computed to it, or copied if something else reads it too."""
+        """Have a value in a target: computed to it, or copied if something else reads it too."""
         pending = self.pending(value)
         if pending is None or not self.read_once(value):
             self.copied(self.view(value), target)
@@ -194,7 +195,7 @@ class Placement:
     # Fusion.
 
     def fused(self, node: Node, definition: Nest) -> FusedNest:
-        """The nest of a node, with what it reads in its loads wherever that pays."""
+        """The nest of a node, which computes its operands in its loads wherever that pays."""
         joiner = Joiner()
         loads: dict[tuple[str, object], Body] = {
             ("load", i): self.loaded(joiner, value, definition)

@@ -47,20 +47,20 @@ def split(graph: Graph) -> tuple[Part, ...]:
             raise UnsupportedOperatorError(
                 f"more than {MAX_PARTS - 1} extents depend on data, one after the other"
             )
-        node, behind = left[at], left[at + 1 :]
-        wanted = _crossing(left[:at], behind, [value for _, value in graph.outputs])
+        node, after = left[at], left[at + 1 :]
+        wanted = _crossing(left[:at], after, [value for _, value in graph.outputs])
         outputs = [node.inputs[0], *wanted]
         nodes = live_nodes(left[:at], outputs)
         named = tuple((value.name, value) for value in outputs)
         parts.append(Part(Graph(tuple(inputs), named, nodes, graph.constraints), node))
         inputs += [*wanted, node.output]
-        left = behind
+        left = after
 
 
 def _crossing(
-    before: Sequence[Node], behind: Sequence[Node], outputs: Sequence[Value]
+    before: Sequence[Node], after: Sequence[Node], outputs: Sequence[Value]
 ) -> list[Value]:
     """Values given by nodes before the split that later nodes read or that are outputs."""
     made = {value for node in before for value in node.outputs}
-    read = [value for node in behind for value in node.inputs]
+    read = [value for node in after for value in node.inputs]
     return list(dict.fromkeys(v for v in (*read, *outputs) if v in made))

@@ -1,4 +1,4 @@
-"""Operators whose indices are data."""
+"""Operators that read elements at indices that are data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INDEX_DTYPES = (INT32, INT64)
 
 
 def expect_indices(dtype: DType, what: str) -> None:
-    """Raise GraphError unless tensors of a dtype may index."""
+    """Raise GraphError unless a dtype is one of indices."""
     if dtype not in _INDEX_DTYPES:
         raise GraphError(f"{what} with indices of {dtype}; expected int32 or int64")
 
@@ -52,10 +52,10 @@ def _define_gather(types: Types, attributes: Attributes, results: Types) -> Nest
     axis = attributes["axis"]
 
     def body(writer: Writer, index: Index) -> int:
-        behind = axis + indices.rank
-        chosen = load(writer, types, 1, index[axis:behind])
+        after = axis + indices.rank
+        chosen = load(writer, types, 1, index[axis:after])
         at = checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
-        return load(writer, types, 0, [*index[:axis], at, *index[behind:]])
+        return load(writer, types, 0, [*index[:axis], at, *index[after:]])
 
     return injective(types, results[0], body)
 
@@ -73,8 +73,8 @@ def _infer_gather_elements(
 def expect_covered(
     x: TensorType, indices: TensorType, axis: int, require: Require, what: str
 ) -> None:
-    """Demand that each index names an element of `x` once its own is put in place of the one along
-    `axis`: along the other axes there are no more indices than elements."""
+    """Require that along all axes but `axis` there are at most as many indices as elements of `x`:
+    there, an element is read at the position of its index."""
     if x.rank != indices.rank:
         raise ShapeError(f"{what}: {indices.rank} axes of indices for {x.rank}")
     expect_axis(x, axis, what)

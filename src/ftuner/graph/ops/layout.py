@@ -65,7 +65,7 @@ _PAD_MODES = ("constant", "edge", "reflect", "wrap")
 
 
 class _Padding(NamedTuple):
-    """What is done to one axis."""
+    """The padding of one axis."""
 
     extent: Dim
     before: Dim
@@ -78,8 +78,8 @@ class _Padding(NamedTuple):
 
     @property
     def left(self) -> Dim:
-        """Elements of the operand that negative widths do not cut away; negative if they cut more
-        than there are."""
+        """Elements of the operand that are left after negative widths have cut; negative if they
+        cut more than there are."""
         return self.extent + minimum(self.before, 0) + minimum(self.after, 0)
 
     @property
@@ -112,7 +112,7 @@ def _infer_pad(types: Types, attributes: Attributes, require: Require) -> tuple[
 
 
 def _clipped(writer: Writer, position: int, extent: int) -> int:
-    """A position within an axis, the nearest to that given; zero on an axis without elements."""
+    """The nearest position within an axis; zero on an axis without elements."""
     last = writer.subtract(extent, writer.integer(1))
     low = writer.step("minimum", INT64, position, last)
     return writer.step("maximum", INT64, low, writer.integer(0))
@@ -120,7 +120,7 @@ def _clipped(writer: Writer, position: int, extent: int) -> int:
 
 def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
     """The position of the element that is repeated at an index of the result."""
-    # Negative widths cut first, as slices would; what is left is repeated.
+    # Negative widths cut first; what is left is repeated.
     first = maximum(-padding.before, 0)
     position = writer.subtract(index, writer.integer(maximum(padding.before, 0)))
     n = writer.integer(padding.left)
@@ -129,7 +129,7 @@ def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
     elif mode == "wrap":
         found = writer.step("remainder", INT64, position, n)
     else:
-        # There and back again: twice the axis without its two ends.
+        # One period is the axis forwards, then backwards without its two ends.
         period = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
         period = writer.step("maximum", INT64, period, writer.integer(1))
         there = writer.step("remainder", INT64, position, period)
@@ -175,7 +175,7 @@ def _reference_pad(
     widths = list(zip(before, after, strict=True))
     if mode == "constant":
         result = np.full([b + n + a for n, (b, a) in zip(x.shape, widths, strict=True)], *value)
-        # Where the operand and the result meet, if they do.
+        # The elements of the operand that the result has.
         pairs = list(zip(x.shape, result.shape, before, strict=True))
         target = tuple(slice(max(b, 0), max(b + n, 0)) for n, _, b in pairs)
         source = tuple(slice(max(-b, 0), max(total - b, 0)) for _, total, b in pairs)

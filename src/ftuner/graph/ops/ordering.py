@@ -1,4 +1,4 @@
-"""Operators whose elements are found one after the other: sums so far, the largest, what is set."""
+"""Operators that compute their elements in order: cumulative sums, top-k, non-zero elements."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _infer_top_k(
 
 def _reference_top_k(x: Any, axis: int, k: int, largest: bool) -> tuple[Any, Any]:
     if largest:
-        # A stable order of the reversed axis, read backwards: of equal ones the first comes first.
+        # A stable sort of the reversed axis, read backwards: among equal elements the first wins.
         backwards = np.argsort(np.flip(x, axis), axis, kind="stable")
         order = np.flip(x.shape[axis] - 1 - backwards, axis)
     else:
@@ -109,7 +109,7 @@ def _infer_non_zero(types: Types, attributes: Attributes, require: Require) -> t
 
 def _reference_non_zero(x: Any, count: str) -> Any:
     x = np.asarray(x)
-    # A scalar has one element and no index, as ONNX says, where NumPy would give it one.
+    # The index of a scalar has no axes, as in ONNX; NumPy gives it one.
     found = np.array(np.atleast_1d(x).nonzero(), np.int64)
     return found[: x.ndim]
 
@@ -125,9 +125,10 @@ ORDERING = (
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
 )
-"""`top_k` gives the `k` largest (or smallest) elements along `axis`, in order, of equal ones the
-first, and where they were. NaN counts as larger than every number, and as equal to NaN: the order
-of NumPy's sort, of torch.topk and of ONNX's reference implementation (ONNX Runtime has none).
-`non_zero` gives the index of each element that is not zero, one a column, in the order of the
-elements; its attribute `count` names the symbol that their number, which only its data tells, is
-bound to when it has run."""
+"""`top_k` gives the `k` largest (or smallest) elements along `axis`, sorted, and their positions.
+Among equal elements the first wins. NaN is larger than every number and equal to NaN, as in NumPy's
+sort, torch.topk and ONNX's reference implementation (ONNX Runtime defines no order).
+
+`non_zero` gives the index of each element that is not zero, one in each column, in the order of the
+elements. Their number is data-dependent: the attribute `count` names its symbol, which is bound
+when the operator has run."""

@@ -37,13 +37,13 @@ def _parts(extent: Dim) -> tuple[Dim, ...]:
 
 
 def _broadcast_of(extent: Dim) -> Atom | None:
-    """The broadcast that an extent is."""
+    """The extent as a broadcast of two others; None if it is none."""
     atom = _atom_of(extent)
     return atom if atom is not None and atom.kind == "broadcast" else None
 
 
 def _atom_of(extent: Dim) -> Atom | None:
-    """The function of others that an extent is."""
+    """The extent as one function of other extents; None if it is a sum or a number."""
     if isinstance(extent, int) or len(extent.terms) > 1:
         return None
     ((atoms, coefficient),) = extent.terms
@@ -52,7 +52,7 @@ def _atom_of(extent: Dim) -> Atom | None:
 
 
 def _is_at_most_one(extent: Dim) -> bool:
-    """Whether an extent is known to be one or zero, as that of a slice of one element is."""
+    """Whether an extent is known to be one or zero, such as that of a slice of one element."""
     atom = _atom_of(extent)
     if atom is None or atom.kind != "minimum":
         return extent == 1
@@ -60,8 +60,8 @@ def _is_at_most_one(extent: Dim) -> bool:
 
 
 def _are_taken_to_be_equal(x: Dim, y: Dim) -> bool:
-    """Whether two extents of one symbol, such as S and min(S, 512), must agree: that both may be
-    one alone is not expected of them."""
+    """Whether two extents of one symbol, such as S and min(S, 512), must be equal: neither is
+    expected to be 1 while the other is not."""
     return shares_symbols(x, y) and not (_is_at_most_one(x) or _is_at_most_one(y))
 
 
@@ -75,7 +75,7 @@ def _holds(whole: Dim, extent: Dim) -> bool:
 
 
 def _together(x: Dim, y: Dim, require: Require, what: str) -> Dim:
-    """The extent of two axes together."""
+    """The extent of the broadcast of two axes."""
     if y == 1 or _holds(x, y) or y == minimum(1, x):
         return x
     if x == 1 or _holds(y, x) or x == minimum(1, y):
@@ -95,7 +95,7 @@ def _together(x: Dim, y: Dim, require: Require, what: str) -> Dim:
 
 
 def _join(parts: list[Dim], other: Dim, require: Require, what: str) -> None:
-    """Add an extent to those that are broadcast, unless one of them stands for it too."""
+    """Add an extent to those that are broadcast, unless one of them implies it."""
     for i, part in enumerate(parts):
         if part == minimum(1, other):
             parts[i] = other
@@ -139,7 +139,7 @@ def broadcast_index(writer: Writer, shape: Shape, result: Shape, index: Index) -
         elif _is_alone(extent) and _is_alone(whole) and _are_taken_to_be_equal(extent, whole):
             found.append(at)
         else:
-            # Either one, and read again and again, or as long as the result.
+            # The extent is 1 or that of the result, which is known at run time only.
             found.append(writer.multiply(at, writer.integer(minimum(extent - 1, 1))))
     return found
 
@@ -205,14 +205,14 @@ def _infer_cast(
 
 
 def _reference_cast(x: Any, to: DType) -> Any:
-    """Floats that no integer of the type is equal to give the nearest towards zero, NaN zero: what
-    C and NumPy leave open."""
+    """Round towards zero, saturate, and convert NaN to zero. C and NumPy leave open what floats out
+    of range give."""
     x = np.asarray(x)
     if x.dtype.kind != "f" or to.kind not in ("int", "uint"):
         with np.errstate(all="ignore"):
             return x.astype(held_in(to))
     least, most = int(neutral("maximum", to)), int(neutral("minimum", to))
-    # Powers of two, which every format of floats has.
+    # Powers of two are exact in every format of floats.
     below, above = x < float(least), x >= float(most + 1)
     inside = np.where(below | above | np.isnan(x), 0, x).astype(to.name)
     return np.where(above, most, np.where(below, least, inside)).astype(to.name)

@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them: softmax and the norms."""
+"""Reductions, softmax and norms."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest
 
 def _reference_reduce(x: Any, kind: str, axes: tuple[int, ...]) -> Any:
     if kind in ("maximum", "minimum") and not all(x.shape[a] for a in axes):
-        # The neutral element, which NumPy asks for.
+        # NumPy needs the neutral element for an empty axis.
         info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
         worst = (-np.inf if kind == "maximum" else np.inf) if x.dtype.kind == "f" else (
             info.min if kind == "maximum" else info.max)  # fmt: skip
@@ -110,7 +110,8 @@ def _infer_softmax(types: Types, attributes: Attributes, require: Require) -> tu
 
 
 class _Rows:
-    """A nest that keeps all axes of its operand but some, and stores all elements."""
+    """A nest that reduces some axes of its operand and stores an element for each of the
+    operand's."""
 
     def __init__(self, types: Types, axes: Sequence[int]) -> None:
         self.kept, self.reduced = _split(types[0].shape, axes)
@@ -216,7 +217,6 @@ REDUCTIONS = (
     ),
     Operator("norm", _infer_norm, _reference_norm, _define_norm, numerics=Numerics.NORMALISATION),
 )
-"""As in NumPy, the `maximum` and `minimum` of elements among which one is NaN are NaN, and
-`arg_reduce` finds the first NaN (with `last`, the last one) whether it looks for the largest or the
-smallest. The `product` of floats overflows or underflows only where the exact product does: see
-`core.scaled_product`."""
+"""As in NumPy, `maximum` and `minimum` are NaN if an element is NaN, and `arg_reduce` then gives
+the position of the first NaN (with `last`, of the last). The `product` of floats overflows or
+underflows only where the exact product does: see `core.scaled_product`."""

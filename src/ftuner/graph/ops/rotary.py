@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of elements turned by angles (Su and others, arXiv 2104.09864)."""
+"""Rotary positions: pairs of elements rotated by angles (Su and others, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Types = Sequence[TensorType]
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """x, whose `axis` has the two elements of a pair, and cosines and sines that broadcast with
-    it: with one element along `axis` if both elements of a pair have the same."""
+    """The operands are x, whose `axis` has the two elements of a pair, and cosines and sines that
+    broadcast with it; they have one element along `axis` if both elements share them."""
     x, cosine, sine = types
     same_dtype(types, "rotary")
     if x.dtype.kind != "float" or max(cosine.rank, sine.rank) > x.rank:

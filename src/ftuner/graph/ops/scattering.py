@@ -1,4 +1,4 @@
-"""Operators that write elements where indices, which are data, say."""
+"""Operators that write elements at indices that are data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
-"""What becomes of the element that is there and the one that is written; "none" overwrites it."""
+"""How an element in place and an update are combined; "none" overwrites."""
 
 
 def _expect_scatter(types: Types, attributes: Attributes, what: str) -> None:
@@ -72,7 +72,7 @@ def _reference_scatter_elements(
 
 
 def _scattering(types: Types, kind: str, index: Sequence[int], writer: Writer) -> Nest:
-    """Each update to where `index` says, one after the other, in what is a copy of x already."""
+    """Store each update at `index`, one after the other, in a buffer that holds a copy of x."""
     updates = types[2]
     own = [writer.index(axis) for axis in range(updates.rank)]
     value = load(writer, types, 2, own)
@@ -154,4 +154,4 @@ SCATTERING = (
     ),
 )
 """`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
-the indices, so that of equal ones the last decides."""
+the indices, so that the last of equal indices wins."""

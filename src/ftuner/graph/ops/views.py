@@ -60,7 +60,8 @@ def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """All that is read lies within the operand: extents that only run time tells are demanded."""
+    """Require that all elements that are read are within the operand; extents that are unknown
+    become constraints."""
     x, starts, steps, shape = types[0], *(attributes[a] for a in ("starts", "steps", "shape"))
     if not len(starts) == len(steps) == len(shape) == x.rank or 0 in steps:
         raise ShapeError(f"slice {x} from {list(starts)} by {list(steps)} to {list(shape)}")
@@ -68,7 +69,7 @@ def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tupl
         last = start + (count - 1) * step
         low, high = (start, last) if step > 0 else (last, start)
         what = f"slice {x}: {count} of {extent} from {start} by {step}"
-        # What no element is read from lies nowhere.
+        # An empty slice reads nothing, whatever its start.
         some = minimum(count, 1)
         require(some * maximum(-low, 0), 0, what)
         require(some * maximum(high + 1 - extent, 0), 0, what)
@@ -95,7 +96,7 @@ def _reference_slice(
 
 
 def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
-    """Elements from `start` to before `end`, none if they are the wrong way around."""
+    """Elements of a slice from `start` up to `end`; none if `end` is before `start`."""
     return maximum(ceil_quotient(end - start, step), 0)
 
 
@@ -128,7 +129,7 @@ def _lower_transpose(node: Node, placement: Placement) -> tuple[View] | None:
     if pending is not None:
         moves_rows = pending.strided_rows and placement.read_once(value)
         if moves_rows and perm[-1] == len(perm) - 1:
-            # It writes its rows where the transposition wants them.
+            # It stores its rows in the order of the result.
             target = placement.place(node.output)
             placement.store(pending, permuted(target, [perm.index(a) for a in range(len(perm))]))
             return (target,)

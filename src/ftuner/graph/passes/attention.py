@@ -34,7 +34,7 @@ class _Scores:
     product: Node
     scale: float
     causal: Dim | None = None
-    behind: float = -math.inf
+    beyond: float = -math.inf
     """The number that replaces scores beyond the causal limit, or is added to them."""
     mask: Value | None = None
     hidden: float = -math.inf
@@ -133,7 +133,7 @@ class _Recognition:
                 return limited
             if inner.mask is not None:
                 return None
-            if inner.causal is not None and max(inner.behind, number) > -math.inf:
+            if inner.causal is not None and max(inner.beyond, number) > -math.inf:
                 return None
             if seen is not None and seen.offset is None and len(seen.rest) == 1:
                 return replace(inner, mask=seen.rest[0], hidden=number)
@@ -153,7 +153,7 @@ class _Recognition:
             limited = hiding and self._limited(inner, mask, *hiding, True)
             if limited:
                 return limited
-            if inner.mask is not None or inner.behind > _lowest(mask):
+            if inner.mask is not None or inner.beyond > _lowest(mask):
                 return None
             wide = mask.rank > 0 and self.around.alike(mask.shape[-1:], value.shape[-1:])
             return replace(inner, mask=mask) if wide else None
@@ -168,8 +168,8 @@ class _Recognition:
         if addend.constant is not None and addend.rank > 1:
             array = addend.constant
             offset = triangle_of(array == 0)
-            behind = float(array[array != 0].max(initial=-math.inf))
-            return None if offset is None else (Seen(offset), behind)
+            beyond = float(array[array != 0].max(initial=-math.inf))
+            return None if offset is None else (Seen(offset), beyond)
         place, axes = addend, addend.shape[-2:]
         for _ in range(MAX_VIEWS):
             view = self._view(place)
@@ -207,7 +207,7 @@ class _Recognition:
             lowest = _lowest(inner.product.output) if added and not seen.rest else -math.inf
             if number > lowest:
                 return None
-        found = replace(inner, causal=seen.offset, behind=number)
+        found = replace(inner, causal=seen.offset, beyond=number)
         return replace(found, mask=seen.rest[0]) if seen.rest else found
 
 

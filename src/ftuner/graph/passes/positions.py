@@ -1,7 +1,7 @@
-"""Which masks are triangles: comparisons of the positions of rows and columns, however they came.
+"""Recognises triangular masks: comparisons of the positions of rows and columns.
 
 A tensor of positions is linear along its axes: `iota` is, and so are its sums, slices and views. A
-comparison of two of them is a triangle if it says `j <= i + offset` of the last two axes.
+comparison of two such tensors is a triangle if it is `j <= i + offset` in the last two axes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ftuner.graph.ir import Array, Graph, Node, Value
 
 @dataclass(frozen=True)
 class Linear:
-    """The tensor of `offset + sum(factor * index)`, a factor for each axis."""
+    """The tensor with the elements `offset + sum(factor * index)`, with a factor for each axis."""
 
     offset: Dim
     factors: tuple[int, ...]
 
     def of_rank(self, rank: int) -> Linear:
-        """With axes in front, along which it stays as it is."""
+        """The tensor with new first axes, along which it is constant."""
         return replace(self, factors=(*[0] * (rank - len(self.factors)), *self.factors))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The columns j of a row i with `j <= i + offset`, or all columns if it is None, of which only
-    those count that all of `rest` show, masks that broadcast."""
+    """The scores that a mask shows: in row i the columns `j <= i + offset`, or all columns if
+    `offset` is None, where each mask of `rest`, which broadcasts, is true as well."""
 
     offset: Dim | None = None
     rest: tuple[Value, ...] = ()
@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Choice:
-    """A tensor of two numbers, between which a mask chooses."""
+    """A tensor that is `first` where a mask is true, and `second` elsewhere."""
 
     mask: Value
     first: float
@@ -47,15 +47,15 @@ class Choice:
 
 
 class Masks:
-    """What masks of a graph show, gathered in one walk."""
+    """What each mask of a graph shows, found in one walk over the nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self._linear: dict[Value, Linear | None] = {}
         self._uniform: dict[Value, float] = {}
         self._constants: dict[Value, float | None] = {}
-        """The number that all elements of a constant are."""
+        """The number that all elements of a constant are equal to."""
         self._triangles: dict[tuple[Value, bool], int | None] = {}
-        """Of constants, by whether they show or hide."""
+        """The offset of a constant that is a triangle, where it is true or where it is false."""
         self._choices: dict[Value, Choice] = {}
         self._seen: dict[tuple[Value, bool], Seen] = {}
         for node in graph.nodes:
@@ -79,7 +79,7 @@ class Masks:
                         self._seen[value, shown] = seen
 
     def uniform(self, value: Value) -> float | None:
-        """The number that all elements of a tensor are, if that is known."""
+        """The number that all elements of a tensor are equal to, if it is known."""
         array = value.constant
         if array is None:
             return self._uniform.get(value)
@@ -88,11 +88,12 @@ class Masks:
         return self._constants[value]
 
     def choice(self, value: Value) -> Choice | None:
-        """What a tensor of two numbers is chosen by."""
+        """The choice that gives a tensor of two numbers."""
         return self._choices.get(value)
 
     def seen(self, mask: Value, shown: bool = True) -> Seen | None:
-        """What a boolean mask shows, or hides if not `shown`; None if it takes a node to say so."""
+        """The scores where a boolean mask is true, or false if not `shown`. None if that needs a
+        mask that the graph does not have."""
         if self.uniform(mask) == shown:
             return Seen()
         if mask.constant is not None and mask.rank > 1:
@@ -121,7 +122,8 @@ class Masks:
     # Masks.
 
     def _seen_of(self, node: Node, shown: bool) -> Seen | None:
-        """What the mask that a node makes shows, if it is more than the mask itself."""
+        """The scores where the result of a node is true (`shown`) or false, if its operands say
+        more than the result as a mask."""
         if node.op in ("logical_and", "logical_or"):
             return self._joined(node, node.op == "logical_and", shown)
         if node.op == "logical_not":
@@ -136,7 +138,7 @@ class Masks:
         return None if offset is None else Seen(offset)
 
     def _joined(self, node: Node, neutral: bool, shown: bool) -> Seen | None:
-        """Two masks, one of which may leave axes to the other, or everything."""
+        """The scores of a conjunction or disjunction of masks, one of which may be constant."""
         for x, other in (node.inputs, node.inputs[::-1]):
             if self.uniform(x) == neutral and other.shape == node.output.shape:
                 return self.seen(other, shown)
@@ -154,11 +156,11 @@ class Masks:
                     return None
                 offset = part.offset
             rest += part.rest
-        # What is joined of many masks is one.
+        # An attention takes one mask besides the triangle: the node's own result.
         return Seen(offset, tuple(rest)) if len(rest) < 2 else None
 
     def _compared(self, node: Node, shown: bool) -> Dim | None:
-        """`x <= y` or `x < y`, or the contrary."""
+        """The offset of the triangle of `x <= y` or `x < y`, or of its complement."""
         x, y = self._together(node)
         strict = node.op == "less"
         if x is None or y is None:
@@ -171,7 +173,7 @@ class Masks:
         return y.offset - x.offset - (1 if strict else 0)
 
     def _moved(self, node: Node, shown: bool) -> Dim | None:
-        """A view of a triangle."""
+        """The offset of a view of a triangle."""
         (x,) = node.inputs
         offset = self._alone(x, shown)
         if offset is None:
@@ -184,7 +186,8 @@ class Masks:
         return offset if ones and x.shape[-2:] == node.output.shape[-2:] else None
 
     def _chosen(self, node: Node, shown: bool) -> Dim | None:
-        """Whether numbers that a triangle chose are equal to another, or not zero."""
+        """The offset of the triangle where the elements of a choice equal a number, or where they
+        are not zero."""
         equal = node.op == "equal"
         wanted = self.uniform(node.inputs[1]) if equal else 0.0
         choice = self.choice(node.inputs[0])
@@ -192,19 +195,19 @@ class Masks:
             return None
         if choice.mask.shape[-2:] != node.output.shape[-2:]:
             return None
-        # The result is the mask or its contrary, unless both numbers are alike in this.
+        # The result is the mask or its complement, unless it is the same for both numbers.
         first, second = ((n == wanted) == equal for n in (choice.first, choice.second))
         return None if first == second else self._alone(choice.mask, shown == first)
 
     def _alone(self, mask: Value, shown: bool) -> Dim | None:
-        """The offset of a triangle that is all that a mask shows."""
+        """The offset of a mask that is a triangle and nothing else."""
         found = self.seen(mask, shown)
         return None if found is None or found.rest else found.offset
 
     # Positions.
 
     def _position(self, value: Value) -> Linear | None:
-        """A tensor of integers as positions along its axes."""
+        """A tensor of integers as linear positions."""
         if value.dtype.kind != "int":
             return None
         if value.constant is not None and value not in self._linear:
@@ -212,7 +215,8 @@ class Masks:
         return self._linear.get(value)
 
     def _together(self, node: Node) -> Iterator[Linear | None]:
-        """Both operands, if neither is broadcast but from one element."""
+        """Both operands as positions; None for operands that are broadcast from other than one
+        element."""
         fits = all(_fits(v.shape, node.output.shape) for v in node.inputs)
         for value in node.inputs:
             found = self._position(value) if fits else None
@@ -240,7 +244,7 @@ def _uniform_array(array: Array) -> float | None:
 
 
 def triangle_of(shown: Array) -> int | None:
-    """The offset of a triangle that an array of booleans is."""
+    """The offset of an array of booleans that is a triangle."""
     rows, columns = shown.shape[-2:]
     if not shown.size or shown.size != rows * columns:
         return None
@@ -268,7 +272,7 @@ def _sum(x: Linear, y: Linear, sign: int) -> Linear:
 
 
 def _cast(node: Node, x: Linear) -> Linear | None:
-    # No positions are so large as not to fit, unless integers are short.
+    # Positions fit 32 bits.
     return x if node.output.dtype.bits >= 32 else None
 
 
@@ -307,6 +311,6 @@ _VIEWS = {
 
 
 def _fits(shape: Sequence[Dim], whole: Shape) -> bool:
-    """Whether a tensor is one of a broadcast shape, with axes of one element and without some."""
-    behind = whole[len(whole) - len(shape) :]
-    return all(n in (1, m) for n, m in zip(shape, behind, strict=True))
+    """Whether a shape broadcasts to `whole`."""
+    last = whole[len(whole) - len(shape) :]
+    return all(n in (1, m) for n, m in zip(shape, last, strict=True))

@@ -1,4 +1,4 @@
-"""Recognising silu where it is written out."""
+"""Recognises silu and swish."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ftuner.graph.rewriting import Surroundings, constant, made, near, rewritten
 
 
 def recognise_silu(graph: Graph) -> Graph:
-    """`x sigmoid(x)` becomes `silu(x)`, and `x sigmoid(a x)`, which is also called quick gelu,
-    becomes `swish(x, a)`: either reads x once, as the epilogue of a product must."""
+    """Replace `x sigmoid(x)` by `silu(x)`, and `x sigmoid(a x)` (quick gelu) by `swish(x, a)`. Both
+    read x once, so that they can be the epilogue of a product."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -36,7 +36,7 @@ def recognise_silu(graph: Graph) -> Graph:
 
 
 def _factor(around: Surroundings, value: Value, x: Value) -> float | None:
-    """What x is multiplied by to give a value, if it is a number of the usual size."""
+    """The number that x is multiplied by to give a value, unless it is very large or small."""
     found = polynomial(around, value, x)
     if found is None or len(found) != 2 or found[0] != 0:
         return None

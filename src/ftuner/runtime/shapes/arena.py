@@ -33,9 +33,9 @@ def places(spans: Iterable[Span]) -> tuple[list[int], int]:
             # Not `max`, which takes longer: this is on the path of a call whose shape is new.
             if offset < end:
                 offset = end
-        behind = offset + size
-        insort(living, (offset, behind, last))
+        after = offset + size
+        insort(living, (offset, after, last))
         offsets.append(offset)
-        if total < behind:
-            total = behind
+        if total < after:
+            total = after
     return offsets, total

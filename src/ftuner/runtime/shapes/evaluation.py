@@ -98,7 +98,7 @@ def addressable(
 
     Raises:
         AllocationError: outputs or intermediate results are too large for any process.
-        ShapeError: the loops of a step would not end within any time that somebody waits.
+        ShapeError: the loops of a step compute more than `MAX_LOOP` elements.
     """
     for shape, dtype in outputs:
         elements = math.prod(shape)

@@ -194,10 +194,10 @@ def _symbols(data: bytes, headers: list[_Header], kept: dict[int, _Header]) -> l
         text = _text(names, name)
         if section in kept:
             if value > kept[section].size:
-                raise ObjectFileError(f"symbol {text} lies outside its section")
+                raise ObjectFileError(f"symbol {text} is outside its section")
         elif section != _UNDEFINED:
             if section < _FIRST_RESERVED and section >= len(headers):
-                raise ObjectFileError(f"symbol {text} lies in no section")
+                raise ObjectFileError(f"symbol {text} is in no section")
             section, text = _UNDEFINED, ""
         found.append(Symbol(text, section, value, info >> 4 != _LOCAL))
     return found

@@ -83,7 +83,7 @@ def host_target(isa: str) -> Target:
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
     # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
-    # this machine (behind a hypervisor) lacks.
+    # this machine (under a hypervisor) lacks.
     off = (
         f"-{name}"
         for name, on in sorted(host.items())

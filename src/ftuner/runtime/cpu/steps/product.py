@@ -41,7 +41,7 @@ from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 @dataclass(frozen=True)
 class ProductTask(Task):
-    """A product to be planned, of operands that may lie in any way."""
+    """A product to be planned, of operands with any strides."""
 
     products: Products
     width: int
@@ -62,7 +62,7 @@ class ProductTask(Task):
 @dataclass(frozen=True)
 class RowsTask(Task):
     """A product with a packed weight, of which all but the number of rows is known when the graph
-    is compiled: its rows are contiguous and evenly apart."""
+    is compiled: its rows are contiguous, with one stride."""
 
     products: Products
     problem: Problem

@@ -30,8 +30,8 @@ class Setting(NamedTuple):
 
 
 class Rehearsal(Launch):
-    """A launch whose kernels depend on how its operands lie. It may be asked for them at extents
-    that stand for others, of operands without data."""
+    """A launch whose kernels depend on the strides of its operands. It may be asked for them at
+    extents that stand for others, of operands without data."""
 
     @property
     @abstractmethod
@@ -57,7 +57,7 @@ class CompiledStep(ABC):
         that checks write to, if the step has some."""
 
     def rehearsal(self, values: Sequence[int], memory: Places) -> Rehearsal | None:
-        """The launch for values of the dims, if its kernels depend on how its operands lie."""
+        """The launch for values of the dims, if its kernels depend on the strides of operands."""
         return None
 
 

@@ -27,7 +27,7 @@ MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""
 
 EVEN = 16
-"""What parameters are multiples of for `nest_kernel` to be told that they are even."""
+"""Kernels that `nest_kernel` makes for even parameters run where these are multiples of this."""
 
 
 class _Made(NamedTuple):

@@ -30,7 +30,7 @@ class BoundOperand(NamedTuple):
         backwards = self.backwards
         if not backwards:
             return memory.as_strided(self.shape, self.strides, begin)
-        # Tensors have no negative strides: a copy, of what lies there when it is made.
+        # Tensors have no negative strides: this is a copy of the elements at the time of the call.
         begin += sum((self.shape[axis] - 1) * self.strides[axis] for axis in backwards)
         strides = [abs(stride) for stride in self.strides]
         return memory.as_strided(self.shape, strides, begin).flip(backwards)

@@ -20,7 +20,7 @@ class BoundTopK(Launch):
     """The best of each row, in order of position where elements are equal."""
 
     x: BoundOperand
-    """`(blocks, count, distance)`: rows whose elements are `distance` apart lie side by side."""
+    """`(blocks, count, distance)`: rows whose elements are `distance` apart are interleaved."""
     targets: tuple[BoundOperand, BoundOperand]
     """Values and positions, `(blocks, wanted, distance)`."""
     largest: bool
