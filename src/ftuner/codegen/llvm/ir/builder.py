@@ -127,6 +127,14 @@ def intrinsic(
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
+def any_lane(builder: ir.IRBuilder, condition: ir.Value) -> ir.Value:
+    """Whether a condition, a vector or a scalar, holds in any lane."""
+    if not isinstance(condition.type, ir.VectorType):
+        return condition
+    name = f"llvm.vector.reduce.or.{type_suffix(condition.type)}"
+    return builder.call(intrinsic(builder.module, name, I1, [condition.type]), [condition])
+
+
 def type_suffix(type_: ir.Type) -> str:
     """LLVM's name of a type, as intrinsics carry it: `v8f32`, `f64`, `v16i8`."""
     if isinstance(type_, ir.VectorType):

@@ -212,18 +212,6 @@ def quadrant(body: Body, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     return body.to_bits(shifted), high, rest
 
 
-def any_lane(builder: ir.IRBuilder, condition: ir.Value) -> ir.Value:
-    """Whether a condition holds in any lane."""
-    if not isinstance(condition.type, ir.VectorType):
-        return condition
-    symbol = f"llvm.vector.reduce.or.v{condition.type.count}i1"
-    function = builder.module.globals.get(symbol)
-    if function is None:
-        signature = ir.FunctionType(condition.type.element, [condition.type])
-        function = ir.Function(builder.module, signature, symbol)
-    return builder.call(function, [condition])
-
-
 def power_of_two(body: Body, biased: ir.Value) -> ir.Value:
     return body.from_bits(body.builder.shl(biased, body.integer(body.format.fraction_bits)))
 

@@ -27,10 +27,10 @@ import math
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
+from ftuner.codegen.llvm.ir.builder import any_lane
 from ftuner.codegen.llvm.ir.vector_arithmetic import (
     Body,
     VectorFunction,
-    any_lane,
     intrinsic,
     lifted_power,
     power_of_two,

@@ -9,11 +9,10 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import (
-    I1,
     I32,
     I64,
+    any_lane,
     const,
-    intrinsic,
     masked_load,
     masked_store,
     pointer_slot,
@@ -152,15 +151,6 @@ class Values:
             )
         return found
 
-    def _any(self, condition: ir.Value) -> ir.Value:
-        """Whether a condition holds in any lane."""
-        count = elements.lanes_of(condition)
-        if not count:
-            return condition
-        name = f"llvm.vector.reduce.or.v{count}i1"
-        function = intrinsic(self._builder.module, name, I1, [condition.type])
-        return self._builder.call(function, [condition])
-
     def _checked(self, number: int, index: ir.Value, extent: ir.Value, text: str) -> ir.Value:
         builder = self._builder
         none = elements.zero(index.type)
@@ -171,7 +161,7 @@ class Values:
         guard = self._guard(number)
         if guard is not None:
             wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
-        with builder.if_then(self._any(wrong), likely=False):
+        with builder.if_then(any_lane(self._builder, wrong), likely=False):
             status = checks(self._kernel).index(text) + 1
             builder.store(const(status), self._frame.status)
         return builder.select(inside, index, none)
@@ -212,7 +202,7 @@ class Values:
         builder, lanes = self._builder, self._place.lanes
         guard = self._guard(number)
         # One lane that is needed shows that the operand has elements, and then all lanes read some.
-        needed = None if guard is None else self._any(guard)
+        needed = None if guard is None else any_lane(self._builder, guard)
         vector = self._frame.schedule.vector
         coefficient: Dim = 0
         if lanes is not None:

@@ -69,9 +69,9 @@ def maximum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
 
 def _blocks(builder: ir.IRBuilder, extent: ir.Value, block: ir.Value) -> ir.Value:
     """The number of blocks that cover an extent; one empty block if the extent is 0."""
-    behind = builder.add(extent, builder.sub(block, const(1)))
+    rounded = builder.add(extent, builder.sub(block, const(1)))
     several = builder.icmp_signed(">", extent, block)
-    return _unless_one(builder, several, lambda: builder.udiv(behind, block), const(1))
+    return _unless_one(builder, several, lambda: builder.udiv(rounded, block), const(1))
 
 
 def _unless_one(
@@ -100,63 +100,25 @@ def emit_band(
 ) -> None:
     """Emit the loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the
     panels of the band stream by."""
-    tiles = slot(builder, band, Band.FIRST_SEGMENT + Segment.TILES)
-    block_tiles = slot(builder, band, Band.BLOCK_TILES)
-    k_begin, k_end = slot(builder, band, Band.K_BEGIN), slot(builder, band, Band.K_END)
-    kc = slot(builder, band, Band.KC)
-    row_blocks = _blocks(builder, tiles, block_tiles)
-    k_blocks = _blocks(builder, builder.sub(k_end, k_begin), kc)
-    partial = slot(builder, band, Band.PARTIAL)
-    whole = builder.icmp_signed("<", partial, const(0))
-
-    # The band writes C, or a partial product in the workspace.
-    offset = builder.mul(partial, slot(builder, plan, Plan.PARTIAL_BYTES))
-    offset = builder.add(offset, slot(builder, plan, Plan.PARTIAL_OFFSET))
-    partial_stride = builder.mul(slot(builder, plan, Plan.N), const(dtype.itemsize))
-    c = builder.select(whole, operands.c, at(builder, operands.workspace, offset))
-    c_stride = builder.select(whole, slot(builder, plan, Plan.C_ROW_STRIDE), partial_stride)
-    accumulate = builder.select(whole, slot(builder, plan, Plan.ACCUMULATE), const(0))
-    set_slot(builder, context, Context.C_ROW_STRIDE, c_stride)
-    set_slot(builder, context, Context.B_K_STRIDE, slot(builder, band, Band.B_K_STRIDE))
-    set_slot(builder, context, Context.VALID_COLUMNS, slot(builder, band, Band.VALID_COLUMNS))
-
-    with counted_loop(builder, const(0), row_blocks) as block:
-        first = builder.mul(block, block_tiles)
-        last_block = builder.icmp_signed("==", block, builder.sub(row_blocks, const(1)))
-        end = minimum(builder, builder.add(first, block_tiles), tiles)
-        with counted_loop(builder, const(0), k_blocks) as k_block:
-            begin = builder.add(k_begin, builder.mul(k_block, kc))
-            length = minimum(builder, kc, builder.sub(k_end, begin))
-            is_first = builder.icmp_signed("==", k_block, const(0))
-            is_last = builder.icmp_signed("==", k_block, builder.sub(k_blocks, const(1)))
-            finish = builder.and_(is_last, whole)
-            set_slot(builder, context, Context.ACCUMULATE,
-                     builder.select(is_first, accumulate, const(1)))  # fmt: skip
-            set_slot(builder, context, Context.FINISH, builder.zext(finish, I64))
-            rows = _RowBlock(first, end, last_block)
-            steps = _KBlock(begin, length)
-            _block(builder, dtype, plan, helpers, context, band, operands, panels, rows, steps, c,
-                   c_stride)  # fmt: skip
+    _Band(builder, dtype, plan, helpers, context, band, operands, panels).walk()
 
 
 @dataclass(frozen=True)
-class _RowBlock:
+class _Block:
+    """Rows and k steps of one block."""
+
     first: ir.Value
     """Range of tiles of the first segment."""
     end: ir.Value
     last: ir.Value
     """Whether the other segments belong to this block."""
-
-
-@dataclass(frozen=True)
-class _KBlock:
-    begin: ir.Value
-    length: ir.Value
+    k_begin: ir.Value
+    steps: ir.Value
 
 
 @dataclass(frozen=True)
 class _SegmentShare:
-    """The part of one segment within a row block."""
+    """The part of one segment within a block of rows."""
 
     kernel: ir.Value
     mr: ir.Value
@@ -166,159 +128,212 @@ class _SegmentShare:
     """Bytes into the packed block of A."""
 
 
-def _segments(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    band: ir.Value,
-    rows: _RowBlock,
-    steps: _KBlock,
-    body: Callable[[_SegmentShare], None],
-) -> None:
-    """Emit a loop over the segments of a row block, with `body` inside."""
-    row_variable, a_variable = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
-    builder.store(slot(builder, band, Band.ROW), row_variable)
-    builder.store(const(0), a_variable)
-    with counted_loop(builder, const(0), slot(builder, band, Band.SEGMENTS)) as index:
-        offset = builder.mul(index, const(Segment.SIZE * SLOT_BYTES))
-        record = at(builder, at(builder, band, Band.FIRST_SEGMENT * SLOT_BYTES), offset)
-        mr, all_tiles = slot(builder, record, Segment.MR), slot(builder, record, Segment.TILES)
-        main = builder.icmp_signed("==", index, const(0))
-        first = builder.select(main, rows.first, const(0))
-        others = builder.select(rows.last, all_tiles, const(0))
-        count = builder.sub(builder.select(main, rows.end, others), first)
-        row = builder.load(row_variable, typ=I64)
-        a_offset = builder.load(a_variable, typ=I64)
-        kernel = pointer_slot(builder, record, Segment.KERNEL)
-        here = builder.add(row, builder.mul(first, mr))
-        body(_SegmentShare(kernel, mr, count, here, a_offset))
-        builder.store(builder.add(row, builder.mul(all_tiles, mr)), row_variable)
-        elements = builder.mul(builder.mul(count, mr), steps.length)
-        moved = builder.add(a_offset, builder.mul(elements, const(dtype.itemsize)))
-        builder.store(moved, a_variable)
+@dataclass(frozen=True)
+class _Band:
+    builder: ir.IRBuilder
+    dtype: DType
+    plan: ir.Value
+    helpers: Helpers
+    context: ir.Value
+    band: ir.Value
+    operands: Operands
+    panels: Panels
 
+    def walk(self) -> None:
+        """All blocks."""
+        builder, plan, band, operands = self.builder, self.plan, self.band, self.operands
+        tiles = slot(builder, band, Band.FIRST_SEGMENT + Segment.TILES)
+        block_tiles = slot(builder, band, Band.BLOCK_TILES)
+        k_begin, k_end = slot(builder, band, Band.K_BEGIN), slot(builder, band, Band.K_END)
+        kc = slot(builder, band, Band.KC)
+        row_blocks = _blocks(builder, tiles, block_tiles)
+        k_blocks = _blocks(builder, builder.sub(k_end, k_begin), kc)
+        partial = slot(builder, band, Band.PARTIAL)
+        whole = builder.icmp_signed("<", partial, const(0))
 
-def _block(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    plan: ir.Value,
-    helpers: Helpers,
-    context: ir.Value,
-    band: ir.Value,
-    operands: Operands,
-    panels: Panels,
-    rows: _RowBlock,
-    steps: _KBlock,
-    c: ir.Value,
-    c_stride: ir.Value,
-) -> None:
-    """One `mc x kc` block of A against all panels of the band."""
-    a_row_stride = slot(builder, plan, Plan.A_ROW_STRIDE)
-    a_k_stride = slot(builder, plan, Plan.A_K_STRIDE)
-    a_first = at(builder, operands.a, builder.mul(steps.begin, a_k_stride))
-    packs_a = builder.icmp_signed("!=", slot(builder, band, Band.PACK_A), const(0))
-    size = const(dtype.itemsize)
+        # The band writes C, or a partial product in the workspace.
+        offset = builder.mul(partial, slot(builder, plan, Plan.PARTIAL_BYTES))
+        offset = builder.add(offset, slot(builder, plan, Plan.PARTIAL_OFFSET))
+        partial_stride = builder.mul(slot(builder, plan, Plan.N), const(self.dtype.itemsize))
+        c = builder.select(whole, operands.c, at(builder, operands.workspace, offset))
+        c_stride = builder.select(whole, slot(builder, plan, Plan.C_ROW_STRIDE), partial_stride)
+        accumulate = builder.select(whole, slot(builder, plan, Plan.ACCUMULATE), const(0))
+        self._set(Context.C_ROW_STRIDE, c_stride)
+        self._set(Context.B_K_STRIDE, slot(builder, band, Band.B_K_STRIDE))
+        self._set(Context.VALID_COLUMNS, slot(builder, band, Band.VALID_COLUMNS))
 
-    def pack_segment(share: _SegmentShare) -> None:
-        tile_bytes = builder.mul(builder.mul(share.mr, steps.length), size)
-        with counted_loop(builder, const(0), share.tiles) as tile:
-            row = builder.add(share.row, builder.mul(tile, share.mr))
-            source = at(builder, a_first, builder.mul(row, a_row_stride))
-            place = builder.add(share.a_offset, builder.mul(tile, tile_bytes))
-            target = at(builder, operands.a_block, place)
-            arguments = [source, a_k_stride, a_row_stride, target, steps.length, share.mr, share.mr]
-            builder.call(helpers.pack, arguments)
+        with counted_loop(builder, const(0), row_blocks) as block:
+            first = builder.mul(block, block_tiles)
+            last_block = builder.icmp_signed("==", block, builder.sub(row_blocks, const(1)))
+            end = minimum(builder, builder.add(first, block_tiles), tiles)
+            with counted_loop(builder, const(0), k_blocks) as k_block:
+                begin = builder.add(k_begin, builder.mul(k_block, kc))
+                steps = minimum(builder, kc, builder.sub(k_end, begin))
+                is_first = builder.icmp_signed("==", k_block, const(0))
+                is_last = builder.icmp_signed("==", k_block, builder.sub(k_blocks, const(1)))
+                finish = builder.and_(is_last, whole)
+                self._set(Context.ACCUMULATE, builder.select(is_first, accumulate, const(1)))
+                self._set(Context.FINISH, builder.zext(finish, I64))
+                self._block(_Block(first, end, last_block, begin, steps), c, c_stride)
 
-    with builder.if_then(packs_a):
-        _segments(builder, dtype, band, rows, steps, pack_segment)
+    def _set(self, index: int, value: ir.Value) -> None:
+        set_slot(self.builder, self.context, index, value)
 
-    b_in_workspace = builder.icmp_signed("!=", slot(builder, band, Band.B_IN_WORKSPACE), const(0))
-    b_k_stride = slot(builder, band, Band.B_K_STRIDE)
-    b_first = builder.select(b_in_workspace, operands.packed, operands.b)
-    b_offset = builder.add(slot(builder, band, Band.B_OFFSET),
-                           builder.mul(steps.begin, b_k_stride))  # fmt: skip
-    b_first = at(builder, b_first, b_offset)
-    panel_stride = slot(builder, band, Band.B_PANEL_STRIDE)
-    panel_width = slot(builder, band, Band.PANEL_WIDTH)
-    column_0 = slot(builder, band, Band.COLUMN)
-    a_in_place_stride = slot(builder, plan, Plan.A_STRIDE)
+    def _segments(self, block: _Block, body: Callable[[_SegmentShare], None]) -> None:
+        """Emit a loop over the segments of a block of rows, with `body` inside."""
+        builder, band = self.builder, self.band
+        row_variable, a_variable = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
+        builder.store(slot(builder, band, Band.ROW), row_variable)
+        builder.store(const(0), a_variable)
+        with counted_loop(builder, const(0), slot(builder, band, Band.SEGMENTS)) as index:
+            offset = builder.mul(index, const(Segment.SIZE * SLOT_BYTES))
+            record = at(builder, at(builder, band, Band.FIRST_SEGMENT * SLOT_BYTES), offset)
+            mr, all_tiles = slot(builder, record, Segment.MR), slot(builder, record, Segment.TILES)
+            main = builder.icmp_signed("==", index, const(0))
+            first = builder.select(main, block.first, const(0))
+            others = builder.select(block.last, all_tiles, const(0))
+            count = builder.sub(builder.select(main, block.end, others), first)
+            row = builder.load(row_variable, typ=I64)
+            a_offset = builder.load(a_variable, typ=I64)
+            kernel = pointer_slot(builder, record, Segment.KERNEL)
+            here = builder.add(row, builder.mul(first, mr))
+            body(_SegmentShare(kernel, mr, count, here, a_offset))
+            builder.store(builder.add(row, builder.mul(all_tiles, mr)), row_variable)
+            elements = builder.mul(builder.mul(count, mr), block.steps)
+            moved = builder.add(a_offset, builder.mul(elements, const(self.dtype.itemsize)))
+            builder.store(moved, a_variable)
 
-    # Each tile of a panel prefetches an even part of the next panel, or in a batch of the next
-    # element. A single tile would prefetch the panel no sooner than the panel's own tile reads it.
-    tiles = builder.sub(rows.end, rows.first)
-    others = builder.select(rows.last, slot(builder, band, Band.OTHER_TILES), const(0))
-    tiles = maximum(builder, builder.add(tiles, others), const(1))
-    several = builder.icmp_signed(">", tiles, const(1))
-    row_of_b = builder.mul(panel_width, slot(builder, band, Band.B_ITEMSIZE))
-    part_of_row = _unless_one(builder, several, lambda: builder.udiv(row_of_b, tiles), row_of_b)
-    in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)
-    of_panel = builder.select(builder.and_(several, in_one_piece), part_of_row, const(0))
-    column_bytes = builder.mul(slot(builder, plan, Plan.K), size)
-    in_batch = builder.icmp_signed("!=", operands.next_b, const(0))
-    next_b = at(builder, operands.b, operands.next_b)
-    next_b = at(builder, next_b, builder.mul(steps.begin, row_of_b))
-    # The last panel of a chunk prefetches the first panel of the worker's next chunk, unless that
-    # is not packed yet.
-    end = builder.select(b_in_workspace, panels.end, slot(builder, band, Band.PANELS))
-    last_panel = builder.sub(end, const(1))
+    def _block(self, block: _Block, c: ir.Value, c_stride: ir.Value) -> None:
+        """One `mc x kc` block of A against all panels of the band."""
+        builder, plan, band = self.builder, self.plan, self.band
+        operands, panels = self.operands, self.panels
+        a_row_stride = slot(builder, plan, Plan.A_ROW_STRIDE)
+        a_k_stride = slot(builder, plan, Plan.A_K_STRIDE)
+        a_first = at(builder, operands.a, builder.mul(block.k_begin, a_k_stride))
+        packs_a = builder.icmp_signed("!=", slot(builder, band, Band.PACK_A), const(0))
+        size = const(self.dtype.itemsize)
 
-    # The workspace begins with the chunk's first panel.
-    skipped = builder.select(b_in_workspace, panels.begin, const(0))
-    widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
-    just_written = builder.or_(b_in_workspace, widens)
-    with counted_loop(builder, panels.begin, panels.end) as panel:
-        place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
-        b_panel = at(builder, b_first, place_of_panel)
-        column = builder.add(column_0, builder.mul(panel, panel_width))
-        follows = builder.icmp_signed("<", panel, last_panel)
-        of_element = at(builder, next_b, builder.mul(column, column_bytes))
-        next_panel = at(builder, b_panel, panel_stride)
-        set_slot(builder, context, Context.NEXT_B, builder.select(in_batch, of_element, next_panel))
-        step = builder.select(follows, of_panel, const(0))
-        step = builder.select(in_batch, part_of_row, step)
-        set_slot(builder, context, Context.NEXT_B_STEP, step)
-        is_first = builder.icmp_signed("==", panel, panels.begin)
-        unasked = builder.or_(is_first, builder.icmp_signed("==", of_panel, const(0)))
-        unasked = builder.and_(unasked, builder.not_(just_written))
-        set_slot(builder, context, Context.ASKS_FOR_B, builder.zext(unasked, I64))
-        distance = builder.select(is_first, operands.next_a, const(0))
-        set_slot(builder, context, Context.NEXT_A_DISTANCE, distance)
+        def pack_segment(share: _SegmentShare) -> None:
+            tile_bytes = builder.mul(builder.mul(share.mr, block.steps), size)
+            with counted_loop(builder, const(0), share.tiles) as tile:
+                row = builder.add(share.row, builder.mul(tile, share.mr))
+                source = at(builder, a_first, builder.mul(row, a_row_stride))
+                place = builder.add(share.a_offset, builder.mul(tile, tile_bytes))
+                target = at(builder, operands.a_block, place)
+                arguments = [
+                    source,
+                    a_k_stride,
+                    a_row_stride,
+                    target,
+                    block.steps,
+                    share.mr,
+                    share.mr,
+                ]
+                builder.call(self.helpers.pack, arguments)
 
-        with builder.if_then(widens):
-            count = builder.mul(steps.length, panel_width)
-            builder.call(helpers.widen, [b_panel, operands.packed, count])
-        b_read = builder.select(widens, operands.packed, b_panel)
+        with builder.if_then(packs_a):
+            self._segments(block, pack_segment)
 
-        def run_segment(
-            share: _SegmentShare,
-            b_read: ir.Value = b_read,
-            column: ir.Value = column,
-            step: ir.Value = step,
-        ) -> None:
-            in_place = at(builder, a_first, builder.mul(share.row, a_row_stride))
-            in_block = at(builder, operands.a_block, share.a_offset)
-            a = builder.select(packs_a, in_block, in_place)
-            packed_stride = builder.mul(share.mr, size)
-            stride = builder.select(packs_a, packed_stride, a_in_place_stride)
-            tile_stride = builder.select(
-                packs_a,
-                builder.mul(packed_stride, steps.length),
-                builder.mul(share.mr, a_row_stride),
-            )
-            set_slot(builder, context, Context.A_STRIDE, stride)
-            set_slot(builder, context, Context.A_TILE_STRIDE, tile_stride)
-            place = at(builder, c, builder.mul(share.row, c_stride))
-            place = at(builder, place, builder.mul(column, size))
-            with builder.if_then(builder.icmp_signed(">", share.tiles, const(0))):
-                call_address(
-                    builder,
-                    KERNEL_TYPE,
-                    share.kernel,
-                    [context, a, b_read, place, share.row, column, steps.length, share.tiles],
+        b_in_workspace = builder.icmp_signed(
+            "!=", slot(builder, band, Band.B_IN_WORKSPACE), const(0)
+        )
+        b_k_stride = slot(builder, band, Band.B_K_STRIDE)
+        b_first = builder.select(b_in_workspace, operands.packed, operands.b)
+        b_offset = builder.add(slot(builder, band, Band.B_OFFSET),
+                               builder.mul(block.k_begin, b_k_stride))  # fmt: skip
+        b_first = at(builder, b_first, b_offset)
+        panel_stride = slot(builder, band, Band.B_PANEL_STRIDE)
+        panel_width = slot(builder, band, Band.PANEL_WIDTH)
+        column_0 = slot(builder, band, Band.COLUMN)
+        a_in_place_stride = slot(builder, plan, Plan.A_STRIDE)
+
+        # Each tile of a panel prefetches an even part of the next panel, or in a batch of the next
+        # element. A single tile would prefetch the panel no sooner than the panel's own tile reads
+        # it.
+        tiles = builder.sub(block.end, block.first)
+        others = builder.select(block.last, slot(builder, band, Band.OTHER_TILES), const(0))
+        tiles = maximum(builder, builder.add(tiles, others), const(1))
+        several = builder.icmp_signed(">", tiles, const(1))
+        row_of_b = builder.mul(panel_width, slot(builder, band, Band.B_ITEMSIZE))
+        part_of_row = _unless_one(builder, several, lambda: builder.udiv(row_of_b, tiles), row_of_b)
+        in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)
+        of_panel = builder.select(builder.and_(several, in_one_piece), part_of_row, const(0))
+        column_bytes = builder.mul(slot(builder, plan, Plan.K), size)
+        in_batch = builder.icmp_signed("!=", operands.next_b, const(0))
+        next_b = at(builder, operands.b, operands.next_b)
+        next_b = at(builder, next_b, builder.mul(block.k_begin, row_of_b))
+        # The last panel of a chunk prefetches the first panel of the worker's next chunk, unless
+        # that is not packed yet.
+        end = builder.select(b_in_workspace, panels.end, slot(builder, band, Band.PANELS))
+        last_panel = builder.sub(end, const(1))
+
+        # The workspace begins with the chunk's first panel.
+        skipped = builder.select(b_in_workspace, panels.begin, const(0))
+        widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
+        just_written = builder.or_(b_in_workspace, widens)
+        with counted_loop(builder, panels.begin, panels.end) as panel:
+            place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
+            b_panel = at(builder, b_first, place_of_panel)
+            column = builder.add(column_0, builder.mul(panel, panel_width))
+            follows = builder.icmp_signed("<", panel, last_panel)
+            of_element = at(builder, next_b, builder.mul(column, column_bytes))
+            next_panel = at(builder, b_panel, panel_stride)
+            self._set(Context.NEXT_B, builder.select(in_batch, of_element, next_panel))
+            step = builder.select(follows, of_panel, const(0))
+            step = builder.select(in_batch, part_of_row, step)
+            self._set(Context.NEXT_B_STEP, step)
+            is_first = builder.icmp_signed("==", panel, panels.begin)
+            unasked = builder.or_(is_first, builder.icmp_signed("==", of_panel, const(0)))
+            unasked = builder.and_(unasked, builder.not_(just_written))
+            self._set(Context.ASKS_FOR_B, builder.zext(unasked, I64))
+            distance = builder.select(is_first, operands.next_a, const(0))
+            self._set(Context.NEXT_A_DISTANCE, distance)
+
+            with builder.if_then(widens):
+                count = builder.mul(block.steps, panel_width)
+                builder.call(self.helpers.widen, [b_panel, operands.packed, count])
+            b_read = builder.select(widens, operands.packed, b_panel)
+
+            def run_segment(
+                share: _SegmentShare,
+                b_read: ir.Value = b_read,
+                column: ir.Value = column,
+                step: ir.Value = step,
+            ) -> None:
+                in_place = at(builder, a_first, builder.mul(share.row, a_row_stride))
+                in_block = at(builder, operands.a_block, share.a_offset)
+                a = builder.select(packs_a, in_block, in_place)
+                packed_stride = builder.mul(share.mr, size)
+                stride = builder.select(packs_a, packed_stride, a_in_place_stride)
+                tile_stride = builder.select(
+                    packs_a,
+                    builder.mul(packed_stride, block.steps),
+                    builder.mul(share.mr, a_row_stride),
                 )
-            part = builder.mul(builder.mul(share.tiles, steps.length), step)
-            next_b = pointer_slot(builder, context, Context.NEXT_B)
-            set_slot(builder, context, Context.NEXT_B, at(builder, next_b, part))
-            # Later tiles of the panel find it in L2.
-            set_slot(builder, context, Context.ASKS_FOR_B, const(0))
+                self._set(Context.A_STRIDE, stride)
+                self._set(Context.A_TILE_STRIDE, tile_stride)
+                place = at(builder, c, builder.mul(share.row, c_stride))
+                place = at(builder, place, builder.mul(column, size))
+                with builder.if_then(builder.icmp_signed(">", share.tiles, const(0))):
+                    call_address(
+                        builder,
+                        KERNEL_TYPE,
+                        share.kernel,
+                        [
+                            self.context,
+                            a,
+                            b_read,
+                            place,
+                            share.row,
+                            column,
+                            block.steps,
+                            share.tiles,
+                        ],
+                    )
+                part = builder.mul(builder.mul(share.tiles, block.steps), step)
+                next_b = pointer_slot(builder, self.context, Context.NEXT_B)
+                self._set(Context.NEXT_B, at(builder, next_b, part))
+                # Later tiles of the panel find it in L2.
+                self._set(Context.ASKS_FOR_B, const(0))
 
-        _segments(builder, dtype, band, rows, steps, run_segment)
+            self._segments(block, run_segment)

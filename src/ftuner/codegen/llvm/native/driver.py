@@ -9,6 +9,9 @@ reads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
@@ -255,37 +258,34 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
     pool = pointer_slot(builder, call, Call.POOL)
     workers = slot(builder, plan, Plan.WORKERS)
 
-    def counted(count: int, part: int) -> ir.Value:
-        """The number of records, 0 if `does` excludes their part of the work."""
+    @contextmanager
+    def each(
+        kind: type[Pack] | type[Band], records: int, count: int, part: int
+    ) -> Iterator[tuple[ir.Value, Panels]]:
+        """Emit a loop over records of a kind; yields each with its panels. There is none if `does`
+        excludes their part of the work."""
+        first = pointer_slot(builder, share, records)
         wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
-        return builder.select(wanted, slot(builder, share, count), const(0))
+        wanted = builder.select(wanted, slot(builder, share, count), const(0))
+        with counted_loop(builder, const(0), wanted) as i:
+            record = at(builder, first, builder.mul(i, const(kind.SIZE * SLOT_BYTES)))
+            numbers = slot(builder, record, kind.FIRST_PANEL), slot(builder, record, kind.PANELS)
+            yield record, _clip(builder, *numbers, panel_begin, panel_end)
 
     element = _Element(builder, call, plan, batch_begin)
     with counted_loop(builder, batch_begin, batch_end) as batch:
         a, b, c = element.addresses()
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
-        packs = pointer_slot(builder, share, Worker.PACKS)
-        with counted_loop(builder, const(0), counted(Worker.PACK_COUNT, PACKS)) as i:
-            record = at(builder, packs, builder.mul(i, const(Pack.SIZE * SLOT_BYTES)))
-            first, count = (
-                slot(builder, record, Pack.FIRST_PANEL),
-                slot(builder, record, Pack.PANELS),
-            )
-            panels = _clip(builder, first, count, panel_begin, panel_end)
+        with each(Pack, Worker.PACKS, Worker.PACK_COUNT, PACKS) as (record, panels):
             _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
         with builder.if_then(waits):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
-        bands = pointer_slot(builder, share, Worker.BANDS)
-        with counted_loop(builder, const(0), counted(Worker.BAND_COUNT, BANDS)) as i:
-            record = at(builder, bands, builder.mul(i, const(Band.SIZE * SLOT_BYTES)))
-            first, count = (
-                slot(builder, record, Band.FIRST_PANEL),
-                slot(builder, record, Band.PANELS),
-            )
-            panels = _clip(builder, first, count, panel_begin, panel_end)
-            with builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)):
-                emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
+        with (
+            each(Band, Worker.BANDS, Worker.BAND_COUNT, BANDS) as (record, panels),
+            builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
+        ):
+            emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
     builder.ret_void()
     return function
 
@@ -386,6 +386,6 @@ def _pack_b(
     with counted_loop(builder, panels.begin, panels.end) as panel:
         first = builder.add(column, builder.mul(panel, padded))
         source = at(builder, operands.b, builder.mul(first, column_stride))
-        behind = builder.sub(panel, panels.begin)
-        place = at(builder, target, builder.mul(behind, panel_bytes))
+        number = builder.sub(panel, panels.begin)
+        place = at(builder, target, builder.mul(number, panel_bytes))
         builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])
