@@ -39,8 +39,8 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import Multiply, Order
 from ftuner.planner.gpu.grouped import grouped_planner_for
-from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.dense import Dense

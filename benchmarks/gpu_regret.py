@@ -19,8 +19,9 @@ from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
-from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.kernels import Kernel

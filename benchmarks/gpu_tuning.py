@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.recorded import to_document
-from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.dense import Dense

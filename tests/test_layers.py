@@ -24,7 +24,6 @@ ONLY_ON_CPU = {
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
-    "planner.problem": "a GPU's problem is a few lines beside its plan",
     "planner.panel_width": "only a CPU packs weights into panels",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -39,7 +38,7 @@ ONLY_ON_CPU = {
 }
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
-    "cost.attention_tile": "the same",
+    "cost.attention_tile": "a tile of the attention kernel, as `cost.tile` is one of a product",
     "planner.attention_candidates": "tiles of the attention kernel",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
     "runtime.attention_launches": "one launch of the attention kernel",

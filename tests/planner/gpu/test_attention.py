@@ -19,11 +19,8 @@ from ftuner.planner.gpu.attention import (
     attention_planner,
     kept_tiles,
 )
-from ftuner.planner.gpu.plan import (
-    AttentionPlan,
-    AttentionProblem,
-    RequestLengths,
-)
+from ftuner.planner.gpu.plan import AttentionPlan
+from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
 
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.

@@ -6,22 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionKernel
-from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
-
-
-class ProductProblem(NamedTuple):
-    """The extents of a product, and the orders and alignment of its operands."""
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    a_order: Order = "k"
-    b_order: Order = "k"
-    aligned: bool = True
-    """As in `ProductKernel`."""
-    c_aligned: bool = True
-    """As in `ProductKernel`."""
+from ftuner.core.gpu.tile import BlockTile, ProductKernel
+from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
 
 
 class ProductPlan(NamedTuple):
@@ -86,31 +72,6 @@ class ProductPlan(NamedTuple):
         """Returns the wave that finishes an element: the units that the program which finishes its
         tile has done before."""
         return ((self.number(row, column) + 1) * self.split_k - 1) // self.programs
-
-
-class AttentionProblem(NamedTuple):
-    """The extents of attention. Where requests are of unequal length, `rows` and `keys` are sums
-    over requests, and `RequestLengths` has the lengths."""
-
-    batch: int
-    """Requests."""
-    heads: int
-    """Heads of keys and values."""
-    sharing: int
-    """Heads of queries that share a head of keys and values."""
-    rows: int
-    keys: int
-    depth: int
-    columns: int
-    past: int = 0
-    """As in `core.gpu.attention.Causal`."""
-
-
-class RequestLengths(NamedTuple):
-    """The lengths of concatenated requests."""
-
-    rows: tuple[int, ...]
-    keys: tuple[int, ...]
 
 
 class AttentionPlan(NamedTuple):

@@ -23,7 +23,8 @@ from ftuner.cost.gpu.product import (
     tiling_of,
 )
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
-from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_PROBLEMS = 1024

@@ -14,8 +14,9 @@ from ftuner.core.product import Contraction, ProductTypes
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import GpuHardware
-from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import product_planner_for
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.report.roofline import Roof, Roofline
 from ftuner.ukernels.gpu.library import build_gpu_library
 

@@ -28,11 +28,8 @@ from ftuner.cost.gpu.tile import loads_of, multiplied_on
 from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
-from ftuner.planner.gpu.plan import (
-    AttentionPlan,
-    AttentionProblem,
-    RequestLengths,
-)
+from ftuner.planner.gpu.plan import AttentionPlan
+from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     allows_tf32,

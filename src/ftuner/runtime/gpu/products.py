@@ -31,8 +31,9 @@ from ftuner.core.gpu.tile import (
 )
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ShapeError
-from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
+from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
+from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.gpu.arrays import (
     Tensor,
