@@ -114,7 +114,7 @@ def test_models_agree_with_rows(recorded: CpuHardware) -> None:
         row = instruction_set(found.name)
         assert [getattr(found, name) for name in FIXED] == [getattr(row, name) for name in FIXED]
         rate = found.multiply_add(product_types(FLOAT32))
-        assert rate == (found.fma_per_cycle, found.fma_latency_cycles, 1)
+        assert rate == (found.fma_per_cycle, found.fma_latency_cycles, 1, found.fused)
 
 
 @pytest.fixture

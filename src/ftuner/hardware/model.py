@@ -29,6 +29,8 @@ class MultiplyAddRate(NamedTuple):
     latency_cycles: float
     k_steps: int
     """k steps that each takes."""
+    fused: bool
+    """Whether it is one instruction."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Isa:
     vector_bytes: int
     vector_registers: int
     fused: bool
-    """Whether multiply-add is one instruction; if not, it is a multiply and an add."""
+    """Whether multiply-add of floats is one instruction; if not, it is a multiply and an add."""
     fma_per_cycle: float
-    """Vector multiply-adds issued per cycle."""
+    """Vector multiply-adds of floats issued per cycle."""
     fma_latency_cycles: float
     load_per_cycle: float
     """Full-width vector loads per cycle from L1."""
@@ -61,8 +63,8 @@ class Isa:
         Raises:
             HardwareError: the ISA has none for these dtypes.
         """
-        k_steps = instruction_set(self.name).multiply_add(types).k_steps
-        return MultiplyAddRate(self.fma_per_cycle, self.fma_latency_cycles, k_steps)
+        row = instruction_set(self.name).multiply_add(types)
+        return MultiplyAddRate(self.fma_per_cycle, self.fma_latency_cycles, row.k_steps, row.fused)
 
     def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""

@@ -43,7 +43,7 @@ def test_kept_tiles_fit_the_registers(recorded: CpuHardware) -> None:
     for library in libraries(recorded):
         isa = library.isa
         for tile in library.funnel.kept:
-            assert registers_needed(tile, isa) <= isa.vector_registers
+            assert registers_needed(tile, isa.fused) <= isa.vector_registers
             assert tile.accumulators + tile.vectors + 1 <= isa.vector_registers
 
 
@@ -55,7 +55,7 @@ def test_the_tallest_tile_fills_the_registers(recorded: CpuHardware) -> None:
                 (t for t in library.funnel.kept if t.vectors == width), key=lambda t: t.mr
             )
             taller = replace(tallest, mr=tallest.mr + 1, chains=1)
-            assert registers_needed(taller, library.isa) > library.isa.vector_registers
+            assert registers_needed(taller, library.isa.fused) > library.isa.vector_registers
 
 
 def test_one_tile_for_each_height_and_width(recorded: CpuHardware) -> None:

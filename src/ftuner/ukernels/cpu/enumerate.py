@@ -36,7 +36,7 @@ def dot_tiles(isa: Isa, types: ProductTypes, tuning: CpuTuning) -> list[Register
     found = []
     for columns in range(1, tuning.max_dot_columns + 1):
         for mr in range(1, max(tuning.max_dot_rows, columns) + 1):
-            room = isa.vector_registers - min(mr, columns) - (1 if isa.fused else 2)
+            room = isa.vector_registers - min(mr, columns) - (1 if rate.fused else 2)
             if mr * columns <= room:
                 chains = min(ceil(needed / (mr * columns)), room // (mr * columns))
                 found.append(RegisterTile(mr, columns, max(chains, 1)))

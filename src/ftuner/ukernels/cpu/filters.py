@@ -26,10 +26,10 @@ class RegisterFunnel(Funnel[RegisterTile]):
     """Widths of full panels, in vectors, narrowest first; narrower ones serve tails only."""
 
 
-def registers_needed(tile: RegisterTile, isa: Isa) -> int:
+def registers_needed(tile: RegisterTile, fused: bool) -> int:
     """Accumulators, one row of B, one element of A, and where multiply-add is not one instruction
     the product on its way."""
-    return tile.accumulators + tile.vectors + 1 + (0 if isa.fused else 1)
+    return tile.accumulators + tile.vectors + 1 + (0 if fused else 1)
 
 
 def run_filters(
@@ -39,7 +39,7 @@ def run_filters(
 
     The result holds exactly one tile for each height and width that it covers.
     """
-    tuning = hardware.tuning
+    tuning, fused = hardware.tuning, isa.multiply_add(types).fused
     sieve = Sieve(tiles)
     keep = sieve.keep
 
@@ -50,7 +50,7 @@ def run_filters(
     keep(
         "registers",
         "accumulators, a row of B and an element of A do not fit the vector registers",
-        lambda t: registers_needed(t, isa) <= isa.vector_registers,
+        lambda t: registers_needed(t, fused) <= isa.vector_registers,
     )
     keep(
         "chains",
