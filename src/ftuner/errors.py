@@ -82,7 +82,8 @@ class CompileError(FTunerError, RuntimeError):
 
 
 class ConfigurationError(FTunerError, ValueError):
-    """A setting (thread count, environment variable, option) outside its range."""
+    """A setting (thread count, environment variable, option) outside its range, or a name that is
+    taken."""
 
 
 class CacheWarning(UserWarning):

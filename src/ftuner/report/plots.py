@@ -1,4 +1,4 @@
-"""Plans as pictures on disk, by matplotlib: the patches of C, and the roofline."""
+"""Draws plans to files with matplotlib: the patches of C beside the roofline."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SUFFIXES = (".svg", ".png")
 _SIZE_INCHES = (11.0, 5.0)
 _DPI = 150
 _LABEL_SHARE = 0.06
-"""A patch narrower or lower than this part of C carries no label of its own; the legend has it."""
+"""The least width and height, as a fraction of C, of a patch with a label."""
 _MAX_WAVES = 16
-"""Of the legend."""
+"""Most waves in the legend."""
 _MARGIN = 4.0
-"""The roofline is drawn this factor beyond its ridges and the product, to both sides."""
+"""Factor by which the axis of the roofline exceeds its ridges and the product, on both sides."""
 
 
 def save_picture(explanation: Explanation | BlockExplanation, path: str | Path) -> None:
-    """Draw the patches by worker and uKernel, or those of a GPU by wave, beside the roofline; SVG
-    or PNG by suffix.
+    """Draw the patches by worker and uKernel, or the tiles of a GPU by wave, beside the roofline.
+    The suffix of the file chooses SVG or PNG.
 
     Raises:
         ConfigurationError: another suffix, matplotlib is not installed, or the file cannot be
@@ -96,7 +96,7 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
 
 
 def _draw_waves(axes: Any, explanation: BlockExplanation) -> None:
-    """Tiles of the first batch element by wave; each tile to scale."""
+    """Draw the tiles of the first batch element by wave, to scale."""
     rectangle = import_module("matplotlib.patches").Rectangle
     plan, contraction = explanation.plan, explanation.contraction
     m, n, width = contraction.m, contraction.n, plan.kernel.main.bn

@@ -1,7 +1,5 @@
-"""The C matrix as a block picture in the terminal: patches coloured by uKernel, workers apart.
-
-To scale, but for patches thinner than a character cell, which get a cell all the same.
-"""
+"""The C matrix as a block picture in the terminal: patches coloured by uKernel; borders between
+workers. It is to scale, except that a patch is at least one character cell wide and high."""
 
 from __future__ import annotations
 
@@ -20,23 +18,23 @@ MAX_LINES = 28
 MIN_LINES = 3
 MIN_COLUMNS = 12
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#eeca3b", "#72b7b2", "#9d755d")
-"""One a uKernel, in the order of the area that it covers; beyond them they repeat."""
+"""Colours of uKernels, in the order of the area that each covers; they repeat."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-"""Stand for colours where there are none."""
+"""Characters that replace the colours in a terminal without any."""
 LINE_HEIGHT = 2.0
 """A character cell of a terminal is about twice as high as it is wide."""
 
 
 class Ukernels(NamedTuple):
-    """The uKernels of a picture, the one that covers most of C first."""
+    """The uKernels of a picture, largest area first."""
 
     names: tuple[str, ...]
     areas: tuple[int, ...]
-    """Elements of C."""
+    """The number of elements of C that it covers."""
 
 
 def ukernels_by_area(regions: Sequence[Region]) -> Ukernels:
-    """The uKernels of all regions by the part of C that they cover."""
+    """The uKernels of all regions, with the area that each covers."""
     areas: dict[str, int] = {}
     for region in regions:
         area = (region.rows[1] - region.rows[0]) * (region.columns[1] - region.columns[0])
@@ -46,7 +44,7 @@ def ukernels_by_area(regions: Sequence[Region]) -> Ukernels:
 
 
 def workers_label(workers: Sequence[int]) -> str:
-    """Workers by number, runs of them shortened: `w0`, `w0-3`, `w0,2`."""
+    """The numbers of workers as text: `w0`, `w0-3`, `w0,2`."""
     runs: list[list[int]] = []
     for worker in sorted(set(workers)):
         if runs and worker == runs[-1][-1] + 1:
@@ -75,8 +73,8 @@ class Scale(NamedTuple):
 
 
 def scale_axis(cuts: Sequence[int], cells: int) -> Scale:
-    """Give each interval between cuts its part of the cells, and at least one where there are
-    enough: a thin patch is drawn wider than to scale rather than not at all."""
+    """The cells of each interval between cuts: in proportion, and at least one if there are enough
+    cells, so that no patch is left out."""
     intervals = len(cuts) - 1
     extent = cuts[-1] - cuts[0]
     starts = [round((cut - cuts[0]) / extent * cells) for cut in cuts[:-1]]
@@ -184,8 +182,8 @@ class PatchPicture:
 
 
 def _label_places(grid: list[list[Region]]) -> dict[tuple[int, int], str]:
-    """Characters of the workers' labels by (line, column): one label in the middle of what the
-    same workers compute, if it fits there."""
+    """The characters of the workers' labels by (line, column): a label in the middle of each area
+    of the same workers, if it fits."""
     boxes: dict[tuple[int, ...], list[int]] = {}
     for y, line in enumerate(grid):
         for x, region in enumerate(line):

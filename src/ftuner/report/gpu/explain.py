@@ -1,4 +1,4 @@
-"""Explaining a plan for a GPU: its bands and waves, its estimate by terms, its roofline.
+"""Explaining a plan for a GPU: its bands and waves, the terms of its estimate, its roofline.
 
 Only arithmetic on the hardware model: nothing is compiled or measured, and no GPU is needed.
 """
