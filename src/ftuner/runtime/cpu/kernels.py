@@ -1,4 +1,4 @@
-"""Machine code of one ISA of this machine's CPU: compiled by LLVM, loaded into this process."""
+"""Machine code of one ISA of this CPU, compiled by LLVM and loaded into this process."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class CompiledLibrary:
-    """A library of which some families, those that were asked for, are in this process: addresses
-    of their functions."""
+    """A library with the addresses of its loaded families, which are those requested so far."""
 
     def __init__(self, library: Library, loaded: LoadedObject, reduce_address: int) -> None:
         self.library = library
@@ -59,7 +58,7 @@ class CompiledLibrary:
         self._loaded = [loaded]
 
     def add(self, families: Iterable[Family], loaded: LoadedObject) -> None:
-        """Families that have been loaded."""
+        """Add families that have been loaded."""
         self._loaded.append(loaded)
         for family in families:
             addresses = tuple(loaded.addresses[k.symbol] for k in family.kernels)
@@ -89,13 +88,14 @@ class NativeRuntime:
 
 
 def _any_kernel(library: Library) -> UKernel:
-    """One uKernel: the reduction is told by what all of a library have in common."""
+    """One uKernel, for the reduction, which depends only on what all of a library have in
+    common."""
     return library.family(library.widths[0], False, ROW, PACKED).kernels[0]
 
 
 class Kernels:
-    """The code of one ISA: libraries of uKernels, kernels of graphs, and the native runtime. Safe
-    to use from several threads."""
+    """The code of one ISA: libraries of uKernels, kernels of graphs, the native runtime. Safe to
+    use from several threads."""
 
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         self._hardware = hardware
@@ -107,7 +107,7 @@ class Kernels:
         self._lock = fork_safe_lock()
         self._compiled: dict[Library, CompiledLibrary] = {}
         self._objects: dict[Bundle, Object] = {}
-        """Prepared, not yet loaded."""
+        """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
 
     @property
@@ -131,13 +131,13 @@ class Kernels:
         return build_library(self._hardware, self.isa.name, types, epilogue)
 
     def tune(self, types: ProductTypes, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        """Compile and load the families of calls, those that no cache holds."""
+        """Load the families of calls; compiles those that are not in the cache."""
         first: list[int] = []
         total = len(families_of_calls(self.library(types, epilogue))) + 1
 
         def count(what: str, done: int, of: int) -> None:
             nonlocal total
-            # What the cache holds is done before anything is compiled.
+            # The first report counts what the cache had, before anything is compiled.
             first.append(done)
             total = of
             if progress is not None:
@@ -165,8 +165,8 @@ class Kernels:
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        """Compile all that a graph needs side by side: families of libraries, and its own kernels.
-        They are loaded when they are asked for."""
+        """Compile in parallel all that a graph needs: families of libraries, and its own kernels.
+        They are loaded on demand."""
         wanted: list[Bundle] = list(bundles)
         with self._lock:
             for name, families in libraries.items():
@@ -177,12 +177,13 @@ class Kernels:
             self._objects.update(self._compiled_objects(wanted, progress))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
-        """Those of some families that are not loaded."""
+        """The families that are not loaded yet."""
         found = self._compiled.get(library)
         return [f for f in families if found is None or f.name not in found.kernels]
 
     def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
-        """Families of a library; with the first of them comes the reduction of partial products."""
+        """Bundles of families of a library, the first time with the reduction of partial
+        products."""
         row, line_bytes = instruction_set(self.isa.name), self._hardware.levels[0].line_bytes
         bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
         if library not in self._compiled:
@@ -206,11 +207,11 @@ class Kernels:
         self._compiled[library] = found
 
     def loaded(self, bundles: Sequence[Bundle], progress: Progress | None = None) -> LoadedObject:
-        """Kernels of a graph, compiled if need be and loaded."""
+        """Load kernels of a graph; compiles those that are missing."""
         return self._compile(list(bundles), progress)
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        """Bundles in this process, after the runtime, which is compiled beside them if need be."""
+        """Load bundles, after the runtime, which is compiled with them if it is missing."""
         runtime = self._runtime_bundle()
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]

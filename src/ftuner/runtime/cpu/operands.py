@@ -1,4 +1,4 @@
-"""How operands lie: from NumPy shapes and strides to a problem and its strides."""
+"""Layouts of operands: from NumPy shapes and strides to a problem and its strides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_layout(array: Array | StridedArray, columns: int, hardware: CpuHardware) -
     """How uKernels read `array[..., m, k]` for a product of `columns` columns.
 
     A column layout whose k steps are a page or more apart is packed where it is read more than a
-    few times: in place, every step would meet another page for every panel.
+    few times: in place, every step would access another page for every panel.
     """
     m, k = array.shape[-2:]
     row_stride, k_stride = array.strides[-2:]
@@ -112,8 +112,8 @@ def step_types(step: ProductStep) -> ProductTypes:
 
 
 def step_operands(step: ProductStep) -> Operands:
-    """How A and B of a step may lie: all that `a_layout` and `b_source` tell of them at any extents
-    of the graph."""
+    """The layouts that A and B of a step may have: what `a_layout` and `b_source` return for them
+    at any extents of the graph."""
     (k, a_k), (n, b_n) = ((v.shape[-1], v.layout.strides[-1]) for v in (step.a, step.b))
     layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
     a_layouts = tuple(dict.fromkeys(layouts))
@@ -125,7 +125,7 @@ def step_operands(step: ProductStep) -> Operands:
 
 
 def _is(x: Dim, value: int) -> tuple[bool, ...]:
-    """Whether a dim is a number; both answers where only run time tells."""
+    """Whether a dim equals a number; both answers if only run time decides."""
     return (x == value,) if isinstance(x, int) else (True, False)
 
 
@@ -133,7 +133,7 @@ def step_problem(
     a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
     width: int, workers: int, hardware: CpuHardware,
 ) -> tuple[Problem, Strides]:  # fmt: skip
-    """What a step of a program asks the planner, and how its arrays lie.
+    """The problem of a step of a program, and the strides of its arrays.
 
     `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
     """
@@ -158,7 +158,7 @@ def step_problem(
 
 
 def overlaps_itself(c: Array) -> bool:
-    """Whether two indices of an output may be one place in memory, as in a broadcast view."""
+    """Whether two indices of an output may have one address, as in a broadcast view."""
     span = c.itemsize
     for extent, stride in sorted(zip(c.shape, c.strides, strict=True), key=lambda p: abs(p[1])):
         if extent > 1:

@@ -1,4 +1,4 @@
-"""Weights in panels: packed once, in the width that the estimate likes best."""
+"""Packed weights: packed once, in the panel width with the best estimate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Panels:
     def problem(
         self, rows: int, workers: int, layout: str = ROW, must_pack: bool = False
     ) -> Problem:
-        """What the planner is asked for `rows` rows of an A that lies as told."""
+        """The problem of a product with `rows` rows of A in a layout."""
         return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack)
 
 
@@ -43,7 +43,7 @@ def pack(products: Products, weight: Array, width: int) -> Panels:
     packed = memory[: elements * size].view(weight.dtype)
     types = library.types
     native = None if types.widens else products.kernels.runtime.packs[types.b]
-    # Full panels, then one of the vectors that the rest needs.
+    # Full panels, then one just wide enough for the remaining columns.
     for column in range(0, n, nr):
         columns = weight[column : column + nr]
         stored = len(columns)

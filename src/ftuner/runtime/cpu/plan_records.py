@@ -1,4 +1,4 @@
-"""Writing a plan as the records that native code walks."""
+"""Writes plans as the records that native code walks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ftuner.core.product import ProductTypes
 from ftuner.planner.cpu.plan import Band, Plan, Share
 
 ALIGNMENT_BYTES = 64
-"""Packed panels begin on cache lines. Derived: the longest line of the machines we know is 128
-bytes, where two neighbours still share nothing that is written."""
+"""Alignment of packed panels: a cache line. Derived: where a line has 128 bytes, the longest known,
+two panels may share one, but no written data."""
 SLACK_BYTES = 256
-"""Room behind packed operands and partial products: packing and reduction touch up to a vector
-behind their end."""
+"""Padding after packed operands and partial products: packing and reduction access up to a vector
+beyond their end."""
 
 
 class Strides(NamedTuple):
-    """How the operands of one call lie, in bytes."""
+    """The strides of the operands of one call, in bytes."""
 
     a_row: int
     a_k: int
@@ -36,7 +36,7 @@ class Strides(NamedTuple):
     batch: tuple[tuple[int, int, int, int], ...]
     """Extent and strides of A, B and C of each batch axis, last axis first."""
     operands: tuple[int, ...]
-    """One stride for each operand of the epilogue: between rows."""
+    """The stride between rows of each operand of the epilogue."""
     accumulate: bool
 
 
@@ -49,15 +49,15 @@ class Encoded(NamedTuple):
     workspace_bytes: int
     workers: int
     together: bool
-    """Whether the workers wait for each other, so that all of them have to take part at once."""
+    """Whether the workers wait for each other, so that all of them must take part concurrently."""
 
 
 class PlanWriter:
-    """Writes the plans of one choice for arrays that lie as `strides` says.
+    """Writes the plans of one choice for arrays with given strides.
 
-    All that does not depend on m is written once, as an image of the records; a plan then fills in
-    its rows. Workers with nothing to do have no bands, so a writer serves the plans that have as
-    many bands, worker by worker, as the one it was made from.
+    What does not depend on m is written once, as an image of the records; a plan then fills in its
+    rows. Idle workers have no bands, so a writer serves plans whose workers have as many bands as
+    those of the plan that it was made from.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class PlanWriter:
         fetched_bytes: int,
     ) -> None:
         """`kernels`: addresses of compiled uKernels by family name; that of height `mr` is at
-        `mr - 1`. `fetched_bytes`: A and B of a batch element are prefetched while the one before
-        is computed if neither is larger."""
+        `mr - 1`. `fetched_bytes`: A and B of a batch element are prefetched during the previous
+        one if neither is larger."""
         problem, choice, shares = plan.problem, plan.choice, plan.shares
         self._chunked = plan.chunks > 0
         if self._chunked:
@@ -79,7 +79,7 @@ class PlanWriter:
         k, parts = problem.k, choice.grid.k
         self._types = types
         b_itemsize = types.multiplied.b.itemsize
-        """Of B in a workspace."""
+        """Bytes of an element of B in a workspace."""
         self._parts = parts
         self._kc = choice.kc
         self._packs_a = choice.pack_a
@@ -138,8 +138,8 @@ class PlanWriter:
             )
         header = _header(plan, strides, reduce_address, axes_at)
         if self._chunked:
-            # Every worker has a private workspace of the one record's size. In a program all of
-            # them may come.
+            # Every worker has a private workspace of the one record's size. In a program any worker
+            # may take chunks.
             header[PlanSlot.CHUNK_BY_PANELS] = int(plan.chunk_by_panels)
             panels = sum(band.panels for band in shares[0].bands)
             header[PlanSlot.CHUNK_EXTENT] = panels if plan.chunk_by_panels else problem.batch
@@ -153,7 +153,7 @@ class PlanWriter:
         """The records of a plan."""
         records = array("q", self._image)
         address = records.buffer_info()[0]
-        # Addresses inside the image are relative to its beginning; now they have a place.
+        # Addresses within the image are relative to its beginning until it is copied.
         records[PlanSlot.BATCH_AXES] += address
         records[PlanSlot.CHUNKS] = plan.chunks
         if self._next_element:
@@ -164,7 +164,7 @@ class PlanWriter:
             records[at + WorkerSlot.BANDS] += address
         bands = plan.bands()
         if self._chunked:
-            # Those of a family differ in columns alone, which the image has.
+            # Bands of one family differ only in columns, which are in the image.
             bands = list({band.family.name: band for band in bands}.values())
         for (at, addresses), band in zip(self._bands, bands, strict=True):
             segments = band.segments
@@ -186,7 +186,8 @@ class PlanWriter:
         return Encoded(records, address, workspace, plan.workers, self._together)
 
     def _place_by_rows(self, plan: Plan, records: array[int]) -> int:
-        """What of the workspace depends on m: partial products and packed blocks of A."""
+        """Lay out the part of the workspace that depends on m: partial products, packed blocks of
+        A."""
         m, workspace = plan.problem.m, self._workspace
         if self._parts > 1:
             size = m * plan.problem.n * self._types.c.itemsize
@@ -207,7 +208,7 @@ class PlanWriter:
 
 
 def _fetches_next(plan: Plan, strides: Strides, types: ProductTypes, fetched_bytes: int) -> bool:
-    """Whether batch elements lie in one piece each, and B is small enough to be fetched early."""
+    """Whether batch elements are contiguous, and small enough to be prefetched."""
     n, k = plan.problem.n, plan.problem.k
     a_size, b_size = types.a.itemsize, types.b.itemsize
     in_rows = strides.b_column == b_size and strides.b_k == n * b_size
@@ -241,7 +242,7 @@ def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> 
 
 
 def aligned(size: int) -> int:
-    """A size up to where the next piece of a workspace may begin."""
+    """A size rounded up to `ALIGNMENT_BYTES`."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -263,7 +264,7 @@ def _block_tiles(plan: Plan, band: Band) -> int:
 
 
 def _panel_numbers(share: Share) -> dict[int, int]:
-    """The number of each band's first panel among the share's, by its column."""
+    """The number of each band's first panel within the share, by its column."""
     numbers, count = {}, 0
     for band in share.bands:
         numbers[band.column] = count
@@ -283,7 +284,7 @@ def _pack_record(band: Band, first: int, panels: int, offset: int, number: int) 
 
 
 def _shared_packs(plan: Plan, index: int, itemsize: int) -> list[int]:
-    """The panels that one of all workers packs, whoever uses them."""
+    """The panels that one worker packs where all workers pack B together."""
     k = plan.problem.k
     records: list[int] = []
     for band in {b.column: b for s in plan.shares for b in s.bands}.values():
@@ -303,7 +304,7 @@ def _band_record(
     offsets: Mapping[int, int],
     number: int,
 ) -> list[int]:
-    """A band without its rows; `number`: of its first panel among the share's."""
+    """A band without its rows; `number`: of its first panel within the share."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
     record = [0] * BandSlot.SIZE

@@ -1,17 +1,17 @@
-"""What the operating system does not tell about the CPU, measured: a fraction of a second.
+"""The probe measures what the operating system does not report about the CPU, in under a second.
 
 Four native micro-benchmarks are compiled for each vector ISA: a chain of integer operations
 (the clock), many independent multiply-adds (issue rate), one dependent multiply-add
 (latency), and a sequential read (load ports, and the bandwidth of each memory level). Each is run
-many times for 60 to 120 microseconds, in turns with the others, and the shortest time counts:
-other tenants of the machine only ever make a run longer.
+many times for 60 to 120 microseconds, interleaved with the others, and the shortest time counts:
+other tenants of the machine can only make a run longer.
 
-How the numbers follow. Integer `add` and `xor` take one cycle on every core known to us, so their
-chain tells the clock. What a core issues in such a cycle, multiply-adds or loads, is taken for the
-next of `_ISSUE_RATES`: whoever shares the core lowers it, and so does a clock that falls while wide
-vectors compute and at no other time. Units kept full tell that clock: where they do clearly less
-than their number in a cycle of the chain's, the clock is theirs. The latency chain's time in
-cycles, rounded, is the latency: nothing is assumed of how many units there are, nor of it.
+Integer `add` and `xor` take one cycle on every known core, so their chain gives the clock. The
+multiply-adds or loads per such cycle are rounded up to the next of `_ISSUE_RATES`, because two
+things lower them: other threads on the core, and a clock that falls while wide vectors compute.
+If full units execute clearly less than their number per cycle of the chain, the clock follows from
+the units instead. The latency is the time of the latency chain in cycles, rounded. Nothing else is
+assumed about the number of units or their latency.
 """
 
 from __future__ import annotations
@@ -55,24 +55,26 @@ _PLAUSIBLE: Mapping[str, tuple[tuple[float, float], float]] = {
     "load_per_cycle": ((0.4, 4.5), 1.0),
     "store_per_cycle": ((0.4, 4.5), 1.0),
 }
-"""What cores are known to do (uops.info, Arm's optimisation guides), and what is assumed of a core
-that seems to do something else: one unit of everything. Stores are not measured."""
+"""Ranges of known cores (uops.info, Arm's optimisation guides), and what is assumed of a core that
+measures outside them: one unit of everything. Stores are not measured."""
 
 _ISSUE_RATES = (0.5, 1.0, 2.0, 3.0, 4.0)
 """The rates of whole units, and of one unit that takes two cycles."""
 
 _RUN_S = 60e-6
-"""At least, and at most twice as long; 1 % of it are the call and the timer."""
+"""Least duration of a run, which takes at most twice as long. Derived: the call and the timer take
+1% of it."""
 _ROUNDS = 220
 _LEAST_ROUNDS = 40
 _ROUNDS_S = 0.45
-"""Where memory is slow, rounds end after this time."""
+"""Rounds end after this time where memory is slow."""
 _TOGETHER_RUN_S = 0.6e-3
 """Longer than a run on one core: the threads start tens of microseconds apart."""
 _TOGETHER_ROUNDS = 40
 _MIB = 1 << 20
 _WINDOW_BYTES = 4 * _MIB
-"""Read from DRAM in one run; the next run reads the next window, long out of the caches."""
+"""Bytes read from DRAM in one run. The next run reads the next window, which caches no longer
+hold."""
 _DRAM_CACHES = 4
 _DRAM_BUFFER_BYTES = (64 * _MIB, 128 * _MIB)
 """Memory read for the bandwidth of DRAM: `_DRAM_CACHES` times the last cache within these bounds,
@@ -135,8 +137,8 @@ def _runnable_isas(facts: SystemFacts) -> tuple[InstructionSet, ...]:
 
 
 class _Buffer:
-    """Memory to read. For each thread: `stream_bytes` that are read from DRAM, side by side;
-    `resident_bytes` that stay in the caches, apart from the former; and a sink."""
+    """Memory to read. Each thread has `stream_bytes` that are read from DRAM, next to those of
+    other threads; `resident_bytes` that stay in the caches; and a sink."""
 
     def __init__(self, facts: SystemFacts, threads: int) -> None:
         last = facts.caches[-1]
@@ -154,7 +156,7 @@ class _Buffer:
         _on_threads(threads, self._touch)
 
     def _touch(self, thread: int) -> None:
-        # Each thread writes its own part first, so that the pages lie near its core.
+        # Each thread writes its own part first, so that the pages are in memory near its core.
         ctypes.memset(self.stream(thread), FILL, self.stream_bytes)
         ctypes.memset(self.resident(thread), FILL, self.resident_bytes)
 
@@ -169,23 +171,23 @@ class _Buffer:
 
 
 def _windows(begin: int, end: int, size: int) -> Iterator[int]:
-    """Addresses of windows of `size` bytes between two addresses, round and round."""
+    """Addresses of windows of `size` bytes between two addresses, repeated without end."""
     return itertools.cycle(range(begin, end - size + 1, size))
 
 
 def _whole(size: float) -> int:
-    """Rounded down to whole pages, at least one: what every read kernel takes."""
+    """A size rounded down to whole pages, at least one, as read kernels need."""
     return max(int(size) // _PAGE_BYTES, 1) * _PAGE_BYTES
 
 
 def _on_threads(threads: int, task: Callable[[int], object]) -> None:
-    """Run a task on threads of which each keeps to a CPU of its own, where the system lets it: a
-    scheduler may leave two of them on one, and the bandwidth of all would be that of one."""
+    """Run a task on threads pinned to different CPUs, where the system allows it: a scheduler may
+    leave two threads on one CPU, which would halve the measured bandwidth."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def run(thread: int) -> None:
         if len(cpus) >= threads:
-            # A CPU that is gone by now is not insisted on.
+            # The CPU may have been removed meanwhile.
             with suppress(OSError):
                 os.sched_setaffinity(0, {cpus[thread]})
         task(thread)
@@ -209,7 +211,7 @@ class _Rates:
 
     multiply_adds_per_s: float
     scalar_clock_hz: float
-    """Right after multiply-adds, when some cores are fast again."""
+    """Measured right after multiply-adds, when some cores have raised their clock again."""
     chain_steps_per_s: float
     loads_per_s: float
 
@@ -237,11 +239,11 @@ def _measure_one_core(
     def add(kernel: Microbenchmarks, symbol: str, size: int, work_per_repeat: float) -> None:
         repeats = 1
         run = once = kernel.bind(symbol, data, size, repeats, sink)
-        # A disturbance must not pass for a run that is long enough: three would have to meet one.
+        # The shortest of three runs, so that a disturbed run is not taken for a long enough one.
         while min(_timed(run) for _ in range(3)) < _RUN_S:
             repeats *= 2
             run = kernel.bind(symbol, data, size, repeats, sink)
-        # What the other benchmarks left in the caches is replaced before the clock runs.
+        # Untimed first run, which replaces what other benchmarks left in the caches.
         warm.append(once)
         timed.append(run)
         work.append(repeats * work_per_repeat)
@@ -339,8 +341,8 @@ def _issue_rate(rate: float, tolerance: float, tuning: ProbeTuning) -> float:
 
 
 def _multiply_adds(isa: InstructionSet, rate: float, tuning: ProbeTuning) -> float:
-    """The multiply-adds in a cycle that a measured rate stands for. Units are whole, and a multiply
-    and an add apart are two operations: three units do one and a half of them."""
+    """The multiply-adds per cycle that a measured rate stands for. Without fused multiply-adds,
+    each is two operations, so that three units execute one and a half of them."""
     operations = 1 if isa.fused else 2
     return _issue_rate(operations * rate, tuning.issue_rate_tolerance, tuning) / operations
 
@@ -354,14 +356,14 @@ def _clock(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> tuple[flo
     of_units = rates.multiply_adds_per_s / _multiply_adds(isa, measured, tuning)
     if of_units < clock_hz * (1 - tuning.issue_rate_tolerance):
         return of_units, "probed"
-    # Both tell the same clock: whichever was disturbed less.
+    # Both give the same clock: take the less disturbed one.
     return max(clock_hz, of_units), "probed"
 
 
 def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
-    # Per cycle of this ISA's own clock, should a wider one run slower.
+    # Per cycle of this ISA's own clock, because wider ISAs may run slower.
     clock_hz, _ = _clock(isa, rates, tuning)
-    # What leaves the units nearly idle, one chain or loads, keeps the integers' clock.
+    # One chain, or loads, leave the units nearly idle: the clock is that of integer code.
     idle_hz = max(clock_hz, rates.scalar_clock_hz)
     measured = {
         "fma_per_cycle": _multiply_adds(isa, rates.multiply_adds_per_s / clock_hz, tuning),
@@ -383,8 +385,8 @@ def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
 def _levels(
     facts: SystemFacts, cores: int, one_core: Sequence[float], together: Sequence[float]
 ) -> tuple[MemoryLevel, ...]:
-    """The memory levels. Reading further out is never faster, nor are all cores slower than one or
-    faster than as many: where noise says so, the nearer bound is taken."""
+    """The memory levels. An outer level is never faster than an inner one, and the bandwidth of all
+    cores is between that of one core and the multiple of it; noise beyond that is clipped."""
     memory = facts.provenance.get("memory_bytes", "system")
     line_bytes = facts.caches[-1].line_bytes
     dram = CacheLevel("DRAM", facts.memory_bytes, line_bytes, 0, cores, memory)

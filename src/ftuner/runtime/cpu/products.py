@@ -1,4 +1,4 @@
-"""Running matrix products of one library: plan, write, launch."""
+"""Products: matrix products of one library, planned, written and launched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PLANS = 8192
 
 
 class Words(NamedTuple):
-    """Where native code finds the arrays of an epilogue."""
+    """The table in which native code finds the arrays of an epilogue."""
 
     memory: Array | None
     """For each array, the address of the word that holds the address of its elements."""
@@ -33,7 +33,7 @@ NO_WORDS = Words(None, None)
 
 
 def words(arrays: Sequence[Array]) -> Words:
-    """The words of arrays, which must outlive them."""
+    """The words of arrays; the arrays must outlive them."""
     memory = np.zeros(MAX_OPERANDS, dtype=np.uint64)
     memory[: len(arrays)] = [id(x) + DATA_WORD for x in arrays]
     return Words(memory, memory.ctypes.data)
@@ -61,7 +61,7 @@ class Products:
         self._workspaces = kernels.runtime.workspaces
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
-        """The written plans of a problem; made now if it is new."""
+        """The written plans of a problem, made if it is new."""
         key = (problem, strides)
         found = self._ready.get(key)
         if found is None:
@@ -70,11 +70,11 @@ class Products:
         return found
 
     def seconds(self, ready: Ready) -> float:
-        """What a problem's plan takes by the estimate."""
+        """Estimated seconds of a problem's plan."""
         return self.planner.estimate(self.planner.plan(ready.problem)).seconds
 
     def encode(self, plan: Plan, strides: Strides) -> Encoded:
-        """Write a plan for arrays that lie as `strides` says."""
+        """Write a plan for arrays with given strides."""
         bands = [len(s.bands) for s in plan.shares]
         key = (plan.problem[1:], plan.choice, strides, plan.chunks > 0, *bands)
         writer = self._writers.get(key)
@@ -92,11 +92,11 @@ class Products:
         return writer.write(plan)
 
     def run(self, ready: Ready, a: Array, b: Array, c: Array, operands: int | None = None) -> None:
-        """One product. The arrays must lie as the plan was written for; `operands` is the address
-        of the epilogue's `Words`.
+        """Run one product. The arrays must have the strides that the plan was written for;
+        `operands` is the address of the epilogue's `Words`.
 
-        Where another thread has the workers, or there are none to be had, the caller does the same
-        plan alone: the bits of the result are the same."""
+        If another thread has the workers, or the system refuses them, the caller runs the same plan
+        alone, with the same bits."""
         encoded = ready.encoded
         if encoded.workers > 1:
             pool = self._pool
@@ -107,7 +107,7 @@ class Products:
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
                     pool.lock.release()
                 except RuntimeError:
-                    # Another thread has it.
+                    # Another thread has the lock.
                     pass
         self.alone(encoded, a, b, c, operands)
 

@@ -1,5 +1,5 @@
-"""What the CPU of this process keeps between calls: the hardware model, compiled kernels, products
-and the number of threads."""
+"""The session: what the CPU back end keeps between calls (hardware model, compiled kernels,
+products, number of threads)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ not read."""
 
 
 class CpuSession:
-    """The state that the operators and the compiled graphs of one back end share. Nothing is probed
-    or compiled before it is first used. Safe to use from several threads."""
+    """The state that the operators and compiled graphs of one back end share. Probing and
+    compilation happen on first use. Safe to use from several threads."""
 
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
-        """`cache`: by default the user's own. `isa`: by default `FTUNER_ISA`, or the widest."""
+        """`cache`: by default the user's. `isa`: by default `FTUNER_ISA`, or the widest ISA."""
         self.cache = cache or default_cache()
         self._isa = isa
         self._lock = fork_safe_lock()
@@ -44,15 +44,16 @@ class CpuSession:
         self._kernels: Kernels | None = None
         self._products: dict[tuple[ProductTypes, Expr], Products] = {}
         self._for_calls: set[tuple[ProductTypes, Expr]] = set()
-        """Those that have all families of calls."""
+        """Keys of products whose families of calls are all compiled."""
         self.cores = read_system().cores
         """CPUs that this process may use."""
         self.thread_word = np.array([usable_threads(self.cores)], np.int64)
-        """Holds `threads`, where native code reads it too."""
+        """Holds `threads`; native code reads it."""
 
     @property
     def threads(self) -> int:
-        """Threads that a call may use, the caller's own included; set it with `checked_threads`."""
+        """Number of threads that a call may use, including the caller's; set it with
+        `checked_threads`."""
         return int(self.thread_word[0])
 
     @threads.setter
@@ -70,7 +71,7 @@ class CpuSession:
 
     @property
     def kernels(self) -> Kernels:
-        """The code of the chosen ISA, compiled as it is needed."""
+        """The code of the chosen ISA, compiled on demand."""
         if self._kernels is None:
             with self._lock:
                 if self._kernels is None:
@@ -113,7 +114,7 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
     `again` probes even if the cache knows the machine.
 
     Raises:
-        HardwareError: an architecture that ftuner has no code generator for.
+        HardwareError: an architecture without a code generator.
     """
     facts = read_system()
     # A model that was made before an ISA was known lacks it.
@@ -129,7 +130,7 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
     """The model in a document, if it is one of the machine that the system describes.
 
     Raises:
-        HardwareError: no model, or one of another machine.
+        HardwareError: no model, or a model of another machine.
     """
     found = from_document(document)
     if not isinstance(found, CpuHardware):
@@ -147,7 +148,7 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
 
 
 def probe_machine(facts: SystemFacts) -> CpuHardware:
-    """Probe with as many threads as this process may use."""
+    """Probe this machine with all threads that this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
     probing = import_undivided("ftuner.runtime.cpu.probe")
     found = probing.probe(facts, facts.cores)

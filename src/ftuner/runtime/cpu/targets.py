@@ -1,4 +1,4 @@
-"""What code is generated for on this machine: asked of LLVM once, then kept in the cache."""
+"""Targets of code generation on this machine: queried from LLVM once, then kept in the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def known_target(isa: str, cache: Cache) -> Target:
     """The target of an ISA of this machine; LLVM is loaded only if the cache does not know it."""
     facts = read_system()
     if not facts.features:
-        # Nothing would tell this machine from another one that shares the cache.
+        # Without features, machines that share the cache could not be distinguished.
         return host_target(isa)
     row = instruction_set(isa)
     asked = repr((row, compiler_version(), compiler_build(), generator_digest()))
@@ -38,7 +38,7 @@ def known_target(isa: str, cache: Cache) -> Target:
 
 
 def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
-    """The target in a document. Raises TypeError or ValueError if it is none of the ISA."""
+    """The target in a document. Raises TypeError or ValueError if it is not one of the ISA."""
     found = Target(**document)
     if not all(isinstance(text, str) for text in vars(found).values()):
         raise TypeError(f"{found}; expected strings")

@@ -1,4 +1,4 @@
-"""Attention on a CPU: one kernel, and what it reads at concrete extents: covers, blocks, tasks."""
+"""Attention on a CPU: one kernel, and its record with covers, blocks and tasks at bound extents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 SOFTMAX_OPERATIONS = 5
-"""On a score: its scale, the maximum, the difference, the power, the sum."""
+"""Operations on a score: scale, maximum, difference, power, sum."""
 
 
 class AttentionRecord(NamedTuple):
@@ -56,12 +56,12 @@ class AttentionRecord(NamedTuple):
     """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
     where there are enough such runs."""
     worker_bytes: int
-    """Of the workspace: what each worker has."""
+    """Each worker's part of the workspace."""
     workspace_bytes: int
 
 
 class Arranged(NamedTuple):
-    """An attention as the kernel does it: operands, and what is planned."""
+    """The operands as the kernel reads them, and the problem that is planned."""
 
     q: StridedArray
     k: StridedArray
@@ -81,7 +81,8 @@ def arranged(
         # Keys that no row sees are left out.
         steps = max(min(steps, q.shape[-2] + offset), 0)
     if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
-        # Heads of one position that share k and v are rows: all of them see all that is left.
+        # Heads of one position that share k and v become rows: all of them see all keys that are
+        # left.
         q, out = _heads_as_rows(q), _heads_as_rows(out)
         mask = None if mask is None else _heads_as_rows(mask)
         offset = None
@@ -165,7 +166,7 @@ def attention_record(
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
-    """The axis of rows, of which there is one, and the last batch axis exchanged."""
+    """Exchange the axis of rows, of extent 1, with the last batch axis."""
     *batch, heads, row, element = range(len(x.shape))
     order = (*batch, row, heads, element)
     shape, strides = (tuple(values[i] for i in order) for values in (x.shape, x.strides))
@@ -173,7 +174,7 @@ def _heads_as_rows(x: StridedArray) -> StridedArray:
 
 
 def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
-    """Batch elements that follow each other and have the same k and v."""
+    """Number of consecutive batch elements that have the same k and v."""
     count = 1
     axes = zip(batch, k.strides[:-2], v.strides[:-2], strict=True)
     for extent, *strides in reversed(tuple(axes)):
@@ -184,7 +185,7 @@ def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
 
 
 def _bits(number: float) -> int:
-    """Of a float64, as an integer."""
+    """The bits of a float64 as an integer."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits
 
@@ -195,7 +196,7 @@ def _record_slots(batch_axes: int) -> int:
 
 @dataclass(frozen=True)
 class AttentionTask(Task):
-    """An attention to be planned."""
+    """Plans an attention."""
 
     products: Products
     softmax: AttentionSoftmax

@@ -1,4 +1,4 @@
-"""What the CPU back end knows of a kind of step. Each kind is one module of this folder."""
+"""The contract of a kind of step on the CPU. Each kind is one module of this folder."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ Extents = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Loaded:
-    """What the steps of one graph are compiled with: functions that are loaded, and the weights
-    that are packed so far."""
+    """The loaded functions of a graph's steps, and the weights that are packed so far."""
 
     hardware: CpuHardware
     isa: Isa
     products: Callable[[LibraryName], Products]
     """A library with all families that the graph requires."""
     packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
-    """By the identity of a weight's array, its shape, and the vectors of a panel. Steps that read
-    one weight in panels of one width share them."""
+    """Packed weights by identity of the array, shape and panel width in vectors. Steps that read
+    one weight with one width share them."""
 
 
 class CompiledStep(ABC):
     """A step whose functions are loaded."""
 
     step: Step
-    """The step, without an array that it has packed."""
+    """The step, without the array of a weight that is packed."""
     panels: Panels | None = None
     """Its packed weight, if it has one."""
 
@@ -55,7 +54,7 @@ class StepReport(NamedTuple):
     """A step at known extents."""
 
     plan: str
-    """Its plan in words."""
+    """The plan in words."""
     cost: StepCost
 
 
@@ -68,7 +67,7 @@ class StepKind(ABC, Generic[S]):
     """One kind of step. The module of a kind has one, `KIND`."""
 
     has_workspace: ClassVar[bool] = False
-    """Whether steps use the workspace. There is one, so such steps do not run side by side."""
+    """Whether steps use the workspace. There is one, so such steps do not run concurrently."""
 
     def required_families(
         self, step: S, hardware: CpuHardware, isa: str, workers: int

@@ -66,7 +66,7 @@ class RowsTask(Task):
 
     products: Products
     problem: Problem
-    """For one row and one worker."""
+    """The problem of one row and one worker."""
     strides: Strides
     rows: int
     """The number of the dim that counts rows."""
@@ -203,8 +203,8 @@ class ProductKind(StepKind[ProductStep]):
         plan = planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers
-        # The planner's estimate leaves out the epilogue, and weights that the rest of the program
-        # has pushed out of the caches.
+        # The planner's estimate does not include the epilogue, and weights that the rest of the
+        # program has evicted from the caches.
         elements = math.prod(c.shape)
         vectors = elements / isa.lanes(dtype) / used
         streams = []

@@ -20,7 +20,7 @@ def strided(view: View, extents: Extents) -> StridedArray:
 
 
 def touched(view: View, extents: Extents) -> int:
-    """Bytes of a view, those that are read again and again once."""
+    """Bytes of the elements of a view, each counted once."""
     array = strided(view, extents)
     axes = zip(array.shape, array.strides, strict=True)
     elements = math.prod(n if stride or not n else 1 for n, stride in axes)
