@@ -263,7 +263,7 @@ _WITH_SIGN_OF_Y = """rest = {rest}
 apart = (rest < 0) ^ (y < 0)
 return tl.where(apart & (rest != 0), rest + y, rest)"""
 
-# The one quotient that does not fit is no instruction: divide by one, and negate.
+# The least integer over -1 overflows: division by -1 is a negation.
 _SIGNED_DIVISOR = "safe = tl.where((y == 0) | (y == -1), 1, y)\n"
 _UNSIGNED_DIVISOR = "safe = tl.where(y == 0, 1, y)\n"
 _REST = "tl.where(y == 0, 0, x % safe)"
