@@ -26,7 +26,7 @@ _ATTENTION = (
 
 @dataclass(frozen=True)
 class RateTuning:
-    """How much of its peak rates a chip sustains, and what else takes time."""
+    """The share of peak rates that a chip sustains, and its latencies."""
 
     sustained_matrix_share: float = constant(
         0.85, "", "Share of the matrix units' rate that dense products of random data reach",
@@ -58,7 +58,7 @@ class RateTuning:
     )  # fmt: skip
     overlap_exponent: float = constant(
         8.0, "", "Resources in use at the same time take the p-norm of their seconds; with 8, two "
-        "that are equally busy take a tenth longer than one", _UNMEASURED,
+        "that are equally busy take 9% longer than one", _UNMEASURED,
         most=32,
     )  # fmt: skip
     step_cycles: int = constant(
@@ -70,8 +70,8 @@ class RateTuning:
         "a counter are written, then read back", _UNMEASURED,
     )  # fmt: skip
     last_unit_share: float = constant(
-        0.5, "", "Where units of work differ, the busiest multiprocessor does this share of a unit "
-        "beyond an even share", _UNMEASURED,
+        0.5, "", "Where units differ in length, the busiest multiprocessor does this share of "
+        "a unit beyond an even share", _UNMEASURED,
     )  # fmt: skip
     exponentials_per_cycle: float = constant(
         16.0, "per cycle", "Exponentials of one multiprocessor",
@@ -84,7 +84,7 @@ class ProductTuning:
     """Registers of product kernels, and which tiles a library keeps."""
 
     base_registers: int = constant(
-        48, "registers", "Registers of a thread that no tile changes: the walk over tiles and k, "
+        48, "registers", "Registers of a thread that do not depend on the tile: loop counters "
         "and the epilogue", f"{_PTXAS}; somewhat more than reported, because a tile that spills is "
         "worse than a tile left out",
     )  # fmt: skip
@@ -99,11 +99,11 @@ class ProductTuning:
         "hundred bytes with 64 values, next to nothing with 32",
     )  # fmt: skip
     epilogue_addresses_per_thread: int = constant(
-        16, "addresses", "The same where each value is stored by an address of its own",
+        16, "addresses", "The same where each value is stored by its own address",
         "fitted on the same kernels",
     )  # fmt: skip
     staging_bytes: int = constant(
-        32 * 1024, "bytes", "Most shared memory of C on its way to the copy engine",
+        32 * 1024, "bytes", "Most shared memory for the slice of C that the copy engine stores",
         "derived: a tile of 128 x 256 x 64 then has four stages of 16-bit elements in the 227 KiB "
         "of sm_90",
     )  # fmt: skip
@@ -132,7 +132,7 @@ class ProductTuning:
     )  # fmt: skip
     paired_rate_ratio: float = constant(
         0.75, "", "Tiles whose rate is at least this share of the best are paired with lower ones",
-        "assumed: slower tiles serve products that are too small to be patched", most=1,
+        "assumed: slower tiles are for products that are too small for two bands", most=1,
     )  # fmt: skip
     last_wave_divisor: int = constant(
         2, "", "Height of a pair's taller tile over that of the lower one that evens out the last "
@@ -147,12 +147,12 @@ class ProductTuning:
     )  # fmt: skip
     max_split_k: int = constant(32, "parts", "Most parts of split-k of a product", "assumed")
     starved_waves: float = constant(
-        2.0, "waves", "Work is split along its reduction only if its tiles are fewer than this "
-        "many for each multiprocessor", "assumed",
+        2.0, "waves", "Split-k and split keys are tried only if tiles are fewer than this many "
+        "for each multiprocessor", "assumed",
     )  # fmt: skip
     ample_waves: int = constant(
-        16, "waves", "A tile is left out where another one, no smaller and no slower, has this "
-        "many tiles for each multiprocessor",
+        16, "waves", "A tile is left out where a larger one that is no slower has this many "
+        "tiles for each multiprocessor",
         "derived: with half as many tiles of twice the size, the last wave costs at most an eighth",
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ class AttentionTuning:
         "are unrolled whole and spill at any height", _ATTENTION,
     )  # fmt: skip
     wgmma_base_registers: float = constant(
-        28.0, "registers", "Registers that no tile changes, wgmma", _ATTENTION,
+        28.0, "registers", "Registers that do not depend on the tile, wgmma", _ATTENTION,
     )  # fmt: skip
     wgmma_registers_per_accumulator: float = constant(
         0.85, "registers", "For each accumulator of a thread, wgmma", _ATTENTION,
@@ -208,7 +208,7 @@ class AttentionTuning:
         _ATTENTION,
     )  # fmt: skip
     copied_base_registers: float = constant(
-        45.0, "registers", "Registers that no tile changes, copied", _ATTENTION,
+        45.0, "registers", "Registers that do not depend on the tile, copied", _ATTENTION,
     )  # fmt: skip
     copied_registers_per_accumulator: float = constant(
         1.0, "registers", "For each accumulator of a thread, copied", _ATTENTION,
@@ -221,7 +221,7 @@ class AttentionTuning:
         _ATTENTION,
     )  # fmt: skip
     pointer_base_registers: float = constant(
-        45.0, "registers", "Registers that no tile changes, pointer", _ATTENTION,
+        45.0, "registers", "Registers that do not depend on the tile, pointer", _ATTENTION,
     )  # fmt: skip
     pointer_registers_per_accumulator: float = constant(
         1.5, "registers", "For each accumulator of a thread, pointer", _ATTENTION,
@@ -234,7 +234,7 @@ class AttentionTuning:
         _ATTENTION,
     )  # fmt: skip
     vector_base_registers: float = constant(
-        27.0, "registers", "Registers that no tile changes, vector", _ATTENTION,
+        27.0, "registers", "Registers that do not depend on the tile, vector", _ATTENTION,
     )  # fmt: skip
     vector_registers_per_accumulator: float = constant(
         2.13, "registers", "For each accumulator of a thread, vector", _ATTENTION,
@@ -251,7 +251,7 @@ class AttentionTuning:
         _ATTENTION,
     )  # fmt: skip
     transposed_registers: float = constant(
-        1.5, "registers", "For each 4-byte value of a block that a group of warps transposes: "
+        1.5, "registers", "For each 4-byte value of a block that a warpgroup transposes: "
         "wgmma takes only 2-byte values in either order", _ATTENTION,
     )  # fmt: skip
     wide_fragment_registers: float = constant(
@@ -259,7 +259,7 @@ class AttentionTuning:
         "multiply as fragments", _ATTENTION,
     )  # fmt: skip
     second_block_registers: float = constant(
-        2.0, "registers", "For each key of a block where warps lie along keys and there is a "
+        2.0, "registers", "For each key of a block where warps are along keys and there is a "
         "second block of columns", _ATTENTION,
     )  # fmt: skip
     second_block_keys: int = constant(
@@ -276,26 +276,26 @@ class AttentionTuning:
         _ATTENTION,
     )  # fmt: skip
     split_sum_loads: int = constant(
-        4, "parts", "Parts of split keys that are loaded together to be added up", "assumed",
+        4, "parts", "Parts of split keys that are loaded together by the reduction", "assumed",
     )  # fmt: skip
     split_sum_values: int = constant(
         8192, "values", "Most values of a tile in those loads",
         "derived: 64 registers of each thread of four warps",
     )  # fmt: skip
     tallest_packed_rows: int = constant(
-        64, "rows", "Tallest tile whose rows are heads that share keys: for taller tiles, one head "
-        "has rows enough", "assumed",
+        64, "rows", "Tallest packed tile, whose rows are heads that share keys; one head fills "
+        "taller tiles", "assumed",
     )  # fmt: skip
     lowest_unpacked_rows: int = constant(
         32, "rows", "Lowest tile of one head where heads share keys", "assumed",
     )  # fmt: skip
     tallest_split_rows: int = constant(
-        64, "rows", "Tallest tile whose keys are split: where taller tiles are too few, rows are "
-        "too", "assumed",
+        64, "rows", "Tallest tile whose keys are split; where taller tiles are few, so are rows",
+        "assumed",
     )  # fmt: skip
     max_split_accumulators: int = constant(
         64, "accumulators", "Most accumulators of a thread in a kernel that splits keys",
-        "measured with Triton 3.9: with 128, adding up the parts spilled",
+        "measured with Triton 3.9: with 128, the reduction spilled",
     )  # fmt: skip
     split_key_blocks: int = constant(
         2, "blocks", "Least blocks of keys of each part",
@@ -303,20 +303,20 @@ class AttentionTuning:
     )  # fmt: skip
     max_split_keys: int = constant(64, "parts", "Most parts that keys are split into", "assumed")
     split_tolerance: float = constant(
-        1.05, "", "Keys are split up to this multiple of the time without, where that leaves "
-        "multiprocessors idle: few multiprocessors wait for DRAM longer than the estimate says",
+        1.05, "", "Keys are split also where that takes up to this multiple of the time, if "
+        "multiprocessors are idle otherwise: few of them wait for DRAM longer than estimated",
         _UNMEASURED,
     )  # fmt: skip
     ample_attention_waves: int = constant(
-        8, "waves", "Lower tiles no faster than a taller one are left out where the taller one has "
-        "this many tiles for each multiprocessor",
+        8, "waves", "Lower tiles that are no faster are left out where a taller one has this many "
+        "tiles for each multiprocessor",
         "derived: the last wave then costs at most an eighth",
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NestTuning:
-    """Blocks of elements that nests of loops are walked by."""
+    """Sizes of the blocks of nests."""
 
     block_elements: int = constant(
         1024, "elements", "Elements of a block", "assumed: 8 for each of 128 threads, two vectors "
@@ -367,7 +367,7 @@ class NestTuning:
         power_of_two=True,
     )  # fmt: skip
     scattered_elements: int = constant(
-        256, "elements", "Elements of a block where several may be written to one address",
+        256, "elements", "Elements of a block of scattered writes, which may share addresses",
         "assumed: two for each of 128 threads, so that many programs share the work",
         power_of_two=True,
     )  # fmt: skip
@@ -392,7 +392,7 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
     )  # fmt: skip
     recorded_run: int = constant(
         3, "runs", "The run of a shape that is recorded as a CUDA graph",
-        "assumed: the shape has then come again, and all of its kernels have run",
+        "assumed: the shape has repeated by then, and all its kernels have run",
     )  # fmt: skip
     recorded_share_of_dram: float = constant(
         1 / 64, "", "Share of the device's memory for inputs and outputs of recorded programs",
@@ -403,32 +403,31 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
         "measured: importing Triton takes about as long as compiling two kernels",
     )  # fmt: skip
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    """Where the values that differ from the defaults came from, by field; as in the hardware
-    model."""
+    """The origin of values that differ from the defaults, by field; as in the hardware model."""
 
     @cached_attribute
     def _hash(self) -> int:
         return hash(tuple(getattr(self, name) for name in constants(self)))
 
     def __hash__(self) -> int:
-        """Computed once: planning looks tiles up by their chip."""
+        """Computed once, because planning looks tiles up by their chip."""
         return self._hash
 
     @property
     def slicing(self) -> Slicing:
-        """How product kernels slice their epilogues."""
+        """The limits on slices of epilogues."""
         return Slicing(
             self.epilogue_values_per_thread, self.epilogue_addresses_per_thread, self.staging_bytes
         )
 
     @property
     def sums_in_flight(self) -> SumsInFlight:
-        """How attention kernels add up the parts of split keys."""
+        """The limits on loads in the reduction of split keys."""
         return SumsInFlight(self.split_sum_loads, self.split_sum_values)
 
     @property
     def block_sizes(self) -> BlockSizes:
-        """The blocks that nests are walked by."""
+        """The sizes of blocks of nests."""
         return BlockSizes(
             block_elements=self.block_elements,
             warp_elements=self.warp_elements,
