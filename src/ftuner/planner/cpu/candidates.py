@@ -1,7 +1,7 @@
 """Candidates: the ways to compute a product of any number of rows, and the tables they share.
 
-All that does not depend on m is worked out once for each problem, so that a shape that differs in m
-alone, the common case, costs a few microseconds a candidate (`ftuner.cost.cpu.product`).
+What does not depend on m is computed once for each problem, so that a shape that differs only in m,
+the common case, costs a few microseconds per candidate (`ftuner.cost.cpu.product`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ftuner.ukernels.cpu.library import Family, Library
 K_ALIGNMENT = 8
 """Blocks of k are multiples of this, so that every block but the last takes whole chains."""
 MAX_MAGNITUDE = 12
-"""Bits of the lengths of k from which on entering a tile weighs too little to change a cover."""
+"""Lengths of k with this many bits or more share a cover table: entering a tile then weighs too
+little against its k steps to change a cover."""
 MAX_ROWS = 1 << 62
 
 
@@ -33,7 +34,7 @@ class PlannerTables:
         self.machine = machine = ProductMachine(library.hardware, library.types, library.lanes)
         self.tuning = tuning = machine.tuning
         self.a_block_bytes = tuning.block_share_of_l2 * machine.l2_bytes
-        """Of a block of A in L2."""
+        """Size of a block of A in L2."""
         self.a_itemsize = library.types.a.itemsize
         self.b_widened = library.types.multiplied.b
         """The dtype of B once it is widened; its own if it is not."""
@@ -65,8 +66,8 @@ class PlannerTables:
         return found
 
     def blocks_of_k(self, k: int, nr: int) -> tuple[int, ...]:
-        """Steps of k in a block, longest first: all unless a panel then crowds L2, and for an A
-        that is to be blocked, so few that L2 holds `block_rows` rows of it."""
+        """Candidates for the k steps of a block, longest first: all steps unless a panel then fills
+        its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows."""
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
         by_panel = panel_bytes / (nr * self.b_widened.itemsize)
@@ -75,7 +76,7 @@ class PlannerTables:
         return (long,) if long == short else (long, short)
 
     def row_blocks(self, k: int, kc: int, workers_m: int) -> RowBlocks:
-        """How rows of an A of `k` steps are blocked, with blocks of k of `kc` steps."""
+        """How the rows of an A of `k` steps are blocked if blocks of k have `kc` steps."""
         tuning, machine = self.tuning, self.machine
         block_bytes = self.a_block_bytes
         unblocked_bytes = tuning.a_share_of_last_cache * machine.last_cache_bytes
@@ -102,11 +103,11 @@ class Candidate:
     def __init__(
         self, tables: PlannerTables, problem: Problem, choice: Choice, lengths: tuple[int, ...]
     ) -> None:
-        """`lengths`: those of blocks of k that the problem is tried with, longest first."""
-        # The sum of no elements takes as long as that of one.
+        """`lengths`: the candidates for the length of blocks of k, longest first."""
+        # An empty sum takes as long as that of one element.
         n, k, batch = problem.n, max(problem.k, 1), problem.batch
         machine, tuning, grid, dot = tables.machine, tables.tuning, choice.grid, choice.dot
-        # Dot tiles read A and B where they lie and all of k at once.
+        # Dot tiles read A and B in place, and all of k at once.
         assert not dot or (choice.kc >= k and grid.k == 1)
         assert not dot or not (choice.pack_a or choice.pack_b)
         library, lanes = tables.library, machine.lanes
@@ -137,7 +138,7 @@ class Candidate:
         self._chunk_s = tuning.chunk_s
         units_cut = units if grid.n > 1 else batch
         one_axis = workers in (grid.batch, grid.n) and workers > 1 and not choice.pack_a
-        # Workers that take chunks have room for all of B each.
+        # Each worker that takes chunks has room for all of B.
         if choice.pack_b and workers * n * k * b_itemsize > tuning.max_chunked_pack_bytes:
             one_axis = False
         most = min(units_cut, tuning.chunks_per_worker * workers)
@@ -145,11 +146,11 @@ class Candidate:
         """No chunks if that is zero."""
         self._most_chunks_blocked = self._most_chunks
         if grid.n > 1 and self._most_chunks:
-            # As many for each worker.
+            # The same number for each worker.
             most = units // tuning.panels_per_chunk // workers * workers
             self._most_chunks_blocked = min(self._most_chunks, most) if most > workers else 0
-        # Cycles do not depend on how operands lie, nor do heights, but for tiles in parts: layouts
-        # share their tables.
+        # Cycles and heights do not depend on layouts, except for tiles in parts: layouts share
+        # their tables.
         covered, covered_tail = self.family, self.tail_family
         if not dot and choice.widen == library.types.widens:
             if not in_panels:
@@ -181,9 +182,9 @@ class Candidate:
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m)
         own_tail = self.tail_table if has_tail else None
         self.cost = ProductCost(machine, share, blocks, self.table, own_tail)
-        # The rows that the candidate is for: every worker gets enough of them, blocks of k are
-        # short if and only if A is to be blocked, and one worker alone is no candidate where its
-        # multiply-adds already take many times what workers wait for each other.
+        # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
+        # and only if A is blocked, and one worker alone is not tried where its multiply-adds
+        # already take `alone_waits` times the synchronisation.
         self.first_row, self.last_row = 1, MAX_ROWS
         if grid.m > 1:
             self.first_row = tuning.rows_worth_a_worker * grid.m
@@ -199,9 +200,9 @@ class Candidate:
     def chunks(self, m: int, seconds: float) -> int:
         """Chunks to cut the work on m rows into, which takes every worker `seconds`; 0 for none.
 
-        Only where the grid cuts one axis, batch or n, and chunks share nothing that each would
-        make again: then they cost next to nothing, and even out what else runs on the machine. What
-        they do read again is A where it is blocked: there they are wider.
+        Only where the grid cuts batch or n alone, and chunks repeat no packing of each other: then
+        they cost nearly nothing, and balance other load on the machine. Where A is blocked, each
+        chunk reads it again: there chunks are wider.
         """
         wanted = int(seconds * self._workers / self._chunk_s)
         cached = m <= self._blocks.cached_rows
@@ -209,7 +210,7 @@ class Candidate:
         return min(wanted, most) if wanted >= 2 * self._workers else 0
 
     def fits(self, m: int) -> bool:
-        """Whether the candidate is for this m."""
+        """Whether m is in the range of the candidate."""
         return self.first_row <= m <= self.last_row
 
     def block_of_rows(self, m: int) -> int:
@@ -223,12 +224,13 @@ class Candidate:
 
 @lru_cache(maxsize=4096)
 def _ranges(extent: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """The ranges of all parts: one tuple for all candidates that cut an extent so."""
+    """The ranges of all parts; candidates that cut an extent alike share the tuple."""
     return tuple(bounds(extent, parts, i) for i in range(parts))
 
 
 def _even_blocks(k: int, most: int) -> int:
-    """The length of the fewest blocks of at most `most` steps, all but the last alike."""
+    """The length of equal blocks, of which the last may be shorter, if there are as few blocks as
+    `most` steps per block allow."""
     if k <= most:
         return k
     blocks = -(-k // max(most, K_ALIGNMENT))

@@ -1,4 +1,4 @@
-"""Covering one axis exactly: which tile heights, how many of each.
+"""Exact covers of one axis: tile heights, and the number of tiles of each.
 
 A dynamic programme over the heights of a family, solved once up to a few times the tallest; larger
 extents are the solution of their remainder plus more of the main tile, so that a look-up is O(1).
@@ -31,11 +31,11 @@ class TileCycles(NamedTuple):
     """Cycles of one row tile on one panel."""
 
     step: float
-    """Of one k step."""
+    """Cycles of one k step."""
     issue: float
     """The part of `step` that multiply-adds take."""
     fixed: float
-    """Of entering and leaving the tile."""
+    """Cycles of entering and leaving the tile."""
 
 
 class CoverTable:

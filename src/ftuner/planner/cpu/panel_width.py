@@ -1,4 +1,4 @@
-"""How wide the panels of a weight are: it is packed once, for every number of rows."""
+"""The panel width of a weight, which is packed once for any number of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def best_width(planner: Planner, n: int, k: int, workers: int) -> int:
         return widths[0]
 
     def total(width: int) -> float:
-        """Sum of logarithms: each count of rows weighs the same, however long it takes."""
+        """Sum of the logarithms of seconds, so that all numbers of rows have equal weight."""
         problems = (panel_problem(n, k, width, rows, workers) for rows in REFERENCE_ROWS)
         return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
 

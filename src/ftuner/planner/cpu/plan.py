@@ -43,7 +43,7 @@ class Band(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one worker does."""
+    """The work of one worker."""
 
     batch: Range
     k: Range
@@ -65,7 +65,7 @@ class Grid(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The decisions in which candidates of one problem differ."""
+    """The decisions that distinguish candidates of one problem."""
 
     grid: Grid
     vectors: int
@@ -92,9 +92,9 @@ class Plan(NamedTuple):
     mc: int
     """Rows of A in a block."""
     chunks: int
-    """Pieces cut from the axis that the grid cuts; 0 if each worker keeps to its share. Workers
-    begin with even ranges of them and help each other when done: the shares say how the work falls
-    if none is held up."""
+    """Chunks of the axis that the grid cuts, for work stealing; 0 if each worker does its share.
+    Workers begin with even ranges of chunks; the shares are the work of each if nothing is
+    stolen."""
 
     @property
     def chunk_by_panels(self) -> bool:
@@ -102,7 +102,7 @@ class Plan(NamedTuple):
         return self.choice.grid.n > 1
 
     def whole(self) -> Share:
-        """All shares as one, for workers that take chunks."""
+        """All shares as one, for work stealing."""
         first = self.shares[0]
         if not self.chunk_by_panels:
             return first._replace(batch=(0, self.problem.batch))
@@ -116,7 +116,7 @@ class Plan(NamedTuple):
         return first._replace(bands=tuple(bands.values()))
 
     def bands(self) -> list[Band]:
-        """Those of all shares."""
+        """The patches of all shares."""
         return [band for share in self.shares for band in share.bands]
 
     @property

@@ -22,8 +22,8 @@ from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
 MAX_CANDIDATES = 1 << 17
-"""Candidates kept, of all problems. One takes about a kilobyte; a problem, apart from m, has some
-20 on two workers and 200 on sixteen."""
+"""Candidates kept, of all problems. Derived: one takes about a kilobyte; a problem, apart from m,
+has some 20 on two workers and 200 on sixteen."""
 
 
 @lru_cache(maxsize=4096)
@@ -138,7 +138,7 @@ class Planner:
                         yield Candidate(self._tables, problem, choice, ())
 
     def candidate(self, problem: Problem, choice: Choice) -> Candidate:
-        """One candidate, whether or not the planner would try it."""
+        """The candidate of a choice, whether or not the planner would try it."""
         nr = choice.vectors * self._lanes
         lengths = () if choice.dot else self._tables.blocks_of_k(max(problem.k, 1), nr)
         return Candidate(self._tables, problem, choice, lengths)
@@ -148,7 +148,7 @@ class Planner:
         choice, m = candidate.choice, problem.m
         nr, full, left, pack_b = candidate.nr, candidate.full, candidate.left, choice.pack_b
         table, family = candidate.table, candidate.family
-        # A tail is always read from a packed panel: nothing after the last column may be touched.
+        # A tail is always read from a packed panel: memory after the last column must not be read.
         pack_tail = not problem.in_panels and not choice.dot
         shares = []
         for batch in candidate.batch_ranges:

@@ -8,7 +8,7 @@ from ftuner.ukernels.cpu.library import BSource
 
 
 class Problem(NamedTuple):
-    """What is to be planned: extents, how operands lie, and how many workers there are.
+    """What is planned: extents, layouts of operands, and the number of workers.
 
     Made on the path of a call whose shape is new, hence a named tuple.
     """

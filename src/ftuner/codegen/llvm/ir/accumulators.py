@@ -1,4 +1,4 @@
-"""What a reduction keeps while it walks its elements, in LLVM IR, on scalars and vectors.
+"""Accumulators of reductions in LLVM IR, on scalars and vectors.
 
 An accumulator is one value or several: its elements so far, and for products of floats the
 mantissas and the exponents of `core.scaled_product`.
@@ -29,19 +29,19 @@ Parts = Sequence[ir.Value]
 
 
 class Accumulator(Protocol):
-    """How one kind of reduction gathers elements of one type."""
+    """How one kind of reduction combines elements of one type."""
 
     def start(self) -> Sequence[ir.Constant]:
-        """The parts before the first element."""
+        """The initial parts."""
 
     def neutral_element(self) -> ir.Constant:
-        """An element that changes nothing."""
+        """The neutral element."""
 
     def gathered(self, builder: ir.IRBuilder, parts: Parts, element: ir.Value) -> Parts:
-        """The parts with one more element in each lane."""
+        """The parts after one more element in each lane."""
 
     def combined(self, builder: ir.IRBuilder, x: Parts, y: Parts) -> Parts:
-        """The parts of two accumulators as those of one, of any number of lanes."""
+        """Combine the parts of two accumulators, of any number of lanes."""
 
     def result(self, builder: ir.IRBuilder, parts: Parts) -> ir.Value:
         """The reduction of all elements, of any number of lanes."""
@@ -58,7 +58,7 @@ def accumulator_of(kind: str, dtype: DType, lanes: int) -> Accumulator:
 
 
 def reduced_lanes(builder: ir.IRBuilder, accumulator: Accumulator, parts: Parts) -> Parts:
-    """All lanes combined to scalars, halves upon halves."""
+    """Combine all lanes to scalars, by halves."""
     while elements.lanes_of(parts[0]) > 1:
         pairs = [elements.halves(builder, part) for part in parts]
         first, second = zip(*pairs, strict=True)
@@ -135,8 +135,8 @@ class _ScaledProduct:
 
         product = builder.fmul(x[0], y[0])
         bits = builder.bitcast(product, integers)
-        # Without the sign, an exponent field of zeros or ones is at the ends of unsigned integers:
-        # adding one to the field brings both below two.
+        # Without the sign, an exponent field of zeros or ones is at an end of the unsigned
+        # integers: adding one to the field brings both below two.
         apart = builder.shl(bits, integer(1))
         field = builder.lshr(apart, integer(f.fraction_bits + 1))
         one = 1 << (f.fraction_bits + 1)
@@ -163,7 +163,7 @@ class _ScaledProduct:
 
 
 def _clamped(builder: ir.IRBuilder, x: ir.Value, end: int) -> ir.Value:
-    """An integer within `-end` and `end`."""
+    """An integer clamped to `-end` and `end`."""
     low, high = elements.number(x.type, -end), elements.number(x.type, end)
     x = builder.select(builder.icmp_signed("<", x, low), low, x)
     return builder.select(builder.icmp_signed(">", x, high), high, x)

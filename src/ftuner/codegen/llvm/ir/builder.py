@@ -1,4 +1,4 @@
-"""Small words for writing LLVM IR: types, byte addressing, slots of records, vectors."""
+"""Shorthands for writing LLVM IR: types, byte addressing, slots of records, vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ I64 = ir.IntType(64)
 PTR = ir.PointerType()
 
 QUARTER_BYTES = 16
-"""What shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of AVX-512."""
+"""The unit that shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of
+AVX-512."""
 
 
 SCALAR_TYPES: Mapping[DType, ir.Type] = {
@@ -107,7 +108,7 @@ def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Va
     pairs = [[(g + i, lanes + g + i) for i in range(n)] for g in range(0, lanes, n)]
     low = [lane for group in pairs for pair in group[:half] for lane in pair]
     high = [lane for group in pairs for pair in group[half:] for lane in pair]
-    # Each round interleaves a vector with the one half of all further on.
+    # Each round interleaves a vector with the one half of all vectors further on.
     for _ in range(n.bit_length() - 1):
         rows = [
             shuffle(builder, x, y, lanes_taken)

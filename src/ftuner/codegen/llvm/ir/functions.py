@@ -304,7 +304,7 @@ def precedes(
     nan_first: bool,
 ) -> ir.Value:  # fmt: skip
     """Whether x comes before y, the largest (or smallest) first; all NaN are equal, and before or
-    behind every number."""
+    after every number."""
     if dtype.kind != "float":
         return apply(builder, "less", (y, x) if largest else (x, y), dtype, fused=False)
     # True where either is NaN: then the one that must not be decides.

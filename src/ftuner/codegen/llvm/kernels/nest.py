@@ -2,9 +2,9 @@
 
 The tasks are those of `task_count`; `dims` holds the values of `Kernel.parameters()` (`step`).
 
-One axis is walked by vectors, the last ones under a mask: a kept axis, and then reductions
-gather in lanes, or a reduced one, and then lanes are added up at the end. All other kept axes are
-tasks; where there are none, blocks of the vector axis are.
+One axis is vectorised, with a mask for the last vector. If it is a kept axis, reductions accumulate
+in lanes; if it is a reduced axis, lanes are combined at the end. All other kept axes number the
+tasks; where there are none, blocks of the vector axis do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fus
 
 
 class _Emission(Frame):
-    """The writing of one function."""
+    """Emits one function."""
 
     def emit(self) -> None:
         kernel, schedule, builder = self.kernel, self.schedule, self.builder
@@ -62,7 +62,7 @@ class _Emission(Frame):
         builder.ret_void()
 
     def _digits(self, number: ir.Value, axes: Sequence[int]) -> dict[int, ir.Value]:
-        """The index along each axis of the task with a number."""
+        """The index of a task along each axis."""
         builder = self.builder
         index: dict[int, ir.Value] = {}
         for position in reversed(range(len(axes))):
@@ -78,18 +78,18 @@ class _Emission(Frame):
         self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
 
     def _by_vectors(self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None]) -> None:
-        """`body` for whole vectors from `first` on, and for what is left under a mask."""
+        """Emit `body` for whole vectors from `first` on, and under a mask for the rest."""
         builder, lanes = self.builder, self.schedule.lanes
         whole = builder.and_(builder.sub(last, first), const(-lanes))
-        behind = builder.add(first, whole)
-        with counted_loop(builder, first, behind, lanes) as base:
+        whole_end = builder.add(first, whole)
+        with counted_loop(builder, first, whole_end, lanes) as base:
             body(Lanes(base, None, None))
-        left = builder.sub(last, behind)
+        left = builder.sub(last, whole_end)
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            body(Lanes(behind, lanes_below(builder, left, lanes), left))
+            body(Lanes(whole_end, lanes_below(builder, left, lanes), left))
 
     def _task(self, place: Place) -> None:
-        """All stages, then the results, of one kept index or of a vector of them."""
+        """Emit all stages, then the results, of one kept index or of a vector of them."""
         kernel = self.kernel
         if any(stage.kind == "scan" for stage in kernel.stages):
             self._scan(place)
@@ -113,7 +113,7 @@ class _Emission(Frame):
             self._over_reduced(place, store)
 
     def _over_reduced(self, place: Place, body: Callable[[Place], None]) -> None:
-        """`body` for each index along the reduced axes, by vectors along the vector axis."""
+        """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = range(len(kernel.kept), len(kernel.axes))
         with ExitStack() as loops:

@@ -30,7 +30,7 @@ from ftuner.core.guards import guards
 
 
 class Frame:
-    """What all places of one function share: its arguments, by name."""
+    """The arguments of a function, which all places share."""
 
     def __init__(
         self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool
@@ -42,7 +42,7 @@ class Frame:
         buffers, dims, self.status, _, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.parameters = {dim: slot(builder, dims, i) for i, dim in enumerate(kernel.parameters())}
-        # Operands are numbered as the nest numbers them, results come behind.
+        # Operands are numbered as in the nest; results follow them.
         numbers = operand_numbers(kernel)
         self.operands = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(numbers)}
         self.results = [
@@ -140,7 +140,7 @@ class Values:
         return builder.add(splat(builder, lanes.base, count), numbers)
 
     def _guard(self, number: int) -> ir.Value | None:
-        """Where a step is needed; None if that is everywhere."""
+        """The condition under which a step is needed; None if it always is."""
         builder = self._builder
         found: ir.Value | None = None
         for condition, wanted in sorted(self._frame.guards[number]):
@@ -201,7 +201,7 @@ class Values:
     def _load(self, number: int, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
         builder, lanes = self._builder, self._place.lanes
         guard = self._guard(number)
-        # One lane that is needed shows that the operand has elements, and then all lanes read some.
+        # If a lane is needed, the operand has elements, so that all lanes may read one.
         needed = None if guard is None else any_lane(self._builder, guard)
         vector = self._frame.schedule.vector
         coefficient: Dim = 0
@@ -223,7 +223,8 @@ class Values:
             value = _vector_load(builder, address, type_, dtype.itemsize, lanes.mask)
             return elements.from_memory(builder, value, dtype)
         if coefficient != 0:
-            # Far apart, or beside what data tells: from the positions, which never go too far.
+            # Large strides, or data-dependent positions: compute from positions, which stay in
+            # range.
             assert vector is not None
             if straight:
                 offset, apart = self._offset(access, base=False)
@@ -264,7 +265,7 @@ class Values:
         lanes = self._place.lanes
         vector = self._frame.schedule.vector
         offset, apart = self._offset(access, base=True)
-        assert apart is None, "vectors of results lie at affine offsets"
+        assert apart is None, "vectors of results have affine offsets"
         if lanes is None:
             address = self._address(buffer, offset, dtype)
             if kernel.combine:
