@@ -302,7 +302,7 @@ def _follow(
         if not all(isinstance(i, int) for i in arrays[1].flat):
             return None
         arrays[1] = arrays[1].astype(np.int64)
-    if op in _MOVING:
+    if OPERATORS[op].moves:
         numbers = [n for a in attributes.values() if isinstance(a, tuple) for n in a]
         if not all(isinstance(n, int) for n in numbers):
             return None
@@ -319,10 +319,6 @@ def _certain(results: Iterable[Dim | None]) -> list[Dim] | None:
             return None
         found.append(result)
     return found
-
-
-_MOVING = frozenset({"reshape", "transpose", "broadcast", "slice", "concat", "gather", "tile"})
-"""Operators whose references take elements of any kind."""
 
 
 def _follow_reduce(array: Array, attributes: Mapping[str, Any]) -> list[Dim] | None:

@@ -53,7 +53,8 @@ class Operator:
 
     `lower(node, placement)` is the operator's own lowering: it adds steps, and returns a form for
     each result, or None to have the node lowered by its definition. An operator has a definition, a
-    lowering or both; one without either must be computed by `passes`.
+    lowering or both; one without either, whose results have data-dependent extents, is computed by
+    its reference between two programs (`graph.splitting`).
     """
 
     name: str
@@ -65,7 +66,9 @@ class Operator:
     """The attributes that name data-dependent extents of the results."""
     numerics: Numerics = Numerics.PLAIN
     exact_from: int | None = None
-    """The first operand that rounding to half precision would spoil; so would it those after."""
+    """The first of the operands, the last ones, that rounding to half precision would spoil."""
+    moves: bool = False
+    """Whether the reference only moves elements, so that it also takes arrays of dims."""
 
 
 def definition(node: Node, define: Define) -> Nest:

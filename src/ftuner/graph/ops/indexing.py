@@ -151,7 +151,7 @@ INDEXING = (
     Operator(
         "gather", _infer_gather,
         lambda x, indices, axis, node="": np.take(x, indices, axis), _define_gather,
-        numerics=Numerics.LOOK_UP,
+        numerics=Numerics.LOOK_UP, moves=True,
     ),
     Operator("gather_elements", _infer_gather_elements, _reference_gather_elements,
              _define_gather_elements, numerics=Numerics.LOOK_UP),

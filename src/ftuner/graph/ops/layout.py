@@ -243,9 +243,9 @@ def _reference_dims(dims: tuple[int, ...]) -> Any:
 
 
 LAYOUT = (
-    Operator("concat", _infer_concat, _reference_concat, lower=_lower_concat),
+    Operator("concat", _infer_concat, _reference_concat, lower=_lower_concat, moves=True),
     Operator("pad", _infer_pad, _reference_pad, _define_pad),
-    Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile),
+    Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile, moves=True),
     Operator("iota", _infer_iota, _reference_iota, _define_iota),
     Operator("dims", _infer_dims, _reference_dims, _define_dims),
 )  # fmt: skip

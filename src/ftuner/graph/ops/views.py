@@ -169,10 +169,10 @@ def _lower_slice(node: Node, placement: Placement) -> tuple[View] | None:
 
 VIEWS = (
     Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape),
-             lower=_lower_reshape),
+             lower=_lower_reshape, moves=True),
     Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),
-             _define_transpose, _lower_transpose),
+             _define_transpose, _lower_transpose, moves=True),
     Operator("broadcast", _infer_broadcast, _reference_broadcast, _define_broadcast,
-             _lower_broadcast),
-    Operator("slice", _infer_slice, _reference_slice, _define_slice, _lower_slice),
+             _lower_broadcast, moves=True),
+    Operator("slice", _infer_slice, _reference_slice, _define_slice, _lower_slice, moves=True),
 )  # fmt: skip
