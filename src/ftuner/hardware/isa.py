@@ -17,8 +17,6 @@ from ftuner.errors import ConfigurationError, HardwareError
 
 LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
 """Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
-
-
 FIXED = ("vector_bytes", "vector_registers", "fused", "masked")
 """The fields of a row that the model of a machine repeats."""
 

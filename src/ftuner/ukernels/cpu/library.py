@@ -1,4 +1,4 @@
-"""The library: the uKernels kept for one machine, its dtypes and epilogue, by how they are used.
+"""The library: the uKernels kept for one machine, ISA, dtypes and epilogue, by how they are used.
 
 A *family* is the uKernels of one panel width: one for each height, all interchangeable on one
 operand. Full panels are of the library's widths; the last columns of a matrix go to tail
@@ -38,7 +38,8 @@ class BRead(NamedTuple):
 
     layout: str
     dtype: DType
-    """Of its elements. Where it is not that of the product's B, panels are widened before."""
+    """Of the elements that they read. Where it is not that of the product's B, its panels are
+    widened before."""
 
 
 ANY_MATRICES = Operands((ROW, COLUMN), ("rows", "columns", "other"))
@@ -136,6 +137,7 @@ class Library:
         if b_source == "panels":
             # A panel of narrower elements is widened as it is read, or once before.
             return tuple(BRead(PACKED, t) for t in dict.fromkeys((types.b, types.multiplied.b)))
+        assert not types.widens, "only packed weights are narrower than A"
         layouts: tuple[str, ...] = (PACKED,)
         if b_source == "rows":
             layouts = (PACKED, STRIDED)
