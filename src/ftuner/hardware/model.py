@@ -102,7 +102,7 @@ class CpuHardware:
     """Cores that this process may use (affinity and cgroup limits respected)."""
     clock_hz: float
     """Sustained clock of a core under load of its widest vectors: where those lower it, narrower
-    ones do more than this clock tells."""
+    ones run at a higher clock."""
     isas: tuple[Isa, ...]
     """Widest last."""
     levels: tuple[MemoryLevel, ...]
@@ -150,7 +150,7 @@ class MatrixInstruction:
     """
 
     name: str
-    """`mma`, `wgmma`, `tcgen05` or `mfma`, and what tells two of them apart."""
+    """`mma`, `wgmma`, `tcgen05` or `mfma`, with a suffix where there are several."""
     rows: int
     columns: int
     k_bytes: int

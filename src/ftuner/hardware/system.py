@@ -1,6 +1,6 @@
-"""What the operating system tells about the CPU: plain files and calls, no native code.
+"""What the operating system reports about the CPU: plain files and calls, no native code.
 
-Linux tells through `/proc` and `/sys`; containers and virtual machines hide parts of both, and
+Linux reports it in `/proc` and `/sys`; containers and virtual machines hide parts of both, and
 other systems have neither. Whatever is missing is replaced by a conservative default, and
 `provenance` says so.
 """
@@ -61,7 +61,7 @@ class CacheLevel:
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """What the operating system tells about the CPU that this process runs on."""
+    """What the operating system reports about the CPU that this process runs on."""
 
     architecture: str
     """`x86_64` or `aarch64`; another machine's name as it stands, for the error message."""
@@ -79,15 +79,15 @@ class SystemFacts:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of what tells one machine from another."""
-        told = (
+        """A short hash of what identifies the machine."""
+        identity = (
             self.architecture,
             self.model_name,
             self.cores,
             sorted(self.features),
             [(c.name, c.capacity_bytes, c.line_bytes, c.associativity) for c in self.caches],
         )
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+        return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
 
 _ASSUMED_CACHES = (
@@ -112,7 +112,7 @@ def read_system(
     affinity: Collection[int] | None = None,
     sysconf: Callable[[int], int] | None = None,
 ) -> SystemFacts:
-    """Read the facts. `root` is where `proc` and `sys` lie; `machine` stands for
+    """Read the facts. `root` is the folder of `proc` and `sys`; `machine` stands for
     `platform.machine()`, `affinity` for the CPU numbers this process may run on, and `sysconf` for
     `os.sysconf` asked about caches. Never raises for what is hidden."""
     provenance = dict.fromkeys(

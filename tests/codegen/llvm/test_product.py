@@ -31,7 +31,7 @@ from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8, DType
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import FUSED, SEPARATE, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.hardware.tuning import KLoopTuning
+from ftuner.hardware.tuning import KLoopTuning, constants
 from ftuner.ukernels.cpu.library import build_library
 
 FLOATS, DOUBLES = product_types(FLOAT32), product_types(FLOAT64)
@@ -68,6 +68,19 @@ def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -
     else:
         emit_ukernel(module, kernel, row, KLoopTuning(), 64)
     return module
+
+
+@pytest.mark.parametrize("line_bytes", [32, 128])
+@pytest.mark.parametrize("name", [n for n, known in constants(KLoopTuning).items() if known.most])
+def test_code_is_written_at_the_limits_of_each_constant(name: str, line_bytes: int) -> None:
+    kernel = UKernel(RegisterTile(6, 2, 1), FLOATS, "avx2", 8)
+    most = constants(KLoopTuning)[name].most
+    kind = type(getattr(KLoopTuning(), name))
+    for value in (kind(1), kind(most)):
+        module = ir.Module("kernel")
+        tuning = replace(KLoopTuning(), **{name: value})
+        emit_ukernel(module, kernel, instruction_set("avx2"), tuning, line_bytes)
+        assert "fma" in str(module)
 
 
 MULTIPLY_ADD = {

@@ -397,7 +397,7 @@ def _levels(
     ):
         limit = min(limit, bandwidth)
         limit_all = min(limit_all, max(limit, min(bandwidth_all, cores * limit)))
-        told = ("capacity_bytes", "line_bytes", "associativity", "shared_by_cores")
+        reported = ("capacity_bytes", "line_bytes", "associativity", "shared_by_cores")
         measured = ("bandwidth_bytes_per_s", "bandwidth_all_bytes_per_s")
         levels.append(
             MemoryLevel(
@@ -408,7 +408,7 @@ def _levels(
                 shared_by_cores=min(cache.shared_by_cores, cores),
                 bandwidth_bytes_per_s=limit,
                 bandwidth_all_bytes_per_s=limit_all,
-                provenance=dict.fromkeys(told, cache.provenance)
+                provenance=dict.fromkeys(reported, cache.provenance)
                 | dict.fromkeys(measured, "probed"),
             )
         )

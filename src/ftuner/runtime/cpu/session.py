@@ -136,11 +136,11 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
     if not isinstance(found, CpuHardware):
         raise HardwareError("a model of a GPU; expected one of this CPU")
     described = (found.architecture, found.model_name, found.cores, found.page_bytes)
-    told = (facts.architecture, facts.model_name, facts.cores, facts.page_bytes)
+    reported = (facts.architecture, facts.model_name, facts.cores, facts.page_bytes)
     levels = tuple((level.name, level.capacity_bytes, level.line_bytes) for level in found.levels)
     caches = tuple((cache.name, cache.capacity_bytes, cache.line_bytes) for cache in facts.caches)
-    if (described, levels[:-1]) != (told, caches):
-        raise HardwareError(f"a model of {described}, {levels[:-1]}; expected {told}, {caches}")
+    if (described, levels[:-1]) != (reported, caches):
+        raise HardwareError(f"a model of {described}, {levels[:-1]}; expected {reported}, {caches}")
     names, promised = [isa.name for isa in found.isas], promised_isas(facts)
     if not set(names) <= set(promised):
         raise HardwareError(f"a model with the ISAs {names}; expected some of {promised}")
