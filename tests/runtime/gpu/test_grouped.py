@@ -209,7 +209,7 @@ def test_tf32(backend: GpuBackend) -> None:
         torch.set_float32_matmul_precision("highest")
     for y, x, w in zip(found, a, b, strict=True):
         torch.testing.assert_close(y, x @ w, rtol=1e-2, atol=1e-2)
-    assert any(like.multiply == "tf32" for like in backend.grouped._ready)
+    assert any(like.multiply == "tf32" for like in backend.grouped._prepared)
 
 
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:

@@ -54,7 +54,7 @@ class _Like(NamedTuple):
     c_aligned: bool
 
 
-class _Ready(NamedTuple):
+class _Prepared(NamedTuple):
     """The planner of such launches, and all kernels that a plan may launch."""
 
     planner: GroupedPlanner
@@ -84,7 +84,7 @@ class GroupedProducts:
         self.device = device
         self._kernels = kernels
         self._library = library
-        self._ready: dict[_Like, _Ready] = {}
+        self._prepared: dict[_Like, _Prepared] = {}
 
     def run(self, products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
         """`c = a @ b` for each (a, b, c), on the current stream: one launch for all groups of the
@@ -117,14 +117,14 @@ class GroupedProducts:
             self._launch(_Like(dtype, multiply, alike, c_aligned), groups)
 
     def _launch(self, like: _Like, groups: Sequence[_Group]) -> None:
-        planner, kernels = self._ready.get(like) or self._prepare(like)
+        planner, kernels = self._prepared.get(like) or self._prepare(like)
         plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *like.alike))
         if plan.tiles > MOST_COUNTED:
             raise ShapeError(f"{plan.tiles} tiles in one call: at most {MOST_COUNTED} are possible")
         ends, table = self._uploaded(*_numbers(plan, groups))
         kernels[plan.kernel.main](plan.programs, ends, table, plan.tiles, plan.swizzle)
 
-    def _prepare(self, like: _Like) -> _Ready:
+    def _prepare(self, like: _Like) -> _Prepared:
         """Returns the planner and compiles all kernels that a plan may launch."""
         planner = grouped_planner_for(self._library(like.dtype, like.multiply))
         wanted = planner.kernels(*like.alike)
@@ -132,7 +132,7 @@ class GroupedProducts:
         self._kernels.prepare(sources)
         made = map(self._kernels.kernel, sources)
         kernels = dict(zip((kernel.main for kernel in wanted), made, strict=True))
-        found = self._ready[like] = _Ready(planner, kernels)
+        found = self._prepared[like] = _Prepared(planner, kernels)
         return found
 
     def _uploaded(
