@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import pkgutil
 import sys
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -29,6 +31,7 @@ import ftuner.runtime.cpu.executable
 import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
+from ftuner.runtime.cpu import steps
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -122,6 +125,9 @@ def guarding(at: Side = "end") -> Iterator[None]:
     """Guard all memory that the runtime allocates for native code from here on; what is made inside
     stays guarded. In the end, checks all that is guarded."""
     with ExitStack() as stack:
+        # Back ends import these by name; a module that is first imported here would keep guards.
+        for info in pkgutil.iter_modules(steps.__path__, f"{steps.__name__}."):
+            import_module(info.name)
         for name, module in list(sys.modules.items()):
             if name.startswith("ftuner.runtime.") and ".gpu" not in name:
                 for attribute, by in _of_module(vars(module), at).items():
