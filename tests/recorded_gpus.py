@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 
 GPUS = [name for name in recorded_names() if isinstance(load_recorded(name), GpuHardware)]

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.errors import DTypeError
-from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
@@ -21,6 +21,9 @@ from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.ops.layer import Activation, layer_epilogue
 from ftuner.ukernels.funnel import Funnel
+
+if TYPE_CHECKING:
+    from ftuner.hardware.gpu_model import GpuHardware
 
 __all__ = [
     "TuneReport",

@@ -14,7 +14,8 @@ import pytest
 from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.core.product import product_types
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names, to_document
 
 CPU_PEAKS = {

@@ -15,20 +15,24 @@ import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import FIXED, instruction_sets
-from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import Constant
 
-_KINDS: Mapping[str, type[CpuHardware] | type[GpuHardware]] = {
-    "cpu": CpuHardware,
-    "gpu": GpuHardware,
+if TYPE_CHECKING:
+    from ftuner.hardware.gpu_model import GpuHardware
+
+_KINDS: Mapping[str, str] = {
+    "cpu": "ftuner.hardware.model.CpuHardware",
+    "gpu": "ftuner.hardware.gpu_model.GpuHardware",
 }
+"""The classes of machines by kind, imported when a machine of the kind is read."""
 _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
 _MAY_BE_ZERO = frozenset({"associativity", "launch_s", "accumulator_bytes"})
@@ -91,8 +95,13 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 def to_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
     """The hardware as nested dicts and lists, which JSON and TOML can hold."""
-    (kind,) = (k for k, cls in _KINDS.items() if isinstance(hardware, cls))
-    return {"kind": kind, **_encode(hardware)}
+    return {"kind": hardware.kind, **_encode(hardware)}
+
+
+def _class_of(kind: str) -> type[CpuHardware] | type[GpuHardware]:
+    module, _, name = _KINDS[kind].rpartition(".")
+    found: type[CpuHardware] | type[GpuHardware] = getattr(import_module(module), name)
+    return found
 
 
 def _encode(value: Any) -> Any:
@@ -120,7 +129,7 @@ def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise HardwareError(f"hardware document: kind is {kind!r}; expected 'cpu' or 'gpu'")
     entries = {key: value for key, value in document.items() if key != "kind"}
-    hardware = _decode_dataclass(_KINDS[kind], entries, "hardware")
+    hardware = _decode_dataclass(_class_of(kind), entries, "hardware")
     for field in fields(hardware):
         parts = getattr(hardware, field.name)
         if isinstance(parts, tuple):

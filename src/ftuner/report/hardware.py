@@ -9,8 +9,9 @@ from typing import Any
 from rich.table import Table
 
 from ftuner.core.units import capacity, duration, rate
+from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.model import CpuHardware, GpuHardware, Isa, MatrixInstruction, MemoryLevel
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning, constants
 

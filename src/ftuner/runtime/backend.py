@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
-from ftuner.hardware.model import CpuHardware, GpuHardware
+from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.ukernels.cpu.library import Library
@@ -17,6 +17,7 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 if TYPE_CHECKING:
     from ftuner.graph.ir import Graph, Node
     from ftuner.graph.steps import Lowered
+    from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
 
 Progress = Callable[[str, int, int], None]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ftuner.hardware.model import CpuHardware, GpuHardware
 from ftuner.hardware.recorded import to_document
 from ftuner.runtime.cache import HARDWARE, Cache
 
-_Model = TypeVar("_Model", CpuHardware, GpuHardware)
+if TYPE_CHECKING:
+    from ftuner.hardware.gpu_model import GpuHardware
+    from ftuner.hardware.model import CpuHardware
+
+_Model = TypeVar("_Model", "CpuHardware", "GpuHardware")
 
 
 def known_or_probed(

@@ -18,7 +18,7 @@ from ftuner.cost.gpu.attention_tile import (
     resident_tiles,
     shared_bytes,
 )
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.gpu.attention import attention_planner
 

@@ -9,7 +9,7 @@ from ftuner.codegen.triton.resources import disagreements
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.tile import Multiply
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.ukernels.gpu.library import build_gpu_library
 

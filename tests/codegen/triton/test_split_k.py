@@ -15,7 +15,7 @@ from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import BlockTile
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.gpu.attention import attention_planner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tests.codegen.triton.interpreting import complete
 
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.runtime.gpu.backend import GpuBackend
 

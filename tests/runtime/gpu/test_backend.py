@@ -11,7 +11,7 @@ from ftuner import api
 from ftuner.codegen.triton.targets import TARGETS, Target
 from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache

@@ -33,8 +33,8 @@ from ftuner.cost.gpu.tile import (
     vector_instruction,
     vector_threads,
 )
+from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.model import GpuHardware, MatrixInstruction
 
 ROWS_A_WARP = 16
 """Height of the smallest matrix instruction."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 
 
 @dataclass(frozen=True)

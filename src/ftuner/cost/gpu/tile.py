@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, ProductKernel
-from ftuner.hardware.model import GpuHardware, MatrixInstruction
+from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
 """Registers for the 64-bit address of each 16 bytes that a thread loads for a stage."""

@@ -26,7 +26,7 @@ from ftuner.cost.gpu.attention_tile import (
 from ftuner.cost.gpu.product import chip_of
 from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention_candidates import Candidate, Summary, summary_of
 from ftuner.planner.gpu.plan import AttentionPlan
 from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths

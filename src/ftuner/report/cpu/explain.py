@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.cpu.tile import ROW, UKernel
 from ftuner.core.dtype import DTYPES
@@ -16,7 +16,7 @@ from ftuner.core.product import Contraction, product_types
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
-from ftuner.hardware.model import CpuHardware, GpuHardware, Isa
+from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
 from ftuner.planner.cpu.plan import Plan, Range
 from ftuner.planner.cpu.planner import planner_for
@@ -28,6 +28,9 @@ from ftuner.report.gpu.explain import (
 )
 from ftuner.report.roofline import Roofline, roofline_of
 from ftuner.ukernels.cpu.library import build_library
+
+if TYPE_CHECKING:
+    from ftuner.hardware.gpu_model import GpuHardware
 
 
 class PatchOfWorker(NamedTuple):

@@ -13,7 +13,7 @@ from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction, ProductTypes
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem

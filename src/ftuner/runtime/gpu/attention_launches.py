@@ -26,7 +26,7 @@ from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.tile import loads_of, multiplied_on
 from ftuner.errors import ShapeError, UnsupportedKernelError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
 from ftuner.planner.gpu.plan import AttentionPlan
 from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths

@@ -11,7 +11,7 @@ from ftuner.core.dtype import GPU_DTYPES, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Graph
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.backend import Backend, Executable, Progress
 from ftuner.runtime.cache import default_cache
 from ftuner.runtime.gpu.arrays import Tensor

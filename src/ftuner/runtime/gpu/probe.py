@@ -12,7 +12,7 @@ import torch
 from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
 from ftuner.codegen.triton.targets import Target
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.runtime.gpu.arrays import tf32_set
 from ftuner.runtime.gpu.kernels import Kernel

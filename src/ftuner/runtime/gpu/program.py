@@ -10,7 +10,7 @@ from math import inf
 import torch
 
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder
 from ftuner.runtime.gpu.events import device_seconds

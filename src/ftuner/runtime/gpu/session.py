@@ -12,7 +12,7 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.gpu.tile import Multiply
 from ftuner.cost.gpu.tile import multiplied_on
 from ftuner.errors import HardwareError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import from_document
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.cache import Cache

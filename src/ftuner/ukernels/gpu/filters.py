@@ -23,7 +23,7 @@ from ftuner.cost.gpu.tile import (
     tile_cost,
     vector_instruction,
 )
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import THRESHOLD, Funnel, Sieve
 from ftuner.ukernels.gpu.enumerate import STAGES, block_tiles
 

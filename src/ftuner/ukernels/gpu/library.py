@@ -15,7 +15,7 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, Order, ProductKernel
 from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
 from ftuner.errors import DTypeError, HardwareError
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import Funnel
 from ftuner.ukernels.gpu.enumerate import EXTENTS
 from ftuner.ukernels.gpu.filters import run_filters, tile_rate

@@ -15,7 +15,7 @@ from ftuner.core.gpu.schedule import (
     schedules_of,
 )
 from ftuner.graph.steps import NestStep
-from ftuner.hardware.model import GpuHardware
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
