@@ -106,9 +106,10 @@ class Composer:
 
     def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
         """The elements of a vector of integers, all known now."""
-        return self._known(self.dims_of(value, what), what)
+        return self.known(self.dims_of(value, what), what)
 
-    def _known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+    def known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+        """Dims that must be known now."""
         integers = tuple(n for n in dims if isinstance(n, int))
         if len(integers) != len(dims):
             raise self.unsupported(f"{what} depends on the shapes of inputs: {list(dims)}")
@@ -116,7 +117,7 @@ class Composer:
 
     def integer_of(self, value: Value, what: str) -> int:
         """The element, known now, of an integer scalar or of a vector of one element."""
-        return self._known([self.dim_of(value, what)], what)[0]
+        return self.known([self.dim_of(value, what)], what)[0]
 
     def array_of(self, value: Value, what: str) -> Array:
         """The elements of a constant."""

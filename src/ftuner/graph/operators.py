@@ -19,6 +19,7 @@ from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.views import VIEWS
+from ftuner.graph.ops.windows import WINDOWS
 
 _TABLE: dict[str, Operator] = {
     o.name: o
@@ -33,6 +34,7 @@ _TABLE: dict[str, Operator] = {
         *CONTRACTIONS,
         *ATTENTION,
         *ROTARY,
+        *WINDOWS,
     )
 }
 OPERATORS: Mapping[str, Operator] = _TABLE

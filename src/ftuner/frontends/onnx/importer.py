@@ -32,6 +32,7 @@ from ftuner.frontends.onnx.records import (
 from ftuner.frontends.onnx.reductions import REDUCTIONS
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.shapes import SHAPES
+from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.ir import Graph, TensorType, Value
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED,
+    **QUANTISED, **WINDOWS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -8,6 +8,7 @@ from ftuner.graph.ir import Graph, Node
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
+from ftuner.graph.passes.channels_last import move_transpositions
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
@@ -24,6 +25,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
     keep_int8_weights,
     fold_constants,
+    # Before constants are merged into weights, whose channels are then last.
+    move_transpositions,
     recognise_gelu,
     recognise_gelu_tanh,
     recognise_silu,

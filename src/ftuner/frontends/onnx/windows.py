@@ -1,0 +1,392 @@
+"""Operators with windows: convolution, transposed convolution and pooling.
+
+The graph's operators are channels last, ONNX's channels first: each importer transposes its operand
+and its result, and the pass `channels_last` removes the transpositions between such operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
+from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.graph.ir import Value
+
+
+def _last(context: Context, x: Value) -> Value:
+    """The channels (second axis) last."""
+    return context.transpose(x, (0, *range(2, x.rank), 1))
+
+
+def _first(context: Context, x: Value) -> Value:
+    """The channels (last axis) second."""
+    return context.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window as a node describes it; one entry for each spatial axis."""
+
+    kernel: Shape
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: Shape
+    end: Shape
+    extents: Shape
+    """Of the result."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def pads(self) -> bool:
+        return any(n != 0 for n in (*self.begin, *self.end))
+
+    def attributes(self) -> dict[str, tuple[Dim, ...]]:
+        return {
+            "strides": self.strides,
+            "dilations": self.dilations,
+            "begin": self.begin,
+            "extents": self.extents,
+        }
+
+
+def _ones(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, ...]:
+    """A list of positive integers, by default ones."""
+    found = node.integers(name, (1,) * rank)
+    if len(found) != rank or min(found, default=1) < 1:
+        raise context.malformed(f"{name} {list(found)}; expected {rank} positive integers")
+    return found
+
+
+def _pads(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    found = node.integers("pads", (0,) * (2 * rank))
+    if len(found) != 2 * rank or min(found, default=0) < 0:
+        raise context.malformed(f"pads {list(found)}; expected {2 * rank} integers of zero or more")
+    return found[:rank], found[rank:]
+
+
+def _window(context: Context, node: NodeView, x: Value, kernel: Shape) -> _Window:
+    """The window of a node; `x`: channels first."""
+    rank = x.rank - 2
+    if rank < 1 or len(kernel) != rank:
+        raise context.malformed(f"a window {list(kernel)} on {x.type}")
+    strides = _ones(context, node, "strides", rank)
+    dilations = _ones(context, node, "dilations", rank)
+    before, after = _pads(context, node, rank)
+    auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise context.malformed(f"auto_pad {auto!r}")
+    begin, end, extents = [], [], []
+    for axis, n in enumerate(x.shape[2:]):
+        stride = strides[axis]
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        if auto.startswith("SAME"):
+            count = ceil_quotient(n, stride)
+            total = maximum((count - 1) * stride + reach - n, 0)
+            half = quotient(total, 2)
+            pair = (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
+        else:
+            pair = (0, 0) if auto == "VALID" else (before[axis], after[axis])
+            padded = n + pair[0] + pair[1]
+            what = f"a window of {reach} along spatial axis {axis} of {x.type}, padded to {padded}"
+            context.builder.require(minimum(reach, padded), reach, what)
+            count = quotient(padded - reach, stride) + 1
+            if rounds_up:
+                # A window begins within the operand or before it.
+                count = ceil_quotient(padded - reach, stride) + 1
+                count = minimum(count, ceil_quotient(n + pair[0], stride))
+        begin.append(pair[0])
+        end.append(pair[1])
+        extents.append(count)
+    return _Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents))
+
+
+# Convolution.
+
+
+def _groups(context: Context, node: NodeView, x: Value, w: Value, channels: Dim) -> int:
+    """The number of groups, checked against x and the weight. `channels`: of the result."""
+    if x.rank < 3 or w.rank != x.rank:
+        raise context.malformed(f"a convolution of {x.type} by {w.type}")
+    groups = node.integer("group", 1)
+    divides = not isinstance(channels, int) or (groups > 0 and channels % groups == 0)
+    if groups < 1 or not divides:
+        raise context.malformed(f"{groups} groups of {channels} channels")
+    return groups
+
+
+def _kernel(context: Context, node: NodeView, w: Value) -> Shape:
+    """The extents of the window, which `kernel_shape` may repeat."""
+    kernel = w.shape[2:]
+    given = node.integers("kernel_shape", ())
+    if given and len(given) != len(kernel):
+        raise context.malformed(f"kernel_shape {list(given)} of the weight {w.type}")
+    for n, wanted in zip(kernel, given, strict=False):
+        context.builder.require(n, wanted, f"kernel_shape {list(given)} of the weight {w.type}")
+    if any(isinstance(n, int) and n < 1 for n in kernel):
+        raise context.malformed(f"an empty window: the weight is {w.type}")
+    return kernel
+
+
+def _with_bias(context: Context, result: Value, bias: Value | None) -> Value:
+    if bias is None:
+        return result
+    if bias.rank != 1:
+        raise context.malformed(f"the bias is {bias.type}; expected one axis")
+    context.builder.require(bias.shape[0], result.shape[-1], f"the bias {bias.type}")
+    return context.add("add", result, bias)
+
+
+def convolved(context: Context, x: Value, w: Value, window: _Window, groups: int) -> Value:
+    """The convolution of x, channels last, by w of (K..., C, channels)."""
+    steps_alone = window.kernel == window.strides == (1,) * window.rank
+    if steps_alone and groups == 1 and not window.pads and window.extents == x.shape[1:-1]:
+        # A product of every position by one matrix.
+        context.builder.require(x.shape[-1], w.shape[-2], f"convolution of {x.type} by {w.type}")
+        return context.add("matmul", x, context.reshape(w, w.shape[-2:]))
+    return context.add("convolution", x, w, groups=groups, **window.attributes())
+
+
+def _conv(context: Context, node: NodeView) -> Sequence[Value]:
+    x, w = node.input(0), node.input(1)
+    groups = _groups(context, node, x, w, w.shape[0] if w.rank else 0)
+    window = _window(context, node, x, _kernel(context, node, w))
+    turned = context.transpose(w, (*range(2, w.rank), 1, 0))
+    result = convolved(context, _last(context, x), turned, window, groups)
+    return [_first(context, _with_bias(context, result, node.optional(2)))]
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The elements of a transposed window that give the outputs `stride * q + phase` of an axis."""
+
+    numbers: tuple[int, ...]
+    """In the order in which x is read: the highest first."""
+    dilation: int
+    begin: int
+
+
+def _taps(phase: int, kernel: int, stride: int, dilation: int, begin: int) -> _Taps:
+    """Output `o` reads element `(o + begin - k * dilation) / stride` of x for each tap `k` that
+    divides evenly. These taps are evenly spaced, and so are the elements."""
+    numbers = [k for k in range(kernel) if (phase + begin - k * dilation) % stride == 0]
+    apart = math.gcd(dilation, stride)
+    first = (phase + begin - numbers[-1] * dilation) // stride if numbers else 0
+    return _Taps(tuple(reversed(numbers)), dilation // apart, -first)
+
+
+def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
+    """A transposed convolution is one convolution for each phase of the output modulo the strides.
+
+    Phases that read the same elements are one convolution with more channels.
+    """
+    x, w = node.input(0), node.input(1)
+    groups = node.integer("group", 1)
+    each = w.shape[1] if w.rank > 1 else 0
+    _groups(context, node, x, w, each * groups)
+    context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
+    rank = x.rank - 2
+    kernel = context.known(_kernel(context, node, w), "the window of a transposed convolution")
+    strides = _ones(context, node, "strides", rank)
+    dilations = _ones(context, node, "dilations", rank)
+    begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
+    # (K..., C, channels)
+    depth = quotient(w.shape[0], groups)
+    turned = context.reshape(w, (groups, depth, *w.shape[1:]))
+    turned = context.transpose(turned, (*range(3, 3 + rank), 1, 0, 2))
+    turned = context.reshape(turned, (*kernel, depth, each * groups))
+    last = _last(context, x)
+    counts = tuple(ceil_quotient(n, s) for n, s in zip(extents, strides, strict=True))
+    axes = [
+        [_taps(p, kernel[a], strides[a], dilations[a], begin[a]) for p in range(strides[a])]
+        for a in range(rank)
+    ]
+
+    def phases(axis: int, chosen: tuple[_Taps, ...], weight: Value) -> Value:
+        """The outputs of all phases along the axes from `axis` on: (batch, O..., channels), where
+        those axes have the extents `counts * strides`."""
+        if axis == rank:
+            return _phase(context, last, weight, chosen, counts, groups)
+        found = []
+        for taps in axes[axis]:
+            picked = _picked(context, weight, axis, taps.numbers)
+            part = phases(axis + 1, (*chosen, taps), picked)
+            found.append(context.unsqueeze(part, [2 + axis]))
+        joined = context.concat(found, 2 + axis)
+        shape = list(joined.shape)
+        shape[1 + axis : 3 + axis] = [counts[axis] * strides[axis]]
+        return context.reshape(joined, tuple(shape))
+
+    result = phases(0, (), turned)
+    for axis, extent in enumerate(extents):
+        result = context.slice(result, 1 + axis, 0, extent)
+    return [_first(context, _with_bias(context, result, node.optional(2)))]
+
+
+def _picked(context: Context, weight: Value, axis: int, numbers: Sequence[int]) -> Value:
+    """The elements of a weight with these numbers along an axis, in this order."""
+    return context.add("gather", weight, context.builder.constant(list(numbers), INT64), axis=axis)
+
+
+def _phase(
+    context: Context, x: Value, weight: Value, taps: Sequence[_Taps], counts: Shape, groups: int
+) -> Value:
+    if not all(t.numbers for t in taps):
+        zero = context.scalar(0, x.dtype)
+        return context.broadcast(zero, (x.shape[0], *counts, weight.shape[-1]))
+    rank = len(taps)
+    window = _Window(
+        weight.shape[:rank], (1,) * rank, tuple(t.dilation for t in taps),
+        tuple(t.begin for t in taps), (0,) * rank, counts,
+    )  # fmt: skip
+    return convolved(context, x, weight, window, groups)
+
+
+def _transposed_extents(
+    context: Context, node: NodeView, x: Value, kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[tuple[int, ...], Shape]:  # fmt: skip
+    """The padding before the first output that is cut away, and the extents of the result."""
+    rank = x.rank - 2
+    auto = node.text("auto_pad", "NOTSET")
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise context.malformed(f"auto_pad {auto!r}")
+    before, after = _pads(context, node, rank)
+    extra = node.integers("output_padding", (0,) * rank)
+    wanted = node.integers("output_shape", ())
+    if len(extra) != rank or min(extra, default=0) < 0 or len(wanted) not in (0, rank, rank + 2):
+        raise context.malformed(f"output_padding {list(extra)}, output_shape {list(wanted)}")
+    begin: list[int] = []
+    extents: list[Dim] = []
+    for axis, n in enumerate(x.shape[2:]):
+        stride = strides[axis]
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        whole = (n - 1) * stride + reach + extra[axis]
+        extent: Dim | None = wanted[len(wanted) - rank + axis] if wanted else None
+        if extent is None and auto.startswith("SAME"):
+            extent = n * stride
+        if extent is None:
+            low, high = (0, 0) if auto == "VALID" else (before[axis], after[axis])
+            begin.append(low)
+            extents.append(whole - low - high)
+            continue
+        total = context.known([whole - extent], "the padding of a transposed convolution")[0]
+        # ONNX gives the larger half to the end with SAME_UPPER, to the beginning otherwise.
+        half = total // 2
+        begin.append(max(half if auto == "SAME_UPPER" else total - half, 0))
+        extents.append(extent)
+    return tuple(begin), tuple(extents)
+
+
+# Pooling.
+
+
+def _pool_window(context: Context, node: NodeView, x: Value) -> _Window:
+    kernel = _ones(context, node, "kernel_shape", max(x.rank - 2, 0))
+    if not node.has("kernel_shape"):
+        raise context.malformed("attribute kernel_shape is missing")
+    return _window(context, node, x, kernel)
+
+
+def _reduced(context: Context, x: Value, window: _Window, kind: str) -> Value:
+    """The reduction of all windows of x, channels last."""
+    return context.add("window_reduce", x, kind=kind, kernel=window.kernel, **window.attributes())
+
+
+def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    window = _pool_window(context, node, x)
+    if node.gives(1):
+        raise context.unsupported("the positions of the largest elements (second output)")
+    return [_first(context, _reduced(context, _last(context, x), window, "maximum"))]
+
+
+def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    window = _pool_window(context, node, x)
+    total = _reduced(context, _last(context, x), window, "sum")
+    padding = node.flag("count_include_pad")
+    rounds_up = node.flag("ceil_mode")
+    if not rounds_up and (padding or not window.pads):
+        count = context.scalar(math.prod(context.known(window.kernel, "a window")), x.dtype)
+        return [_first(context, context.add("divide", total, count))]
+    for axis in range(window.rank):
+        count = _counts(context, x, window, axis, padding)
+        total = context.add("divide", total, count)
+    return [_first(context, total)]
+
+
+def _counts(context: Context, x: Value, window: _Window, axis: int, padding: bool) -> Value:
+    """The number of elements of each window along an axis, as (O, 1, ..., 1)."""
+    extent, begin = x.shape[2 + axis], window.begin[axis]
+    if padding:
+        extent, begin = extent + begin + window.end[axis], 0
+    ones = context.broadcast(context.scalar(1, x.dtype), (1, extent, 1))
+    along = _Window(
+        (window.kernel[axis],), (window.strides[axis],), (window.dilations[axis],), (begin,), (0,),
+        (window.extents[axis],),
+    )  # fmt: skip
+    count = _reduced(context, ones, along, "sum")
+    return context.reshape(count, (window.extents[axis], *([1] * (window.rank - axis))))
+
+
+def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:
+    x, p = node.input(0), node.integer("p", 2)
+    window = _pool_window(context, node, x)
+    powers = _power(context, _last(context, x), p)
+    return [_first(context, _root(context, _reduced(context, powers, window, "sum"), p))]
+
+
+def _power(context: Context, x: Value, p: int) -> Value:
+    if p < 1:
+        raise context.malformed(f"p is {p}; expected 1 or more")
+    if p == 2:
+        return context.add("multiply", x, x)
+    absolute = context.add("absolute", x)
+    return absolute if p == 1 else context.add("power", absolute, context.scalar(p, x.dtype))
+
+
+def _root(context: Context, x: Value, p: int) -> Value:
+    if p <= 2:
+        return x if p == 1 else context.add("sqrt", x)
+    return context.add("power", x, context.scalar(1 / p, x.dtype))
+
+
+def _global(reduce: Callable[[Context, NodeView, Value, Sequence[int]], Value]) -> Importer:
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x = node.input(0)
+        if x.rank < 3:
+            raise context.malformed(f"a pool of {x.type}, which has no spatial axis")
+        return [reduce(context, node, x, range(2, x.rank))]
+
+    return convert
+
+
+def _global_mean(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
+    return context.mean(x, axes)
+
+
+def _global_max(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
+    return context.reduce(x, "maximum", axes)
+
+
+def _global_lp(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
+    p = node.integer("p", 2)
+    return _root(context, context.reduce(_power(context, x, p), "sum", axes), p)
+
+
+WINDOWS: Table = {
+    ("", "AveragePool"): _average_pool,
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _transposed,
+    ("", "GlobalAveragePool"): _global(_global_mean),
+    ("", "GlobalLpPool"): _global(_global_lp),
+    ("", "GlobalMaxPool"): _global(_global_max),
+    ("", "LpPool"): _lp_pool,
+    ("", "MaxPool"): _max_pool,
+}

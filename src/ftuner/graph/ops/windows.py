@@ -1,0 +1,218 @@
+"""Operators that move a window over spatial axes: convolution, and the reductions of pooling.
+
+Tensors are channels last: x is (batch, D1, ..., Dr, channels), and the result is (batch, O1, ...,
+Or, channels). Along spatial axis i, element `k` of the window of output `o` is element
+`o * strides[i] + k * dilations[i] - begin[i]` of x. Elements outside x are zero in a convolution
+and do not count in a reduction. `extents` are O1, ..., Or: padding after the end, and whether a
+last window may be incomplete, follow from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Shape, least_value
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.functions import neutral
+from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import Array, TensorType
+from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
+
+Types = Sequence[TensorType]
+_REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
+
+
+def _expect_window(x: TensorType, attributes: Attributes, rank: int, what: str) -> None:
+    lists = [attributes[name] for name in ("strides", "dilations", "begin", "extents")]
+    if x.rank != rank + 2 or any(len(values) != rank for values in lists):
+        raise ShapeError(f"{what} of {x} with {dict(attributes)}")
+    for name in ("strides", "dilations"):
+        if min(attributes[name], default=1) < 1:
+            raise GraphError(f"{what}: {name} are {list(attributes[name])}; expected 1 or more")
+
+
+class _Positions:
+    """Writes the index of x that an element of a window is, and whether x has it."""
+
+    def __init__(self, x: TensorType, kernel: Shape, attributes: Attributes) -> None:
+        self._x, self._kernel, self._attributes = x, kernel, attributes
+        self.may_be_empty = any((least_value(n) or 0) < 1 for n in x.shape[1:-1])
+
+    def _is_inside(self, axis: int) -> bool:
+        """Whether all windows are known to lie within x along an axis."""
+        attributes, extent = self._attributes, self._x.shape[1 + axis]
+        if attributes["begin"][axis] != 0:
+            return False
+        last = (attributes["extents"][axis] - 1) * attributes["strides"][axis]
+        last = last + (self._kernel[axis] - 1) * attributes["dilations"][axis]
+        least = least_value(extent - 1 - last)
+        return least is not None and least >= 0
+
+    def written(self, writer: Writer, outputs: Index, taps: Index) -> tuple[list[int], int | None]:
+        """The index along the spatial axes, within x, and the step that says whether the element is
+        there; None if it always is."""
+        at: list[int] = []
+        inside: int | None = None
+        attributes = self._attributes
+        for axis, (o, k) in enumerate(zip(outputs, taps, strict=True)):
+            position = writer.add(
+                writer.multiply(o, writer.integer(attributes["strides"][axis])),
+                writer.multiply(k, writer.integer(attributes["dilations"][axis])),
+            )
+            if self._is_inside(axis):
+                at.append(position)
+                continue
+            position = writer.subtract(position, writer.integer(attributes["begin"][axis]))
+            n = writer.integer(self._x.shape[1 + axis])
+            low = writer.compare("less_equal", writer.integer(0), position)
+            high = writer.compare("less", position, n)
+            both = writer.step("logical_and", BOOL, low, high)
+            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+            last = writer.subtract(n, writer.integer(1))
+            clipped = writer.step("minimum", INT64, position, last)
+            at.append(writer.step("maximum", INT64, clipped, writer.integer(0)))
+        return at, inside
+
+
+def _infer_convolution(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """x of (batch, D..., groups * C) and w of (K..., C, channels): the result has `channels`."""
+    x, w = types
+    groups = attributes["groups"]
+    what = f"convolution of {x} and {w}"
+    same_dtype(types, "convolution")
+    if x.dtype.kind != "float":
+        raise GraphError(what)
+    if w.rank < 3:
+        raise ShapeError(f"{what}: expected one spatial axis or more")
+    _expect_window(x, attributes, w.rank - 2, "convolution")
+    channels = w.shape[-1]
+    if groups < 1 or (isinstance(channels, int) and channels % groups):
+        raise GraphError(f"{what}: {groups} groups of {channels} channels")
+    require(x.shape[-1], w.shape[-2] * groups, f"{what} in {groups} groups: channels")
+    return (TensorType(x.dtype, (x.shape[0], *attributes["extents"], channels)),)
+
+
+def _define_convolution(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, w = types
+    rank, groups = w.rank - 2, attributes["groups"]
+    positions = _Positions(x, w.shape[:rank], attributes)
+
+    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+        batch, *outputs, channel = kept
+        *taps, depth = reduced
+        at, inside = positions.written(writer, outputs, taps)
+        if groups > 1:
+            each = _quotient(w.shape[-1], groups)
+            group = channel if each == 1 else writer.step(
+                "divide", INT64, channel, writer.integer(each))  # fmt: skip
+            first = writer.multiply(group, writer.integer(w.shape[-2]))
+            read = writer.add(first, depth)
+        else:
+            read = depth
+        element = load(writer, types, 0, [batch, *at, read])
+        if inside is not None:
+            zero = writer.constant(0.0, x.dtype)
+            element = writer.where(inside, element, zero, positions.may_be_empty)
+        weight = load(writer, types, 1, [*taps, depth, channel])
+        return writer.step("multiply", x.dtype, element, weight)
+
+    return reduction(types, results[0].shape, w.shape[:-1], "sum", body)
+
+
+def _quotient(channels: Dim, groups: int) -> Dim:
+    return channels // groups
+
+
+def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes) -> Array:
+    """A copy of all windows: (batch, O..., K..., channels)."""
+    rank = len(kernel)
+    slices, widths = [slice(None)], [(0, 0)]
+    steps = list(zip(attributes["strides"], attributes["dilations"], strict=True))
+    for axis in range(rank):
+        stride, dilation = steps[axis]
+        begin, extent = attributes["begin"][axis], x.shape[1 + axis]
+        need = max(attributes["extents"][axis] - 1, 0) * stride + (kernel[axis] - 1) * dilation + 1
+        need = max(need, 0)
+        widths.append((max(begin, 0), max(need - begin - extent, 0)))
+        slices.append(slice(max(-begin, 0), max(-begin, 0) + need))
+    padded = np.pad(x, (*widths, (0, 0)), constant_values=fill)[(*slices, slice(None))]
+    padded = np.ascontiguousarray(padded)
+    spatial = padded.strides[1:-1]
+    shape = (x.shape[0], *attributes["extents"], *kernel, x.shape[-1])
+    strides = (
+        padded.strides[0],
+        *(n * stride for n, (stride, _) in zip(spatial, steps, strict=True)),
+        *(n * dilation for n, (_, dilation) in zip(spatial, steps, strict=True)),
+        padded.strides[-1],
+    )
+    if 0 in shape:
+        return np.empty(shape, x.dtype)
+    return np.lib.stride_tricks.as_strided(padded, shape, strides).copy()
+
+
+def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> Any:
+    *kernel, depth, channels = w.shape
+    rank = len(kernel)
+    windows = _windows(x, kernel, 0, attributes)
+    outputs = windows.shape[: 1 + rank]
+    count = math.prod(kernel)
+    # (rows, groups, taps * depth) @ (groups, taps * depth, channels of a group)
+    a = windows.reshape(math.prod(outputs), count, groups, depth)
+    a = a.transpose(2, 0, 1, 3).reshape(groups, math.prod(outputs), count * depth)
+    b = w.reshape(count * depth, groups, channels // groups).transpose(1, 0, 2)
+    result = np.matmul(a, b).transpose(1, 0, 2)
+    return result.reshape((*outputs, channels))
+
+
+def _infer_reduce(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    (x,) = types
+    kernel, kind = attributes["kernel"], attributes["kind"]
+    if kind not in _REDUCED or x.dtype.kind == "bool":
+        raise GraphError(f"window reduction {kind!r} of {x}")
+    if not kernel:
+        raise ShapeError(f"window reduction of {x}: expected one spatial axis or more")
+    if any(isinstance(n, int) and n < 1 for n in kernel):
+        raise GraphError(f"window reduction of {x}: the window is {list(kernel)}")
+    _expect_window(x, attributes, len(kernel), "window reduction")
+    return (TensorType(x.dtype, (x.shape[0], *attributes["extents"], x.shape[-1])),)
+
+
+def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest:
+    (x,) = types
+    kernel, kind = attributes["kernel"], attributes["kind"]
+    positions = _Positions(x, kernel, attributes)
+
+    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+        batch, *outputs, channel = kept
+        at, inside = positions.written(writer, outputs, reduced)
+        element = load(writer, types, 0, [batch, *at, channel])
+        if inside is None:
+            return element
+        nothing = writer.constant(neutral(kind, x.dtype), x.dtype)
+        return writer.where(inside, element, nothing, positions.may_be_empty)
+
+    return reduction(types, results[0].shape, kernel, kind, body)
+
+
+def _reference_reduce(x: Any, kind: str, kernel: tuple[int, ...], **attributes: Any) -> Any:
+    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    infinity = np.inf if x.dtype.kind == "f" else None
+    fill = {"sum": 0, "maximum": info.min if infinity is None else -infinity,
+            "minimum": info.max if infinity is None else infinity}[kind]  # fmt: skip
+    rank = len(kernel)
+    windows = _windows(x, kernel, fill, attributes)
+    axes = tuple(range(1 + rank, 1 + 2 * rank))
+    return _REDUCED[kind](windows, axis=axes).astype(x.dtype)
+
+
+WINDOWS = (
+    Operator("convolution", _infer_convolution, _reference_convolution, _define_convolution),
+    Operator("window_reduce", _infer_reduce, _reference_reduce, _define_reduce),
+)
+"""`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents
+of the window, and `kind`: `sum`, `maximum` or `minimum`."""
