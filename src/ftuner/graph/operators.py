@@ -16,6 +16,7 @@ from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.reduction import REDUCTIONS
+from ftuner.graph.ops.resampling import RESAMPLING
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.views import VIEWS
@@ -34,6 +35,7 @@ _TABLE: dict[str, Operator] = {
         *CONTRACTIONS,
         *ATTENTION,
         *ROTARY,
+        *RESAMPLING,
         *WINDOWS,
     )
 }

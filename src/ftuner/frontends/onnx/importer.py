@@ -30,6 +30,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
 )
 from ftuner.frontends.onnx.reductions import REDUCTIONS
+from ftuner.frontends.onnx.resizing import RESIZING
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.windows import WINDOWS
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED, **WINDOWS,
+    **QUANTISED, **WINDOWS, **RESIZING,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -232,6 +232,11 @@ def _gather(node: Node, permutation: Permutation) -> _Moved | None:
     return _along_axis(node, permutation) if node.inputs[1].rank == 1 else None
 
 
+def _resample(node: Node, permutation: Permutation) -> _Moved:
+    axes = tuple(permutation[axis] for axis in node.attributes["axes"])
+    return _Moved({"axes": axes}, permutation)
+
+
 def _for_each_axis(*names: str) -> Callable[[Node, Permutation], _Moved | None]:
     """An operator with attributes that have an entry for each axis."""
 
@@ -330,6 +335,7 @@ _RULES: Mapping[str, Callable[[Node, Permutation], _Moved | None]] = {
     "gather": _gather,
     "pad": _for_each_axis("before", "after"),
     "reduce": _reduce,
+    "resample": _resample,
     "reshape": _reshape,
     "slice": _for_each_axis("starts", "steps", "shape"),
     "softmax": _along_axis,

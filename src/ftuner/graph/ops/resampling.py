@@ -1,0 +1,114 @@
+"""Resampling: elements along some axes are weighted sums of elements at given positions.
+
+Operands are x, then a table of positions for each of `axes`, then a table of weights for each, or
+no weights. A table has the shape (taps, extent of the result): the result along that axis is the
+sum over the taps. Without weights there is one tap. A position outside x is taken to the nearest
+element within.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dim import Shape, least_value
+from ftuner.core.dtype import INT64
+from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    expect_axis,
+    expect_elements,
+    injective,
+    load,
+    reduction,
+)
+
+Types = Sequence[TensorType]
+MAX_WRITTEN_TAPS = 8
+"""Most elements of a sum that is written out: those of linear interpolation along three axes. A
+longer sum is a reduction."""
+
+
+def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, *tables = types
+    axes = attributes["axes"]
+    what = f"resample {x} along axes {list(axes)} by {', '.join(map(str, tables))}"
+    if len(set(axes)) != len(axes) or len(tables) not in (len(axes), 2 * len(axes)):
+        raise ShapeError(what)
+    positions, weights = tables[: len(axes)], tables[len(axes) :]
+    if any(p.rank != 2 for p in tables):
+        raise ShapeError(f"{what}: expected tables of two axes")
+    if any(p.dtype != INT64 for p in positions) or any(w.dtype != x.dtype for w in weights):
+        raise GraphError(what)
+    if weights and x.dtype.kind != "float":
+        raise GraphError(f"{what}: expected floats to add up")
+    shape = list(x.shape)
+    for number, axis in enumerate(axes):
+        expect_axis(x, axis, what)
+        table = positions[number]
+        shape[axis] = table.shape[1]
+        expect_elements(require, table.shape, x.shape[axis], f"{what}: axis {axis} is empty")
+        if not weights:
+            require(table.shape[0], 1, f"{what}: taps without weights")
+        for have, wanted in zip(weights[number].shape if weights else (), table.shape, strict=False):
+            require(have, wanted, f"{what}: weights of axis {axis}")
+    return (TensorType(x.dtype, tuple(shape)),)
+
+
+def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, axes = types[0], attributes["axes"]
+    count = len(axes)
+    weighted = len(types) > 1 + count
+    taps: Shape = tuple(t.shape[0] for t in types[1 : 1 + count])
+
+    def term(writer: Writer, index: Index, chosen: Index) -> int:
+        at = list(index)
+        factor: int | None = None
+        for number, (axis, tap) in enumerate(zip(axes, chosen, strict=True)):
+            place = [tap, index[axis]]
+            position = load(writer, types, 1 + number, place)
+            last = writer.subtract(writer.integer(x.shape[axis]), writer.integer(1))
+            position = writer.step("minimum", INT64, position, last)
+            at[axis] = writer.step("maximum", INT64, position, writer.integer(0))
+            if weighted:
+                weight = load(writer, types, 1 + count + number, place)
+                factor = weight if factor is None else writer.step(
+                    "multiply", x.dtype, factor, weight)  # fmt: skip
+        element = load(writer, types, 0, at)
+        return element if factor is None else writer.step("multiply", x.dtype, element, factor)
+
+    if not all(isinstance(n, int) for n in taps) or math.prod(taps) > MAX_WRITTEN_TAPS:  # type: ignore[arg-type]
+        return reduction(types, results[0].shape, taps, "sum", term)
+
+    def body(writer: Writer, index: Index) -> int:
+        total: int | None = None
+        for numbers in itertools.product(*(range(n) for n in taps)):  # type: ignore[arg-type]
+            value = term(writer, index, [writer.integer(n) for n in numbers])
+            total = value if total is None else writer.step("add", x.dtype, total, value)
+        return writer.constant(0, x.dtype) if total is None else total
+
+    return injective(types, results[0], body)
+
+
+def _reference(x: Any, *tables: Any, axes: tuple[int, ...]) -> Any:
+    positions, weights = tables[: len(axes)], tables[len(axes) :]
+    for number, axis in enumerate(axes):
+        table = positions[number]
+        extent = x.shape[axis]
+        picked = np.take(x, np.clip(table, 0, max(extent - 1, 0)), axis)
+        if weights:
+            factor = weights[number].reshape(*table.shape, *[1] * (x.ndim - axis - 1))
+            picked = picked * factor
+        x = picked.sum(axis) if weights else np.squeeze(picked, axis)
+    return x
+
+
+RESAMPLING = (Operator("resample", _infer, _reference, _define),)
