@@ -1,13 +1,13 @@
 """Resampling: elements along some axes are weighted sums of elements at given positions.
 
 Operands are x, then a table of positions for each of `axes`, then a table of weights for each, or
-no weights. A table has the shape (taps, extent of the result): the result along that axis is the
-sum over the taps. Without weights there is one tap. A position outside x is taken to the nearest
-element within.
+no weights if all are one. A table has the shape (taps, extent of the result): the result along that
+axis is the sum over the taps. A position outside x stands for the nearest element within.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Shape, least_value
-from ftuner.core.dtype import INT64
+from ftuner.core.dim import Shape
+from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
@@ -49,7 +49,9 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     if any(p.dtype != INT64 for p in positions) or any(w.dtype != x.dtype for w in weights):
         raise GraphError(what)
     if weights and x.dtype.kind != "float":
-        raise GraphError(f"{what}: expected floats to add up")
+        raise GraphError(f"{what}: expected floats")
+    if x.dtype == BOOL and any(p.shape[0] != 1 for p in positions):
+        raise GraphError(f"{what}: booleans do not add up")
     shape = list(x.shape)
     for number, axis in enumerate(axes):
         expect_axis(x, axis, what)
@@ -58,7 +60,9 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
         expect_elements(require, table.shape, x.shape[axis], f"{what}: axis {axis} is empty")
         if not weights:
             require(table.shape[0], 1, f"{what}: taps without weights")
-        for have, wanted in zip(weights[number].shape if weights else (), table.shape, strict=False):
+        for have, wanted in zip(
+            weights[number].shape if weights else (), table.shape, strict=False
+        ):
             require(have, wanted, f"{what}: weights of axis {axis}")
     return (TensorType(x.dtype, tuple(shape)),)
 
@@ -68,6 +72,7 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
     count = len(axes)
     weighted = len(types) > 1 + count
     taps: Shape = tuple(t.shape[0] for t in types[1 : 1 + count])
+    known = [n for n in taps if isinstance(n, int)]
 
     def term(writer: Writer, index: Index, chosen: Index) -> int:
         at = list(index)
@@ -85,15 +90,15 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
         element = load(writer, types, 0, at)
         return element if factor is None else writer.step("multiply", x.dtype, element, factor)
 
-    if not all(isinstance(n, int) for n in taps) or math.prod(taps) > MAX_WRITTEN_TAPS:  # type: ignore[arg-type]
+    if len(known) < count or not 0 < math.prod(known) <= MAX_WRITTEN_TAPS:
         return reduction(types, results[0].shape, taps, "sum", term)
 
     def body(writer: Writer, index: Index) -> int:
-        total: int | None = None
-        for numbers in itertools.product(*(range(n) for n in taps)):  # type: ignore[arg-type]
-            value = term(writer, index, [writer.integer(n) for n in numbers])
-            total = value if total is None else writer.step("add", x.dtype, total, value)
-        return writer.constant(0, x.dtype) if total is None else total
+        values = [
+            term(writer, index, [writer.integer(n) for n in numbers])
+            for numbers in itertools.product(*map(range, known))
+        ]
+        return functools.reduce(lambda a, b: writer.step("add", x.dtype, a, b), values)
 
     return injective(types, results[0], body)
 
@@ -107,7 +112,8 @@ def _reference(x: Any, *tables: Any, axes: tuple[int, ...]) -> Any:
         if weights:
             factor = weights[number].reshape(*table.shape, *[1] * (x.ndim - axis - 1))
             picked = picked * factor
-        x = picked.sum(axis) if weights else np.squeeze(picked, axis)
+        # A sum of one element keeps its dtype, which NumPy widens.
+        x = np.squeeze(picked, axis) if len(table) == 1 else picked.sum(axis, x.dtype)
     return x
 
 

@@ -140,8 +140,8 @@ def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes)
         need = max(need, 0)
         widths.append((max(begin, 0), max(need - begin - extent, 0)))
         slices.append(slice(max(-begin, 0), max(-begin, 0) + need))
-    padded = np.pad(x, (*widths, (0, 0)), constant_values=fill)[(*slices, slice(None))]
-    padded = np.ascontiguousarray(padded)
+    whole = np.pad(x, (*widths, (0, 0)), constant_values=fill)
+    padded: Array = np.ascontiguousarray(whole[tuple(slices)])
     spatial = padded.strides[1:-1]
     shape = (x.shape[0], *attributes["extents"], *kernel, x.shape[-1])
     strides = (
@@ -152,7 +152,8 @@ def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes)
     )
     if 0 in shape:
         return np.empty(shape, x.dtype)
-    return np.lib.stride_tricks.as_strided(padded, shape, strides).copy()
+    found: Array = np.lib.stride_tricks.as_strided(padded, shape, strides).copy()
+    return found
 
 
 def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> Any:
