@@ -20,9 +20,12 @@ from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
+from ftuner.frontends.onnx.normalising import NORMALISING
 from ftuner.frontends.onnx.pointwise import POINTWISE
+from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.reading import Source, domain_of, load, nodes_of, read, text_of
+from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
     GraphRecord,
     InputRecord,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED, **WINDOWS, **RESIZING,
+    **QUANTISED, **WINDOWS, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -121,7 +121,7 @@ def _norm(
     return context.add("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
 
 
-def _epsilon(context: Context, node: NodeView, default: float) -> float:
+def epsilon_of(context: Context, node: NodeView, default: float) -> float:
     """The number that is added to a mean square or variance before the square root."""
     found = node.number("epsilon", default)
     if found < 0:
@@ -129,7 +129,7 @@ def _epsilon(context: Context, node: NodeView, default: float) -> float:
     return found
 
 
-def _expect_stash(context: Context, node: NodeView) -> None:
+def expect_stash(context: Context, node: NodeView) -> None:
     """Raise GraphError unless the node's `stash_type` is a floating dtype; it has no other
     effect."""
     if node.has("stash_type"):
@@ -159,9 +159,9 @@ def _statistics(
 
 def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    _expect_stash(context, node)
+    expect_stash(context, node)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = _epsilon(context, node, 1e-5)
+    epsilon = epsilon_of(context, node, 1e-5)
     parameters = [node.input(1), node.optional(2)]
     result = _norm(context, x, parameters, axis, epsilon, rms=False)
     return [result, *_statistics(context, node, x, axis, epsilon)]
@@ -169,9 +169,9 @@ def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    _expect_stash(context, node)
+    expect_stash(context, node)
     axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = _epsilon(context, node, 1e-5)
+    epsilon = epsilon_of(context, node, 1e-5)
     result = _norm(context, x, [node.input(1)], axis, epsilon, rms=True)
     if not node.gives(1):
         return [result]
@@ -205,7 +205,7 @@ def _skip_norm(rms: bool) -> Importer:
         if bias is not None:
             total = context.add("add", total, bias)
         axis = total.rank - 1
-        epsilon = _epsilon(context, node, 1e-5 if rms else 1e-12)
+        epsilon = epsilon_of(context, node, 1e-5 if rms else 1e-12)
         result = _norm(context, total, parameters, axis, epsilon, rms)
         if rms:
             if node.gives(1):
@@ -249,7 +249,7 @@ def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
                 "add", context.scaled(old, momentum), context.scaled(new, 1 - momentum)
             )
             running.append(context.cast(context.reshape(moved, value.shape), value.dtype))
-    root = context.add("sqrt", context.add_to(variance, _epsilon(context, node, 1e-5)))
+    root = context.add("sqrt", context.add_to(variance, epsilon_of(context, node, 1e-5)))
     normal = context.add("multiply", context.add("subtract", x, mean),
                          context.add("divide", scale, root))  # fmt: skip
     return [context.add("add", normal, bias), *running]

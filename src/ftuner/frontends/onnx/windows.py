@@ -1,4 +1,4 @@
-"""Operators with windows: convolution, transposed convolution and pooling.
+"""Operators with windows: what a window is, convolution and transposed convolution.
 
 The graph's operators are channels last, ONNX's channels first: each importer transposes its operand
 and its result, and the pass `channels_last` removes the transpositions between such operators.
@@ -7,27 +7,27 @@ and its result, and the pass `channels_last` removes the transpositions between 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
 from ftuner.core.dtype import INT64
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
 
 
-def _last(context: Context, x: Value) -> Value:
+def channels_last(context: Context, x: Value) -> Value:
     """The channels (second axis) last."""
     return context.transpose(x, (0, *range(2, x.rank), 1))
 
 
-def _first(context: Context, x: Value) -> Value:
+def channels_first(context: Context, x: Value) -> Value:
     """The channels (last axis) second."""
     return context.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """A window as a node describes it; one entry for each spatial axis."""
 
     kernel: Shape
@@ -55,7 +55,7 @@ class _Window:
         }
 
 
-def _ones(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, ...]:
+def positive_integers(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, ...]:
     """A list of positive integers, by default ones."""
     found = node.integers(name, (1,) * rank)
     if len(found) != rank or min(found, default=1) < 1:
@@ -63,21 +63,21 @@ def _ones(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, 
     return found
 
 
-def _pads(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pads_of(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found = node.integers("pads", (0,) * (2 * rank))
     if len(found) != 2 * rank or min(found, default=0) < 0:
         raise context.malformed(f"pads {list(found)}; expected {2 * rank} integers of zero or more")
     return found[:rank], found[rank:]
 
 
-def _window(context: Context, node: NodeView, x: Value, kernel: Shape) -> _Window:
+def window_of(context: Context, node: NodeView, x: Value, kernel: Shape) -> Window:
     """The window of a node; `x`: channels first."""
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank:
         raise context.malformed(f"a window {list(kernel)} on {x.type}")
-    strides = _ones(context, node, "strides", rank)
-    dilations = _ones(context, node, "dilations", rank)
-    before, after = _pads(context, node, rank)
+    strides = positive_integers(context, node, "strides", rank)
+    dilations = positive_integers(context, node, "dilations", rank)
+    before, after = pads_of(context, node, rank)
     auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise context.malformed(f"auto_pad {auto!r}")
@@ -103,7 +103,7 @@ def _window(context: Context, node: NodeView, x: Value, kernel: Shape) -> _Windo
         begin.append(pair[0])
         end.append(pair[1])
         extents.append(count)
-    return _Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents))
+    return Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents))
 
 
 # Convolution.
@@ -142,7 +142,7 @@ def _with_bias(context: Context, result: Value, bias: Value | None) -> Value:
     return context.add("add", result, bias)
 
 
-def convolved(context: Context, x: Value, w: Value, window: _Window, groups: int) -> Value:
+def convolved(context: Context, x: Value, w: Value, window: Window, groups: int) -> Value:
     """The convolution of x, channels last, by w of (K..., C, channels)."""
     steps_alone = window.kernel == window.strides == (1,) * window.rank
     if steps_alone and groups == 1 and not window.pads and window.extents == x.shape[1:-1]:
@@ -155,10 +155,10 @@ def convolved(context: Context, x: Value, w: Value, window: _Window, groups: int
 def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     x, w = node.input(0), node.input(1)
     groups = _groups(context, node, x, w, w.shape[0] if w.rank else 0)
-    window = _window(context, node, x, _kernel(context, node, w))
+    window = window_of(context, node, x, _kernel(context, node, w))
     turned = context.transpose(w, (*range(2, w.rank), 1, 0))
-    result = convolved(context, _last(context, x), turned, window, groups)
-    return [_first(context, _with_bias(context, result, node.optional(2)))]
+    result = convolved(context, channels_last(context, x), turned, window, groups)
+    return [channels_first(context, _with_bias(context, result, node.optional(2)))]
 
 
 @dataclass(frozen=True)
@@ -192,15 +192,15 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
     rank = x.rank - 2
     kernel = context.known(_kernel(context, node, w), "the window of a transposed convolution")
-    strides = _ones(context, node, "strides", rank)
-    dilations = _ones(context, node, "dilations", rank)
+    strides = positive_integers(context, node, "strides", rank)
+    dilations = positive_integers(context, node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
     # (K..., C, channels)
     depth = quotient(w.shape[0], groups)
     turned = context.reshape(w, (groups, depth, *w.shape[1:]))
     turned = context.transpose(turned, (*range(3, 3 + rank), 1, 0, 2))
     turned = context.reshape(turned, (*kernel, depth, each * groups))
-    last = _last(context, x)
+    last = channels_last(context, x)
     counts = tuple(ceil_quotient(n, s) for n, s in zip(extents, strides, strict=True))
     axes = [
         [_taps(p, kernel[a], strides[a], dilations[a], begin[a]) for p in range(strides[a])]
@@ -225,7 +225,7 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     result = phases(0, (), turned)
     for axis, extent in enumerate(extents):
         result = context.slice(result, 1 + axis, 0, extent)
-    return [_first(context, _with_bias(context, result, node.optional(2)))]
+    return [channels_first(context, _with_bias(context, result, node.optional(2)))]
 
 
 def _picked(context: Context, weight: Value, axis: int, numbers: Sequence[int]) -> Value:
@@ -240,7 +240,7 @@ def _phase(
         zero = context.scalar(0, x.dtype)
         return context.broadcast(zero, (x.shape[0], *counts, weight.shape[-1]))
     rank = len(taps)
-    window = _Window(
+    window = Window(
         weight.shape[:rank], (1,) * rank, tuple(t.dilation for t in taps),
         tuple(t.begin for t in taps), (0,) * rank, counts,
     )  # fmt: skip
@@ -256,7 +256,7 @@ def _transposed_extents(
     auto = node.text("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise context.malformed(f"auto_pad {auto!r}")
-    before, after = _pads(context, node, rank)
+    before, after = pads_of(context, node, rank)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
     if len(extra) != rank or min(extra, default=0) < 0 or len(wanted) not in (0, rank, rank + 2):
@@ -283,110 +283,7 @@ def _transposed_extents(
     return tuple(begin), tuple(extents)
 
 
-# Pooling.
-
-
-def _pool_window(context: Context, node: NodeView, x: Value) -> _Window:
-    kernel = _ones(context, node, "kernel_shape", max(x.rank - 2, 0))
-    if not node.has("kernel_shape"):
-        raise context.malformed("attribute kernel_shape is missing")
-    return _window(context, node, x, kernel)
-
-
-def _reduced(context: Context, x: Value, window: _Window, kind: str) -> Value:
-    """The reduction of all windows of x, channels last."""
-    return context.add("window_reduce", x, kind=kind, kernel=window.kernel, **window.attributes())
-
-
-def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    window = _pool_window(context, node, x)
-    if node.gives(1):
-        raise context.unsupported("the positions of the largest elements (second output)")
-    return [_first(context, _reduced(context, _last(context, x), window, "maximum"))]
-
-
-def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    window = _pool_window(context, node, x)
-    total = _reduced(context, _last(context, x), window, "sum")
-    padding = node.flag("count_include_pad")
-    rounds_up = node.flag("ceil_mode")
-    if not rounds_up and (padding or not window.pads):
-        count = context.scalar(math.prod(context.known(window.kernel, "a window")), x.dtype)
-        return [_first(context, context.add("divide", total, count))]
-    for axis in range(window.rank):
-        count = _counts(context, x, window, axis, padding)
-        total = context.add("divide", total, count)
-    return [_first(context, total)]
-
-
-def _counts(context: Context, x: Value, window: _Window, axis: int, padding: bool) -> Value:
-    """The number of elements of each window along an axis, as (O, 1, ..., 1)."""
-    extent, begin = x.shape[2 + axis], window.begin[axis]
-    if padding:
-        extent, begin = extent + begin + window.end[axis], 0
-    ones = context.broadcast(context.scalar(1, x.dtype), (1, extent, 1))
-    along = _Window(
-        (window.kernel[axis],), (window.strides[axis],), (window.dilations[axis],), (begin,), (0,),
-        (window.extents[axis],),
-    )  # fmt: skip
-    count = _reduced(context, ones, along, "sum")
-    return context.reshape(count, (window.extents[axis], *([1] * (window.rank - axis))))
-
-
-def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:
-    x, p = node.input(0), node.integer("p", 2)
-    window = _pool_window(context, node, x)
-    powers = _power(context, _last(context, x), p)
-    return [_first(context, _root(context, _reduced(context, powers, window, "sum"), p))]
-
-
-def _power(context: Context, x: Value, p: int) -> Value:
-    if p < 1:
-        raise context.malformed(f"p is {p}; expected 1 or more")
-    if p == 2:
-        return context.add("multiply", x, x)
-    absolute = context.add("absolute", x)
-    return absolute if p == 1 else context.add("power", absolute, context.scalar(p, x.dtype))
-
-
-def _root(context: Context, x: Value, p: int) -> Value:
-    if p <= 2:
-        return x if p == 1 else context.add("sqrt", x)
-    return context.add("power", x, context.scalar(1 / p, x.dtype))
-
-
-def _global(reduce: Callable[[Context, NodeView, Value, Sequence[int]], Value]) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x = node.input(0)
-        if x.rank < 3:
-            raise context.malformed(f"a pool of {x.type}, which has no spatial axis")
-        return [reduce(context, node, x, range(2, x.rank))]
-
-    return convert
-
-
-def _global_mean(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
-    return context.mean(x, axes)
-
-
-def _global_max(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
-    return context.reduce(x, "maximum", axes)
-
-
-def _global_lp(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
-    p = node.integer("p", 2)
-    return _root(context, context.reduce(_power(context, x, p), "sum", axes), p)
-
-
 WINDOWS: Table = {
-    ("", "AveragePool"): _average_pool,
     ("", "Conv"): _conv,
     ("", "ConvTranspose"): _transposed,
-    ("", "GlobalAveragePool"): _global(_global_mean),
-    ("", "GlobalLpPool"): _global(_global_lp),
-    ("", "GlobalMaxPool"): _global(_global_max),
-    ("", "LpPool"): _lp_pool,
-    ("", "MaxPool"): _max_pool,
 }

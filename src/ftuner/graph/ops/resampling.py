@@ -58,12 +58,9 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
         table = positions[number]
         shape[axis] = table.shape[1]
         expect_elements(require, table.shape, x.shape[axis], f"{what}: axis {axis} is empty")
-        if not weights:
-            require(table.shape[0], 1, f"{what}: taps without weights")
-        for have, wanted in zip(
-            weights[number].shape if weights else (), table.shape, strict=False
-        ):
-            require(have, wanted, f"{what}: weights of axis {axis}")
+        if weights:
+            for have, wanted in zip(weights[number].shape, table.shape, strict=True):
+                require(have, wanted, f"{what}: weights of axis {axis}")
     return (TensorType(x.dtype, tuple(shape)),)
 
 
