@@ -1,16 +1,29 @@
-"""Pointwise nodes as the epilogue of a matrix product."""
+"""Pointwise nodes as the epilogue of a matrix product or a convolution."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ftuner.core.expr import Constant, Expr, Operand, OperandKind, applied
+from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dtype import DType
+from ftuner.core.expr import (
+    ACCUMULATOR,
+    Constant,
+    Expr,
+    Operand,
+    OperandKind,
+    applied,
+    flatten,
+    operands,
+)
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, Value
+from ftuner.graph.placement import Pending, Placement
 
 MAX_EPILOGUE_STEPS = 48
 """Longest epilogue, because each uKernel of a family contains it; what is longer becomes a step of
@@ -23,6 +36,50 @@ class Epilogue:
 
     expr: Expr
     operands: tuple[View, ...]
+
+
+NO_EPILOGUE = Epilogue(ACCUMULATOR, ())
+
+
+@dataclass(frozen=True)
+class PendingRows(Pending):
+    """Rows of channels that are not computed yet, with an epilogue that may still grow."""
+
+    result: Value
+    flat: bool
+    """Whether all axes of the result but the last are one axis of rows."""
+    epilogue: Epilogue
+    title: str
+
+    @property
+    @abstractmethod
+    def dtype(self) -> DType:
+        """What is multiplied."""
+
+    def ordered_operands(self) -> tuple[View, ...]:
+        """The operands of the epilogue in the order of their first use, as records hold them."""
+        views = {f"x{i}": v for i, v in enumerate(self.epilogue.operands, 1)}
+        return tuple(views[o.name] for o in operands(self.epilogue.expr))
+
+    def grown(self, node: Node, position: int, placement: Placement) -> PendingRows | None:
+        """A node is taken into the epilogue."""
+        if node.output.shape != self.result.shape or node.output.dtype != self.result.dtype:
+            return None
+        dtype = self.dtype
+        if placement.type_of(node.output).dtype != dtype:
+            # What is written is rounded to what is multiplied.
+            return None
+
+        def operand(value: Value, kind: OperandKind) -> View:
+            # A matrix is of the dtype that is multiplied; a number for each column may be wider.
+            return placement.rows(value, dtype if kind == "matrix" else value.dtype)
+
+        grown = extended(self.epilogue, node, position, self.flat, operand)
+        if grown is None or len(grown.operands) > MAX_OPERANDS:
+            return None
+        if len(flatten(grown.expr)) > MAX_EPILOGUE_STEPS:
+            return None
+        return replace(self, epilogue=grown, title=f"{self.title} + {node.op}")
 
 
 def extended(
@@ -41,7 +98,7 @@ def extended(
     if row.arity == 1:
         return Epilogue(applied(node.op, epilogue.expr), epilogue.operands)
     other = node.inputs[1 - position]
-    operands = epilogue.operands
+    read = epilogue.operands
     value: Expr
     if other.constant is not None and other.constant.size == 1 and other.rank <= node.output.rank:
         number = float(other.constant.reshape(()))
@@ -53,10 +110,10 @@ def extended(
         if kind is None:
             return None
         given = view(other, kind)
-        operands = (*operands, given)
-        value = Operand(f"x{len(operands)}", kind)
+        read = (*read, given)
+        value = Operand(f"x{len(read)}", kind)
     sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)
-    return Epilogue(applied(node.op, *sides), operands)
+    return Epilogue(applied(node.op, *sides), read)
 
 
 def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:

@@ -31,13 +31,20 @@ from ftuner.graph.fused_nest import (
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operator import definition
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.placement import Form, Pending, Placement
+from ftuner.graph.placement import Form, Pending, Placement, Runs, runs_all
 from ftuner.graph.steps import Lowered
 
 
-def lower(graph: Graph, held: Mapping[Value, DType] | None = None) -> Lowered:
-    """Fuse a graph and give its tensors memory. `held`: the dtypes of values in memory, other than
-    those that they are computed in; see `graph.precision`.
+def lower(
+    graph: Graph, held: Mapping[Value, DType] | None = None, runs: Runs = runs_all
+) -> Lowered:
+    """Fuse a graph and give its tensors memory.
+
+    Args:
+        held: the dtypes of values in memory, other than those that they are computed in; see
+            `graph.precision`.
+        runs: whether a back end has a kind of step. Where it has none for an operator that may do
+            without, the operator is lowered by its definition.
 
     Raises:
         UnsupportedOperatorError: an operator without a schedule.
@@ -46,7 +53,7 @@ def lower(graph: Graph, held: Mapping[Value, DType] | None = None) -> Lowered:
     unknown = sorted(n for n, o in operators.items() if o.define is None and o.lower is None)
     if unknown:
         raise UnsupportedOperatorError(f"no schedule for {', '.join(unknown)}")
-    placement = Placement(graph, held or {})
+    placement = Placement(graph, held or {}, runs)
     inputs = []
     for number, value in enumerate(graph.inputs):
         buffer = Buffer("input", value.dtype, product(value.shape), number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -54,13 +54,20 @@ class Pending(ABC):
 
 Form = View | Pending
 """A value in memory, or one that is not there yet."""
+Runs = Callable[[str], bool]
+"""Whether a back end has a kind of step."""
+
+
+def runs_all(kind: str) -> bool:
+    return True
 
 
 class Placement:
     """Forms of values, and memory for those that need it."""
 
-    def __init__(self, graph: Graph, held: Mapping[Value, DType]) -> None:
+    def __init__(self, graph: Graph, held: Mapping[Value, DType], runs: Runs) -> None:
         self.graph = graph
+        self.runs = runs
         self.held = held
         self.steps: list[Step] = []
         self._written: set[int] = set()

@@ -69,6 +69,23 @@ class NestStep:
 
 
 @dataclass(frozen=True)
+class Window:
+    """A window that a product reads A through: A is x of (images, spatial axes..., channels), and
+    row r of the matrix is the window of position r. Lists have an entry for each spatial axis."""
+
+    kernel: tuple[int, ...]
+    """Elements of the window that are apart in memory."""
+    run: int
+    """Consecutive elements of x for each element of the window."""
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: Shape
+    """Padding with zeros before the first element of x."""
+    extents: Shape
+    """Positions of the window."""
+
+
+@dataclass(frozen=True)
 class ProductStep:
     """A matrix product: `c = epilogue(a @ b, *operands)`. Where B has two axes, so do A and C.
     Operands always have two: a matrix as C, or one row for all of C."""
@@ -107,6 +124,70 @@ class ProductStep:
     def described(self, text: DimText) -> str:
         a, b, c = (_described(view.shape, text) for view in (self.a, self.b, self.c))
         return f"{a} @ {b} -> {c}"
+
+
+@dataclass(frozen=True)
+class ConvolutionStep(ProductStep):
+    """A product whose A is read through a window. A has the axes of x; B is a constant matrix, and
+    B, C and operands have two axes."""
+
+    kind: ClassVar[str] = "convolution"
+    window: Window
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (*super().dims, *self.window.begin, *self.window.extents)
+
+    def described(self, text: DimText) -> str:
+        a, c = (_described(view.shape, text) for view in (self.a, self.c))
+        return f"{a} by {_described(self.window.kernel, text)} -> {c}"
+
+
+@dataclass(frozen=True)
+class DepthwiseStep:
+    """A convolution of each channel by its own window. x and the result are (images, rows,
+    positions, channels), with contiguous channels."""
+
+    kind: ClassVar[str] = "depthwise"
+    title: str
+    x: View
+    weight: View
+    """(rows, positions, channels) of the window, in row-major order."""
+    out: View
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    begin: Shape
+    """Padding with zeros before the first row and the first position of x."""
+    epilogue: Expr
+    operands: tuple[View, ...]
+    """As of a product whose rows are the positions of the result."""
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.out.buffer,)
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernel reads at run time: `core.cpu.windows.DepthwiseDims`, then the offset of
+        each operand and the distance between its rows, in elements."""
+        _, height, width, channels = self.x.shape
+        x, out = self.x.layout, self.out.layout
+        operands = [(v.layout.offset, v.layout.strides[0]) for v in self.operands]
+        return (
+            height, width, channels, *self.out.shape[1:3], *self.begin, x.offset, *x.strides[:3],
+            out.offset, *out.strides[:3], *(dim for pair in operands for dim in pair),
+        )  # fmt: skip
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (self.x.shape[0], *self.parameters())
+
+    def described(self, text: DimText) -> str:
+        window = _described(self.weight.shape[:2], text)
+        return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
 
 
 @dataclass(frozen=True)

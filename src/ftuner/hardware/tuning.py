@@ -171,6 +171,10 @@ class ProductTuning:
         4.0, "cycles", "Widening one vector of 8-bit integers into a panel",
         f"{_RAPIDS} (AVX-512, panels of 480 KiB: widening pays from 20 rows on)",
     )  # fmt: skip
+    window_element_cycles: float = constant(
+        16.0, "cycles", "Computing the addresses of a tile's rows for one element of a window",
+        "the instructions that codegen/llvm/kernels/window.py writes, four each cycle",
+    )  # fmt: skip
     far_row_bytes_per_cycle: float = constant(
         5.0, "bytes per cycle", "Rate of reading B where every k step is on another page, which no "
         "prefetcher crosses", _ZEN3,

@@ -43,6 +43,11 @@ class StepKinds(Generic[_Kind]):
         self._back_end = back_end
         self._found: dict[str, _Kind] = {}
 
+    def has(self, kind: str) -> bool:
+        """Whether there is a module for a kind."""
+        outside = (self._back_end, kind) in _OUTSIDE
+        return outside or find_spec(_own_module(self._back_end, kind)) is not None
+
     def of(self, step: Step) -> _Kind:
         """The kind of a step.
 

@@ -21,6 +21,9 @@ ROW = "row"
 """A is contiguous along k; rows are a run-time stride apart."""
 COLUMN = "column"
 """A is contiguous along m; steps of k are a run-time stride apart. Packed A is of this layout."""
+WINDOW = "window"
+"""A is read through a window: rows and elements of a convolution's windows are found as they are
+read, and no matrix exists."""
 PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other. Elements narrower
 than A's are widened as they are loaded; what scales them is left to the epilogue."""

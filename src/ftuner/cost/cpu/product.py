@@ -102,6 +102,11 @@ class ProductShare(NamedTuple):
     """Whether workers pack B together, then wait for each other."""
     widen: bool
     """Whether panels of narrower elements are widened one by one before they are used."""
+    a_reuse: float = 1.0
+    """Rows of A that share an element of memory, on average: several where A is read through a
+    window."""
+    window_elements: int = 0
+    """Elements of the window that A is read through; 0 if there is none."""
 
 
 class RowBlocks(NamedTuple):
@@ -123,7 +128,7 @@ class ProductCost:
         "_exposed_fetch_tiles", "_far_s_per_tile", "_fetch_s", "_footprint_bytes",
         "_footprint_bytes_per_row", "_l2_bytes", "_last_cache_bytes", "_pack_s", "_pack_s_per_row",
         "_panels", "_partial_s_per_row", "_rate_dram", "_rate_l3", "_step_s", "_tail_covers",
-        "_tile_s", "_wait_s", "_widen_s", "_workers_m",
+        "_tile_s", "_wait_s", "_widen_s", "_window_s_per_tile", "_workers_m",
     )  # fmt: skip
 
     def __init__(
@@ -148,14 +153,18 @@ class ProductCost:
         # Transfers: B passes once for each block of rows, A once for each panel unless its block
         # stays in L2, C twice for each block of k.
         self._b_bytes = elements * columns * k_steps * b_size
-        self._a_bytes_per_row = elements * a_size * k_steps
+        self._a_bytes_per_row = elements * a_size * k_steps / share.a_reuse
         self._a_passes = max(share.panels, 1)
         self._c_bytes_per_row = 2 * elements * columns * c_size * share.k_blocks
         self._rate_l3, self._rate_dram = machine.rates(share.workers)
         # A weight comes from there whatever its size: a model's others have taken its place in L2.
         self._fetch_s = self._b_bytes / self._rate_l3 if share.in_panels else 0.0
         self._footprint_bytes = share.batch * share.k * share.n * b_size
-        self._footprint_bytes_per_row = share.batch * (share.k * a_size + share.n * c_size)
+        a_row_bytes = share.k * a_size / share.a_reuse
+        self._footprint_bytes_per_row = share.batch * (a_row_bytes + share.n * c_size)
+        # For each tile and element of the window, the addresses of the tile's rows are computed.
+        elements_of_tiles = elements * share.window_elements * max(share.panels, 1)
+        self._window_s_per_tile = elements_of_tiles * tuning.window_element_cycles * period_s
 
         # Each block of rows widens panels again.
         vectors = elements * columns * k_steps / lanes
@@ -208,6 +217,7 @@ class ProductCost:
         issue_s = self._step_s * issue
         stall_s = self._step_s * (step - issue) + self._far_s_per_tile * (tiles - 1)
         tile_s = self._tile_s * fixed + self._partial_s_per_row * rows
+        tile_s += self._window_s_per_tile * tiles
 
         b_bytes, a_bytes = self._b_bytes, self._a_bytes_per_row * rows
         widen_s = self._widen_s

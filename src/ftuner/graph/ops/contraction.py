@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.cpu.tile import MAX_OPERANDS
-from ftuner.core.dtype import INT8
-from ftuner.core.expr import ACCUMULATOR, OperandKind, flatten, operands
+from ftuner.core.dtype import INT8, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View, as_rows
-from ftuner.graph.epilogue import MAX_EPILOGUE_STEPS, Epilogue, extended
-from ftuner.graph.ir import Node, TensorType, Value
+from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
+from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -26,7 +24,7 @@ from ftuner.graph.operator import (
     same_dtype,
 )
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
-from ftuner.graph.placement import Pending, Placement
+from ftuner.graph.placement import Placement
 from ftuner.graph.steps import ProductStep
 
 Types = Sequence[TensorType]
@@ -75,53 +73,28 @@ def _int8_matmul(a: Any, b: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class PendingProduct(Pending):
-    """A matrix product whose epilogue may still grow."""
+class PendingProduct(PendingRows):
+    """A matrix product whose epilogue may still grow. If it is flat, A has two axes."""
 
     a: View
     b: View
-    result: Value
-    flat: bool
-    """Whether all axes of the result but the last are one axis of rows. A then has two axes."""
-    epilogue: Epilogue
-    title: str
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.layout.dtype
 
     @property
     def strided_rows(self) -> bool:
         return not self.flat
 
     def store(self, target: View, placement: Placement) -> None:
-        dtype = self.a.layout.dtype
         # All rows are walked as one axis, and written in the dtype that is multiplied.
         rows = as_rows(target) if self.flat else target
-        if target.layout.dtype != dtype or rows is None:
-            placement.store_by_copy(self, dtype, target)
+        if target.layout.dtype != self.dtype or rows is None:
+            placement.store_by_copy(self, self.dtype, target)
             return
-        expr = self.epilogue.expr
-        views = {f"x{i}": v for i, v in enumerate(self.epilogue.operands, 1)}
-        # Records hold them in the order of their first use.
-        ordered = tuple(views[o.name] for o in operands(expr))
-        placement.add(ProductStep(self.title, self.a, self.b, rows, expr, ordered))
-
-    def grown(self, node: Node, position: int, placement: Placement) -> PendingProduct | None:
-        """A node is taken into the epilogue."""
-        if node.output.shape != self.result.shape or node.output.dtype != self.result.dtype:
-            return None
-        dtype = self.a.layout.dtype
-        if placement.type_of(node.output).dtype != dtype:
-            # What a product writes is rounded to what it multiplies.
-            return None
-
-        def operand(value: Value, kind: OperandKind) -> View:
-            # A matrix is of the dtype that is multiplied; a number for each column may be wider.
-            return placement.rows(value, dtype if kind == "matrix" else value.dtype)
-
-        grown = extended(self.epilogue, node, position, self.flat, operand)
-        if grown is None or len(grown.operands) > MAX_OPERANDS:
-            return None
-        if len(flatten(grown.expr)) > MAX_EPILOGUE_STEPS:
-            return None
-        return replace(self, epilogue=grown, title=f"{self.title} + {node.op}")
+        expr, operands = self.epilogue.expr, self.ordered_operands()
+        placement.add(ProductStep(self.title, self.a, self.b, rows, expr, operands))
 
 
 def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
@@ -137,8 +110,7 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
         # All rows are one product, so one stride must separate them.
         in_place = as_rows(left) if node.op == "matmul" else None
         left = in_place or placement.rows(a, dtype)
-    epilogue = Epilogue(ACCUMULATOR, ())
-    return (PendingProduct(left, right, node.output, flat, epilogue, node.op),)
+    return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
 
 
 CONTRACTIONS = (

@@ -22,6 +22,7 @@ from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
+from ftuner.graph.ops.convolving import lower_convolution
 
 Types = Sequence[TensorType]
 _REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
@@ -212,7 +213,13 @@ def _reference_reduce(x: Any, kind: str, kernel: tuple[int, ...], **attributes: 
 
 
 WINDOWS = (
-    Operator("convolution", _infer_convolution, _reference_convolution, _define_convolution),
+    Operator(
+        "convolution",
+        _infer_convolution,
+        _reference_convolution,
+        _define_convolution,
+        lower_convolution,
+    ),
     Operator("window_reduce", _infer_reduce, _reference_reduce, _define_reduce),
 )
 """`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents

@@ -18,10 +18,12 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Graph, Node, TensorType, Value, live_nodes
-from ftuner.graph.rewriting import constant, made
+from ftuner.graph.rewriting import constant, made, rewritten
 
 WINDOWED = frozenset({"convolution", "window_reduce"})
 """Operators that a graph must have for the pass to change it."""
+FEW_CHANNELS = 4
+"""Most channels of a picture. With more, an element of a window is long enough to be read alone."""
 Permutation = tuple[int, ...]
 """Axis j of a tensor is axis `permutation[j]` of the tensor that it is a transposition of."""
 
@@ -39,6 +41,41 @@ def move_transpositions(graph: Graph) -> Graph:
     if not any(node.op in WINDOWED for node in graph.nodes):
         return graph
     return _Moving(graph).run()
+
+
+def pad_first_layers(graph: Graph) -> Graph:
+    """Pad what convolutions of few channels read, so that each row of a window is one piece of
+    memory. The first layer of a network reads a copy of the picture anyway: channels last."""
+    places: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        padded = _padded(node) if node.op == "convolution" else None
+        if padded is not None:
+            places[node] = padded
+    return rewritten(graph, places, {})
+
+
+def _padded(node: Node) -> list[Node] | None:
+    x, w = node.inputs
+    attributes = node.attributes
+    begin, extents = attributes["begin"], attributes["extents"]
+    channels = x.shape[-1]
+    if not isinstance(channels, int) or channels > FEW_CHANNELS or attributes["groups"] > 1:
+        return None
+    steps = zip(attributes["strides"], attributes["dilations"], w.shape, strict=False)
+    needed = tuple(
+        (count - 1) * stride + (n - 1) * dilation + 1
+        for count, (stride, dilation, n) in zip(extents, steps, strict=True)
+    )
+    if needed == x.shape[1:-1] and not any(begin):
+        return None
+    # Negative widths cut what no window reads.
+    after = tuple(n - b - d for n, b, d in zip(needed, begin, x.shape[1:-1], strict=True))
+    zero = constant(f"{x.name}_zero", x.dtype, np.zeros(()))
+    type_ = TensorType(x.dtype, (x.shape[0], *needed, channels))
+    widths = {"before": (0, *begin, 0), "after": (0, *after, 0)}
+    pad = made("pad", [x, zero], type_, f"{x.name}_padded", mode="constant", **widths)
+    inside = {**attributes, "begin": (0,) * len(begin)}
+    return [pad, Node(node.op, (pad.output, w), node.outputs, inside)]
 
 
 class _Moving:

@@ -8,7 +8,7 @@ from ftuner.graph.ir import Graph, Node
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
-from ftuner.graph.passes.channels_last import move_transpositions
+from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
@@ -27,6 +27,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
+    pad_first_layers,
     recognise_gelu,
     recognise_gelu_tanh,
     recognise_silu,

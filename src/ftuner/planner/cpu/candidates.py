@@ -15,7 +15,7 @@ from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, R
 from ftuner.cost.terms import Estimate
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Choice
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.problem import Problem, ReadWindow
 from ftuner.ukernels.cpu.library import Family, Library
 
 K_ALIGNMENT = 8
@@ -65,28 +65,30 @@ class PlannerTables:
             found = self._families[key] = self.library.family(*key)
         return found
 
-    def blocks_of_k(self, k: int, nr: int) -> tuple[int, ...]:
+    def blocks_of_k(self, k: int, nr: int, window: ReadWindow | None) -> tuple[int, ...]:
         """Candidates for the k steps of a block, longest first: all steps unless a panel then fills
         its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows."""
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
         by_panel = panel_bytes / (nr * self.b_widened.itemsize)
-        long = _even_blocks(k, int(by_panel))
-        short = _even_blocks(k, int(min(by_panel, self.steps_of_block)))
+        unit = K_ALIGNMENT if window is None else window.run
+        long = _even_blocks(k, int(by_panel), unit)
+        short = _even_blocks(k, int(min(by_panel, self.steps_of_block)), unit)
         return (long,) if long == short else (long, short)
 
-    def row_blocks(self, k: int, kc: int, workers_m: int) -> RowBlocks:
-        """How the rows of an A of `k` steps are blocked if blocks of k have `kc` steps."""
+    def row_blocks(self, k: int, kc: int, workers_m: int, reuse: float) -> RowBlocks:
+        """How the rows of an A of `k` steps are blocked if blocks of k have `kc` steps. `reuse`:
+        rows that share an element of memory."""
         tuning, machine = self.tuning, self.machine
         block_bytes = self.a_block_bytes
         unblocked_bytes = tuning.a_share_of_last_cache * machine.last_cache_bytes
         if self.steps_of_block >= tuning.long_block_steps:
             unblocked_bytes = min(unblocked_bytes, workers_m * self.a_block_bytes)
             block_bytes = tuning.block_share_of_large_l2 * machine.l2_bytes
-        step_bytes = self.a_itemsize * kc
+        step_bytes = self.a_itemsize * kc / reuse
         return RowBlocks(
             resident_rows=int(self.a_block_bytes / step_bytes),
-            cached_rows=int(unblocked_bytes / (self.a_itemsize * k)),
+            cached_rows=int(unblocked_bytes * reuse / (self.a_itemsize * k)),
             block_rows=max(int(block_bytes / step_bytes), 1),
         )
 
@@ -171,15 +173,18 @@ class Candidate:
             own_panels, has_tail = -(-units // grid.n), False
         elements = -(-batch // grid.batch)
         k_steps = -(-k // grid.k)
+        window = problem.window
+        reuse = 1.0 if window is None else window.reuse
         share = ProductShare(
             batch=batch, n=n, k=k, elements=elements, panels=own_panels,
             columns=own_panels * nr + (tail_columns if has_tail else 0), k_steps=k_steps,
             k_blocks=-(-k_steps // choice.kc), workers=workers, workers_m=grid.m, workers_k=grid.k,
             in_panels=problem.in_panels, b_in_rows=problem.b_source == "rows",
             b_k_bytes=problem.b_k_bytes, pack_a=choice.pack_a, pack_b=choice.pack_b,
-            shared_pack=choice.shared_pack, widen=choice.widen,
+            shared_pack=choice.shared_pack, widen=choice.widen, a_reuse=reuse,
+            window_elements=0 if window is None else k // window.run,
         )  # fmt: skip
-        self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m)
+        self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m, reuse)
         own_tail = self.tail_table if has_tail else None
         self.cost = ProductCost(machine, share, blocks, self.table, own_tail)
         # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
@@ -228,13 +233,13 @@ def _ranges(extent: int, parts: int) -> tuple[tuple[int, int], ...]:
     return tuple(bounds(extent, parts, i) for i in range(parts))
 
 
-def _even_blocks(k: int, most: int) -> int:
+def _even_blocks(k: int, most: int, unit: int) -> int:
     """The length of equal blocks, of which the last may be shorter, if there are as few blocks as
-    `most` steps per block allow."""
+    `most` steps per block allow. A multiple of `unit`, unless there is one block."""
     if k <= most:
         return k
-    blocks = -(-k // max(most, K_ALIGNMENT))
-    return -(-k // (blocks * K_ALIGNMENT)) * K_ALIGNMENT
+    blocks = -(-k // max(most, unit))
+    return -(-k // (blocks * unit)) * unit
 
 
 def split_rows(m: int, main: int, parts: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ import math
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.problem import Problem, ReadWindow
 
 REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
 """The definition of a good width: the one that is best over these rows, equally weighted. They are
@@ -15,10 +15,10 @@ sentence lengths and batch sizes from one to some hundreds, and so depend on no 
 
 def panel_problem(
     n: int, k: int, width: int, rows: int, workers: int, layout: str = ROW,
-    must_pack: bool = False,
+    must_pack: bool = False, window: ReadWindow | None = None,
 ) -> Problem:  # fmt: skip
     """What the planner is asked for a weight in panels and an A that lies as told."""
-    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers)
+    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers, window)
 
 
 def best_width(planner: Planner, n: int, k: int, workers: int) -> int:

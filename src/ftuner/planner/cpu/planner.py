@@ -121,8 +121,10 @@ class Planner:
         of_panels = [read for read in reads if read.layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
-            lengths = self._tables.blocks_of_k(k, nr)
-            for grid in grids(problem.workers, problem.batch, -(-n // nr), k // split_k_steps):
+            window = problem.window
+            lengths = self._tables.blocks_of_k(k, nr, window)
+            parts_k = k // split_k_steps if window is None else 1
+            for grid in grids(problem.workers, problem.batch, -(-n // nr), parts_k):
                 for read, kc in product(of_panels, lengths):
                     pack_b = read.layout == PACKED and not problem.in_panels
                     widen = read.dtype != types.b
@@ -140,7 +142,9 @@ class Planner:
     def candidate(self, problem: Problem, choice: Choice) -> Candidate:
         """The candidate of a choice, whether or not the planner would try it."""
         nr = choice.vectors * self._lanes
-        lengths = () if choice.dot else self._tables.blocks_of_k(max(problem.k, 1), nr)
+        lengths: tuple[int, ...] = ()
+        if not choice.dot:
+            lengths = self._tables.blocks_of_k(max(problem.k, 1), nr, problem.window)
         return Candidate(self._tables, problem, choice, lengths)
 
     def lay_out(self, problem: Problem, candidate: Candidate, chunks: int = 0) -> Plan:

@@ -7,6 +7,15 @@ from typing import NamedTuple
 from ftuner.ukernels.cpu.library import BSource
 
 
+class ReadWindow(NamedTuple):
+    """How an A is read through a window."""
+
+    run: int
+    """k steps of one element of the window, which are consecutive in memory."""
+    reuse: float
+    """How many rows of A share an element of memory, on average."""
+
+
 class Problem(NamedTuple):
     """What is planned: extents, layouts of operands, and the number of workers.
 
@@ -18,7 +27,7 @@ class Problem(NamedTuple):
     k: int
     batch: int
     a_layout: str
-    """`row` or `column`; an A that is neither is packed and counts as `column`."""
+    """`row`, `column` or `window`; an A that is none of them is packed and counts as `column`."""
     a_must_pack: bool
     b_source: BSource
     width: int
@@ -26,6 +35,8 @@ class Problem(NamedTuple):
     b_k_bytes: int
     """Bytes between two k steps of a B that is not in panels; 0 if it is."""
     workers: int
+    window: ReadWindow | None = None
+    """Of an A of layout `window`."""
 
     @property
     def in_panels(self) -> bool:

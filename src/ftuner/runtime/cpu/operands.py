@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ftuner.core.cpu.tile import COLUMN, ROW
+from ftuner.core.cpu.tile import COLUMN, ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.product import ProductTypes
-from ftuner.graph.steps import ProductStep
+from ftuner.graph.steps import ConvolutionStep, ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.problem import Problem, ReadWindow
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.shapes.strides import StridedArray
@@ -114,6 +114,8 @@ def step_types(step: ProductStep) -> ProductTypes:
 def step_operands(step: ProductStep) -> Operands:
     """The layouts that A and B of a step may have: what `a_layout` and `b_source` return for them
     at any extents of the graph."""
+    if isinstance(step, ConvolutionStep):
+        return Operands((WINDOW,), ("panels",))
     (k, a_k), (n, b_n) = ((v.shape[-1], v.layout.strides[-1]) for v in (step.a, step.b))
     layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
     a_layouts = tuple(dict.fromkeys(layouts))
@@ -131,13 +133,17 @@ def _is(x: Dim, value: int) -> tuple[bool, ...]:
 
 def step_problem(
     a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
-    width: int, workers: int, hardware: CpuHardware,
+    width: int, workers: int, hardware: CpuHardware, window: ReadWindow | None = None,
 ) -> tuple[Problem, Strides]:  # fmt: skip
     """The problem of a step of a program, and the strides of its arrays.
 
     `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
     """
     k, n = b.shape[-2:]
+    steps = tuple(x.strides[0] for x in operands)
+    if window is not None:
+        problem = panel_problem(n, k, width, c.shape[0], workers, WINDOW, window=window)
+        return problem, Strides(0, 0, 0, 0, c.strides[-2], (), steps, False)
     layout = a_layout(a, n, hardware)
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
@@ -152,9 +158,20 @@ def step_problem(
             width=0, b_k_bytes=abs(b_k), workers=workers,
         )  # fmt: skip
     a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
-    steps = tuple(x.strides[0] for x in operands)
     strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
     return problem, strides
+
+
+def read_window(step: ProductStep) -> ReadWindow | None:
+    """How a step reads A through a window, if it does."""
+    if not isinstance(step, ConvolutionStep):
+        return None
+    window = step.window
+    read = math.prod(window.kernel) * window.run
+    channels = step.a.shape[-1]
+    assert isinstance(channels, int)
+    new = math.prod(window.strides) * channels
+    return ReadWindow(window.run, max(read / new, 1.0))
 
 
 def overlaps_itself(c: Array) -> bool:

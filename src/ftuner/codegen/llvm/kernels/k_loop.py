@@ -34,8 +34,9 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import emitter_of
 from ftuner.codegen.llvm.kernels.widen import widened
+from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.core.cpu.tile import COLUMN, STRIDED, UKernel
+from ftuner.core.cpu.tile import COLUMN, ROW, STRIDED, UKernel
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
 
@@ -71,10 +72,12 @@ def emit_k_loop(
     a: ir.Value,
     b: ir.Value,
     k: ir.Value,
+    window: WindowRows | None = None,
 ) -> list[list[ir.Value]]:
     """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
-    `b` where its columns begin in the panel."""
-    return _Loop(builder, kernel, isa, tuning, line_bytes, context).sums(tile, a, b, k)
+    `b` where its columns begin in the panel; `window`: how it reads A, if through one."""
+    loop = _Loop(builder, kernel, isa, tuning, line_bytes, context, window)
+    return loop.sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class _Loop:
         tuning: KLoopTuning,
         line_bytes: int,
         context: ir.Value,
+        window: WindowRows | None,
     ) -> None:
         self._builder, self._kernel, self._isa = builder, kernel, isa
         assert isa.multiply_add(kernel.types).k_steps == 1, "panels hold one k step after the other"
@@ -139,7 +143,8 @@ class _Loop:
         a_stride = slot(builder, context, Context.A_STRIDE)
         in_columns = kernel.a_layout == COLUMN
         a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
-        self._a_rows = _Multiples(builder, a_row, kernel.mr)
+        self._window = window
+        self._a_rows = window or _Multiples(builder, a_row, kernel.mr)
         self._a_steps = _Multiples(builder, a_k, self._steps + 1)
         self._row_of_b_bytes = kernel.nr * types.b.itemsize
         self._read_bytes = kernel.tile.vectors * kernel.lanes * types.b.itemsize
@@ -159,7 +164,7 @@ class _Loop:
         step = builder.udiv(step, const(kernel.tile.parts))
         first = pointer_slot(builder, context, Context.NEXT_B)
         found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
-        if kernel.a_layout != COLUMN:
+        if kernel.a_layout == ROW:
             distance = slot(builder, context, Context.NEXT_A_DISTANCE)
             wanted = builder.icmp_signed("!=", distance, const(0))
             step = builder.select(wanted, const(kernel.mr * self._size), const(0))
@@ -179,8 +184,10 @@ class _Loop:
         of sums take the steps in turns, and are added at the end; steps that are left over go to
         the first."""
         builder, shape = self._builder, self._kernel.tile
-        streams, asks = self._later(tile, a, k), self._asks(tile)
         values = [a, b, *([ir.Constant(self._sums, None)] * (self._size_of_set * shape.chains))]
+        if self._window is not None:
+            return self._added(self._through_window(self._window, values, k))
+        streams, asks = self._later(tile, a, k), self._asks(tile)
         if asks is None:
             left, values = self._in_turn(values, k, streams, asked=True)
         else:
@@ -196,8 +203,29 @@ class _Loop:
             )
         end = 2 + self._size_of_set
         values[:end] = self._rounds(left, values[:end], 1, asked=False)
-        total = add_chains(builder, values[2:], self._size_of_set)
+        return self._added(values[2:])
+
+    def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
+        """The sums of all chains together, row by row."""
+        shape = self._kernel.tile
+        total = add_chains(self._builder, sums, self._size_of_set)
         return [total[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
+
+    def _through_window(
+        self, window: WindowRows, values: Sequence[ir.Value], k: ir.Value
+    ) -> list[ir.Value]:
+        """The sums after all elements of the window, each of which is a run of k steps."""
+        builder, steps = self._builder, const(self._steps)
+        a, first = values[0], 2 + self._size_of_set
+        rounds, left = builder.udiv(window.run, steps), builder.urem(window.run, steps)
+
+        def element(given: list[ir.Value]) -> list[ir.Value]:
+            window.point()
+            here = self._rounds(rounds, [a, *given], self._steps, asked=False)
+            here[:first] = self._rounds(left, here[:first], 1, asked=False)
+            return here[1:]
+
+        return carried_loop(builder, builder.udiv(k, window.run), values[1:], element)[1:]
 
     def _either(self, values: Sequence[ir.Value], blocks: Sequence[ir.Block]) -> ir.Value:
         """The value of the block that control came from."""
@@ -271,7 +299,7 @@ class _Loop:
             whole = builder.icmp_signed(">", left, rounds_of_chunk)
             now = builder.select(whole, rounds_of_chunk, left)
             ends = self._fetched(streams, places, builder.mul(now, const(self._steps)))
-            if self._kernel.a_layout != COLUMN:
+            if self._kernel.a_layout == ROW:
                 line = self._line_bytes
                 lines = range(line, line + steps_of_chunk * self._size, line)
                 for i, offset in product(range(self._kernel.mr), lines):

@@ -34,8 +34,9 @@ from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
+from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
-from ftuner.core.cpu.tile import UKernel
+from ftuner.core.cpu.tile import WINDOW, UKernel
 from ftuner.core.expr import ACCUMULATOR, operands
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
@@ -65,6 +66,9 @@ def emit_ukernel(
     if kernel.tail and not isa.masked:
         scratch = reserve(builder, ir.ArrayType(scalar_type(dtype), kernel.mr * kernel.nr))
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
+    window = None
+    if kernel.a_layout == WINDOW:
+        window = WindowRows(builder, context, a, row, kernel.mr)
     parts = const(kernel.tile.parts)
     with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
         tile, part = builder.udiv(number, parts), builder.urem(number, parts)
@@ -77,9 +81,13 @@ def emit_ukernel(
         first_row = builder.add(row, first_row)
         first_column = builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_tile, c_stride, line_bytes)
+        if window is not None:
+            window.enter_tile()
         accumulators = emit_k_loop(
-            builder, kernel, isa, tuning, line_bytes, context, number, a_tile, b_part, k
+            builder, kernel, isa, tuning, line_bytes, context, number, a_tile, b_part, k, window
         )
+        if window is not None:
+            window.leave_tile()
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
             finish_tile(builder, kernel, isa.fused, context, accumulators, c_tile, c_stride,

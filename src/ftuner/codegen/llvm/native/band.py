@@ -174,6 +174,7 @@ class _Band:
                 finish = builder.and_(is_last, whole)
                 self._set(Context.ACCUMULATE, builder.select(is_first, accumulate, const(1)))
                 self._set(Context.FINISH, builder.zext(finish, I64))
+                self._set(Context.K_BEGIN, begin)
                 self._block(_Block(first, end, last_block, begin, steps), c, c_stride)
 
     def _set(self, index: int, value: ir.Value) -> None:

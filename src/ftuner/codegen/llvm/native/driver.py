@@ -84,6 +84,7 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     set_slot(builder, call, Call.PLAN, plan)
     set_slot(builder, call, Call.POOL, pool)
     set_slot(builder, call, Call.WORKSPACE, workspace)
+    set_slot(builder, call, Call.WINDOW, const(0))
     for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
         set_slot(builder, call, index, builder.load(word, typ=PTR))
     null = ir.Constant(PTR, None)
@@ -291,6 +292,7 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
 
 
 def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
+    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
     for i in range(MAX_OPERANDS):
         address = slot(builder, call, Call.OPERANDS + i)
         stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)

@@ -24,7 +24,9 @@ class Call:
     C = 3
     WORKSPACE = 4
     POOL = 5
-    OPERANDS = 6
+    WINDOW = 6
+    """Address of the `Window` that A is read through; any value if it is read otherwise."""
+    OPERANDS = 7
     SIZE = OPERANDS + MAX_OPERANDS
 
 
@@ -347,6 +349,50 @@ class Attention:
     AXIS_SIZE = 6
 
 
+class Winograd:
+    """Parameters of the Winograd kernel besides addresses; distances in bytes. After the last slot
+    follow, for each operand of the epilogue, its offset and the distance between its rows."""
+
+    TILES = 0
+    """Tiles of all images."""
+    TILE_ROWS = 1
+    """Rows of tiles in an image."""
+    TILE_COLUMNS = 2
+    HEIGHT = 3
+    WIDTH = 4
+    CHANNELS = 5
+    OUT_HEIGHT = 6
+    OUT_WIDTH = 7
+    OUT_CHANNELS = 8
+    BEGIN_Y = 9
+    """Padding before the first row."""
+    BEGIN_X = 10
+    X_IMAGE = 11
+    X_ROW = 12
+    X_PIXEL = 13
+    OUT_IMAGE = 14
+    OUT_ROW = 15
+    OUT_PIXEL = 16
+    BLOCK = 17
+    """Tiles in a task."""
+    WORKSPACE = 18
+    WORKER_BYTES = 19
+    """Bytes of the workspace for each worker. It begins with the transformed tiles; offsets of the
+    rest follow."""
+    SUMS_OFFSET = 20
+    PATCH_OFFSET = 21
+    PANEL = 22
+    """Columns of a full panel."""
+    WEIGHT = 23
+    """Address of the packed matrices of the transformed weight."""
+    MATRIX_BYTES = 24
+    """Between two of these matrices."""
+    COVERS = 25
+    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
+    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
+
+
 class Context:
     """Parameters of a uKernel besides its arguments; strides in bytes."""
 
@@ -370,9 +416,38 @@ class Context:
     """Bytes from a tile's A to that of the next batch element; 0 if it is not prefetched."""
     ASKS_FOR_B = 10
     """Number of tiles that prefetch their own B: 1 if no earlier tile prefetched it, else 0."""
-    OPERANDS = 11
+    WINDOW = 11
+    K_BEGIN = 12
+    """The k step that the uKernel begins with; only those that read A through a window use it."""
+    OPERANDS = 13
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
+
+
+WINDOW_AXES = 3
+"""Spatial axes of a window, slowest first; one of fewer axes has extents of 1 in front."""
+
+
+class Window:
+    """A window that A is read through; `WINDOW_AXES` slots for values of each axis."""
+
+    EXTENTS = 0
+    """Of x."""
+    OUTPUTS = 3
+    """Positions of the window."""
+    KERNEL = 6
+    """Elements of the window that are apart in memory."""
+    STRIDES = 9
+    DILATIONS = 12
+    BEGIN = 15
+    """Padding before the first element of x."""
+    AXIS_BYTES = 18
+    IMAGE_BYTES = 21
+    RUN = 22
+    """k steps of each element of the window, which are consecutive in memory."""
+    ZEROS = 23
+    """Address of `RUN` zeros."""
+    SIZE = 24
 
 
 class Barrier:

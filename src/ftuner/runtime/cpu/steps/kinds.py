@@ -7,4 +7,5 @@ from typing import Any
 from ftuner.runtime.cpu.steps.contract import StepKind
 from ftuner.runtime.step_kinds import StepKinds
 
-kind_of = StepKinds[StepKind[Any]]("cpu").of
+KINDS = StepKinds[StepKind[Any]]("cpu")
+kind_of = KINDS.of

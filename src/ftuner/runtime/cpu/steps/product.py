@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.cpu.tile import MAX_OPERANDS, ROW, WINDOW
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -18,8 +18,8 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width, panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.operands import step_operands, step_problem, step_types
+from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.runtime.cpu.operands import read_window, step_operands, step_problem, step_types
 from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
@@ -48,6 +48,7 @@ class ProductTask(Task):
     """Vectors of a panel of its packed weight; 0 if it has none."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of A, B, C and the operands of the epilogue."""
+    window: ReadWindow | None
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
@@ -55,7 +56,9 @@ class ProductTask(Task):
         a, b, c, *operands = [layouts.strided(n, values) for n in self.layouts]
         if 0 in c.shape:
             return nothing_to_do(workers, 1)
-        problem, strides = step_problem(a, b, c, operands, self.width, workers, hardware)
+        problem, strides = step_problem(
+            a, b, c, operands, self.width, workers, hardware, self.window
+        )
         return _bound(self.products.ready(problem, strides), workers)
 
 
@@ -111,6 +114,10 @@ class CompiledProduct(CompiledStep):
     panels: Panels | None
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
+        self.lay_out_call(records, at)
+
+    def lay_out_call(self, records: RecordLayout, at: int) -> int:
+        """Lay out the step. Returns the first slot of its `Call`."""
         step, panels = self.step, self.panels
         call = records.reserve(Call.SIZE)
         records.point(at + StepSlot.ARGUMENT, call)
@@ -131,8 +138,9 @@ class CompiledProduct(CompiledStep):
         if task is None:
             layouts = tuple(records.layouts.number(view.layout) for view in step.views)
             width = 0 if panels is None else panels.width
-            task = ProductTask(self.products, width, layouts)
+            task = ProductTask(self.products, width, layouts, read_window(step))
         records.planned_tasks(task, (call + Call.PLAN,))
+        return call
 
 
 def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> RowsTask | None:
@@ -140,13 +148,17 @@ def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> 
     rows is all that is left to be known."""
     views = (step.a, step.c, *step.operands)
     apart = [view.layout.strides[0] * view.layout.dtype.itemsize for view in views]
+    window = read_window(step)
+    if window is not None:
+        apart[0] = 0
     known = [distance for distance in apart if isinstance(distance, int)]
     if step.a.layout.strides[-1] != 1 or len(known) < len(apart):
         return None
     a_row, c_row, *operands = known
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-    problem = panel_problem(n, k, width, 1, 1)
-    a_k = step.a.layout.dtype.itemsize
+    layout = ROW if window is None else WINDOW
+    problem = panel_problem(n, k, width, 1, 1, layout, window=window)
+    a_k = step.a.layout.dtype.itemsize if window is None else 0
     strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
     return RowsTask(products, problem, strides, dims.number(step.c.shape[0]))
 
@@ -174,10 +186,16 @@ class ProductKind(StepKind[ProductStep]):
         self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledProduct:
         assert required is not None
+        return CompiledProduct(*self.packed(step, required, loaded))
+
+    def packed(
+        self, step: ProductStep, required: RequiredFamilies, loaded: Loaded
+    ) -> tuple[ProductStep, Products, Panels | None]:
+        """The step without its array, its library, and its weight packed if it has one."""
         products, width = loaded.products(required.library), required.width
         array = step.b.buffer.array
         if array is None or not width:
-            return CompiledProduct(step, products, None)
+            return step, products, None
         key = (id(array), step.b.shape, width)
         panels = loaded.packed.get(key)
         if panels is None:
@@ -185,7 +203,7 @@ class ProductKind(StepKind[ProductStep]):
             panels = loaded.packed[key] = pack(products, weight.T, width)
         # The packed weight replaces the array.
         b = replace(step.b, buffer=replace(step.b.buffer, array=None))
-        return CompiledProduct(replace(step, b=b), products, panels)
+        return replace(step, b=b), products, panels
 
     def report(
         self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
@@ -199,7 +217,8 @@ class ProductKind(StepKind[ProductStep]):
         dtype, k = step.c.layout.dtype, b.shape[-2]
         need = self.required_families(step, hardware, isa.name, workers)
         planner = planner_for(build_library(hardware, isa.name, *need.library))
-        problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware)
+        window = read_window(step)
+        problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware, window)
         plan = planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers

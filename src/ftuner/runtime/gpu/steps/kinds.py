@@ -7,4 +7,5 @@ from typing import Any
 from ftuner.runtime.gpu.steps.contract import StepKind
 from ftuner.runtime.step_kinds import StepKinds
 
-kind_of = StepKinds[StepKind[Any]]("gpu").of
+KINDS = StepKinds[StepKind[Any]]("gpu")
+kind_of = KINDS.of

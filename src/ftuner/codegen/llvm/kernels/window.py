@@ -1,0 +1,208 @@
+"""Rows of A that are read through a window: implicit matrices of convolutions, in LLVM IR.
+
+Row r of A is the window of output position r, and a k step is an element of the window and one of
+its `RUN` consecutive elements of memory. So a row of A is one piece of memory for each element of
+the window. For each tile the coordinates of its rows are found once; for each element of the window
+the addresses of all rows follow by vector arithmetic. Rows whose element is outside x read zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    const,
+    pointer_slot,
+    reserve,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
+
+
+class WindowRows:
+    """The rows of the current tile, and where the current element of their windows is."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int
+    ) -> None:
+        """`row`: the number of the first row of the first tile; `a`: the address of x."""
+        self._builder, self._mr = builder, mr
+        record = pointer_slot(builder, context, Context.WINDOW)
+
+        def three(first: int) -> list[ir.Value]:
+            return [slot(builder, record, first + axis) for axis in range(WINDOW_AXES)]
+
+        self._extents, self._outputs = three(Window.EXTENTS), three(Window.OUTPUTS)
+        self._kernel, self._strides = three(Window.KERNEL), three(Window.STRIDES)
+        self._dilations, self._begin = three(Window.DILATIONS), three(Window.BEGIN)
+        self._bytes = three(Window.AXIS_BYTES)
+        self._image_bytes = slot(builder, record, Window.IMAGE_BYTES)
+        self.run = slot(builder, record, Window.RUN)
+        zeros = pointer_slot(builder, record, Window.ZEROS)
+        self._zeros = builder.sub(builder.ptrtoint(zeros, I64), builder.ptrtoint(a, I64))
+        lanes = 1 << (mr - 1).bit_length()
+        self._lanes = lanes
+        self._narrow, self._wide = ir.VectorType(I32, lanes), ir.VectorType(I64, lanes)
+        self._first = [reserve(builder, self._narrow) for _ in range(WINDOW_AXES)]
+        """For each axis and row, the index of the window's first element."""
+        self._base = reserve(builder, self._wide)
+        """For each row, bytes from x to the window's first element."""
+        self._distances = reserve(builder, self._wide)
+        self._at = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES + 1)]
+        """The image and the output coordinates of the tile's first row."""
+        self._tap = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
+        self._find(row)
+        self._first_tap(slot(builder, context, Context.K_BEGIN))
+
+    def _find(self, row: ir.Value) -> None:
+        """Set the coordinates of a row."""
+        builder = self._builder
+        for axis in reversed(range(WINDOW_AXES)):
+            builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
+            row = builder.udiv(row, self._outputs[axis])
+        builder.store(row, self._at[0])
+
+    def _first_tap(self, k_begin: ir.Value) -> None:
+        """Note the element of the window that k begins with."""
+        builder = self._builder
+        self._begins = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
+        for place in self._begins:
+            builder.store(const(0), place)
+        with builder.if_then(builder.icmp_signed("!=", k_begin, const(0)), likely=False):
+            number = builder.udiv(k_begin, self.run)
+            for axis in reversed(range(WINDOW_AXES)):
+                builder.store(builder.urem(number, self._kernel[axis]), self._begins[axis])
+                number = builder.udiv(number, self._kernel[axis])
+
+    def _value(self, place: ir.Value) -> ir.Value:
+        return self._builder.load(place, typ=I64)
+
+    def enter_tile(self) -> None:
+        """Find the coordinates of all rows of the tile, and go to the first element of windows."""
+        builder, mr = self._builder, self._mr
+        for tap, begin in zip(self._tap, self._begins, strict=True):
+            builder.store(self._value(begin), tap)
+        last = self._value(self._at[WINDOW_AXES])
+        fits = builder.icmp_signed("<=", builder.add(last, const(mr)), self._outputs[-1])
+        with builder.if_else(fits, likely=True) as (one_line, several):
+            with one_line:
+                coordinates = [self._value(place) for place in self._at]
+                indices, base = self._window(coordinates)
+                numbers = ir.Constant(self._wide, list(range(self._lanes)))
+                step = builder.mul(self._strides[-1], self._bytes[-1])
+                steps = builder.mul(numbers, splat(builder, step, self._lanes))
+                builder.store(builder.add(splat(builder, base, self._lanes), steps), self._base)
+                for axis, index in enumerate(indices):
+                    vector = splat(builder, builder.trunc(index, I32), self._lanes)
+                    if axis == WINDOW_AXES - 1:
+                        stride = builder.trunc(self._strides[-1], I32)
+                        narrow = ir.Constant(self._narrow, list(range(self._lanes)))
+                        strides = splat(builder, stride, self._lanes)
+                        vector = builder.add(vector, builder.mul(narrow, strides))
+                    builder.store(vector, self._first[axis])
+            with several:
+                here = [reserve(builder, I64, SLOT_BYTES) for _ in self._at]
+                for source, target in zip(self._at, here, strict=True):
+                    builder.store(self._value(source), target)
+                with counted_loop(builder, 0, const(mr)) as row:
+                    indices, base = self._window([self._value(place) for place in here])
+                    builder.store(base, self._lane(self._base, row, I64))
+                    for place, index in zip(self._first, indices, strict=True):
+                        builder.store(builder.trunc(index, I32), self._lane(place, row, I32))
+                    self._move(here, const(1))
+
+    def _lane(self, vector: ir.Value, number: ir.Value, element: ir.Type) -> ir.Value:
+        return self._builder.gep(vector, [number], source_etype=element)
+
+    def _window(self, coordinates: list[ir.Value]) -> tuple[list[ir.Value], ir.Value]:
+        """The indices of the first element of a position's window, and its bytes from x."""
+        builder = self._builder
+        image, *position = coordinates
+        base = builder.mul(image, self._image_bytes)
+        indices = []
+        for axis in range(WINDOW_AXES):
+            index = builder.mul(position[axis], self._strides[axis])
+            index = builder.sub(index, self._begin[axis])
+            indices.append(index)
+            base = builder.add(base, builder.mul(index, self._bytes[axis]))
+        return indices, base
+
+    def leave_tile(self) -> None:
+        """Move to the next tile."""
+        self._move(self._at, const(self._mr))
+
+    def _move(self, at: list[ir.Value], rows: ir.Value) -> None:
+        """Move coordinates on by some rows."""
+        builder = self._builder
+        builder.store(builder.add(self._value(at[WINDOW_AXES]), rows), at[WINDOW_AXES])
+        self._while(
+            lambda: builder.icmp_signed(">=", self._value(at[WINDOW_AXES]), self._outputs[-1]),
+            lambda: self._next_line(at),
+        )
+
+    def _next_line(self, at: list[ir.Value]) -> None:
+        builder = self._builder
+        left = builder.sub(self._value(at[WINDOW_AXES]), self._outputs[-1])
+        builder.store(left, at[WINDOW_AXES])
+        middle = builder.add(self._value(at[2]), const(1))
+        builder.store(middle, at[2])
+        with builder.if_then(builder.icmp_signed("==", middle, self._outputs[1])):
+            builder.store(const(0), at[2])
+            slow = builder.add(self._value(at[1]), const(1))
+            builder.store(slow, at[1])
+            with builder.if_then(builder.icmp_signed("==", slow, self._outputs[0])):
+                builder.store(const(0), at[1])
+                builder.store(builder.add(self._value(at[0]), const(1)), at[0])
+
+    def _while(self, condition: Callable[[], ir.Value], body: Callable[[], None]) -> None:
+        builder = self._builder
+        head = builder.append_basic_block("while.head")
+        inside = builder.append_basic_block("while.body")
+        after = builder.append_basic_block("while.done")
+        builder.branch(head)
+        builder.position_at_end(head)
+        builder.cbranch(condition(), inside, after)
+        builder.position_at_end(inside)
+        body()
+        builder.branch(head)
+        builder.position_at_end(after)
+
+    def point(self) -> None:
+        """Compute the distances of all rows for the current element of the window, and move to the
+        next element."""
+        builder, lanes = self._builder, self._lanes
+        taps = [self._value(place) for place in self._tap]
+        valid: ir.Value | None = None
+        moved: ir.Value = const(0)
+        for axis, tap in enumerate(taps):
+            offset = builder.mul(tap, self._dilations[axis])
+            moved = builder.add(moved, builder.mul(offset, self._bytes[axis]))
+            index = builder.load(self._first[axis], typ=self._narrow)
+            index = builder.add(index, splat(builder, builder.trunc(offset, I32), lanes))
+            extent = splat(builder, builder.trunc(self._extents[axis], I32), lanes)
+            inside = builder.icmp_unsigned("<", index, extent)
+            valid = inside if valid is None else builder.and_(valid, inside)
+        base = builder.load(self._base, typ=self._wide)
+        distances = builder.add(base, splat(builder, moved, lanes))
+        distances = builder.select(valid, distances, splat(builder, self._zeros, lanes))
+        builder.store(distances, self._distances)
+        tap = builder.add(taps[2], const(1))
+        builder.store(tap, self._tap[2])
+        with builder.if_then(builder.icmp_signed("==", tap, self._kernel[2])):
+            builder.store(const(0), self._tap[2])
+            tap = builder.add(taps[1], const(1))
+            builder.store(tap, self._tap[1])
+            with builder.if_then(builder.icmp_signed("==", tap, self._kernel[1])):
+                builder.store(const(0), self._tap[1])
+                builder.store(builder.add(taps[0], const(1)), self._tap[0])
+
+    def __getitem__(self, row: int) -> ir.Value:
+        """Bytes from x to where a row of the tile reads the current element of its window."""
+        place = self._lane(self._distances, const(row), I64)
+        return self._builder.load(place, typ=I64)

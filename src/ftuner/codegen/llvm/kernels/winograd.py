@@ -1,0 +1,357 @@
+"""A convolution by windows of 3 x 3 as Winograd's products, in LLVM IR (see `core.winograd`).
+
+A task is a block of tiles. Their inputs are transformed to one matrix of tiles and channels for
+each element of a tile. Then, panel by panel of the result's channels, uKernels multiply these
+matrices by those of the weight, and the sums are transformed back. All that lies between stays in
+L2.
+
+`buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
+`records.Winograd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.builder import (
+    at,
+    const,
+    lanes_below,
+    masked_load,
+    masked_store,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    set_slot,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, uncalled_context
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, Winograd
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr, operands
+from ftuner.core.winograd import WINDOW
+
+Vectors = list[ir.Value]
+
+
+def emit(
+    module: ir.Module, symbol: str, dtype: DType, outputs: int, epilogue: Expr, lanes: int,
+    fused: bool,
+) -> None:  # fmt: skip
+    """Add the kernel for tiles of `outputs` by `outputs` to a module."""
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    _Emission(function, dtype, outputs, epilogue, lanes, fused).emit()
+
+
+class _Emission:
+    def __init__(
+        self, function: ir.Function, dtype: DType, outputs: int, epilogue: Expr, lanes: int,
+        fused: bool,
+    ) -> None:  # fmt: skip
+        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self._outputs, self._inputs = outputs, outputs + WINDOW - 1
+        self._epilogue, self._lanes, self._fused = epilogue, lanes, fused
+        self._multiply_add = EMITTERS["fused" if fused else "separate"]
+        self._size = dtype.itemsize
+        self._vector = ir.VectorType(scalar_type(dtype), lanes)
+        buffers, self._dims, _, worker, self._begin, self._end = function.args
+        self._operands = operands(epilogue)
+        self._x, *self._read, self._out = (
+            pointer_slot(builder, buffers, i) for i in range(2 + len(self._operands))
+        )
+        own = pointer_slot(builder, self._dims, Winograd.WORKSPACE)
+        own = at(builder, own, builder.mul(worker, self._dim(Winograd.WORKER_BYTES)))
+        self._tiles = own
+        self._sums = at(builder, own, self._dim(Winograd.SUMS_OFFSET))
+        self._patch = at(builder, own, self._dim(Winograd.PATCH_OFFSET))
+        self._context = uncalled_context(builder)
+
+    def _dim(self, index: int) -> ir.Value:
+        return slot(self._builder, self._dims, index)
+
+    def _number(self, value: float) -> ir.Constant:
+        return elements.number(self._vector, value)
+
+    def emit(self) -> None:
+        builder = self._builder
+        block, tiles = self._dim(Winograd.BLOCK), self._dim(Winograd.TILES)
+        with counted_loop(builder, self._begin, self._end) as task:
+            first = builder.mul(task, block)
+            left = builder.sub(tiles, first)
+            whole = builder.icmp_signed(">=", left, block)
+            count = builder.select(whole, block, left)
+            with counted_loop(builder, 0, count) as tile:
+                self._transform_inputs(builder.add(first, tile), tile)
+            covers = at(builder, self._dims, Winograd.COVERS * SLOT_BYTES)
+            others = at(builder, covers, const(2 * COVER_BYTES))
+            self._panels(first, count, builder.select(whole, covers, others))
+        builder.ret_void()
+
+    def _place(self, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The image of a tile, and its first output row and position."""
+        builder = self._builder
+        columns, rows = self._dim(Winograd.TILE_COLUMNS), self._dim(Winograd.TILE_ROWS)
+        x = builder.urem(number, columns)
+        number = builder.udiv(number, columns)
+        y, image = builder.urem(number, rows), builder.udiv(number, rows)
+        m = const(self._outputs)
+        return image, builder.mul(y, m), builder.mul(x, m)
+
+    def _by_vectors(
+        self, count: ir.Value, body: Callable[[ir.Value, ir.Value | None], None]
+    ) -> None:
+        """`body` for the bytes to each vector of so many elements, and a mask for the last one."""
+        builder, lanes, size = self._builder, self._lanes, const(self._size)
+        whole = builder.and_(count, const(-lanes))
+        with counted_loop(builder, 0, whole, lanes) as index:
+            body(builder.mul(index, size), None)
+        left = builder.sub(count, whole)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            body(builder.mul(whole, size), lanes_below(builder, left, lanes))
+
+    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
+        if mask is None:
+            return self._builder.load(place, typ=self._vector, align=self._size)
+        return masked_load(self._builder, place, self._vector, self._size, mask)
+
+    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
+        if mask is None:
+            self._builder.store(value, place, align=self._size)
+        else:
+            masked_store(self._builder, value, place, self._size, mask)
+
+    # Inputs.
+
+    def _transform_inputs(self, number: ir.Value, tile: ir.Value) -> None:
+        """The inputs of a tile, transformed, to row `tile` of each matrix."""
+        builder, n = self._builder, self._inputs
+        image, y, x = self._place(number)
+        top = builder.sub(y, self._dim(Winograd.BEGIN_Y))
+        left = builder.sub(x, self._dim(Winograd.BEGIN_X))
+        row_bytes, pixel_bytes = self._dim(Winograd.X_ROW), self._dim(Winograd.X_PIXEL)
+        source = at(builder, self._x, builder.mul(image, self._dim(Winograd.X_IMAGE)))
+        height, width = self._dim(Winograd.HEIGHT), self._dim(Winograd.WIDTH)
+        inside = None
+        for first, extent in ((top, height), (left, width)):
+            last = builder.add(first, const(n))
+            both = builder.and_(
+                builder.icmp_signed(">=", first, const(0)), builder.icmp_signed("<=", last, extent)
+            )
+            inside = both if inside is None else builder.and_(inside, both)
+        channels = self._dim(Winograd.CHANNELS)
+        patch_pixel = builder.mul(channels, const(self._size))
+        patch_row = builder.mul(patch_pixel, const(n))
+        with builder.if_then(builder.not_(inside), likely=False):
+            self._copy_patch(source, top, left, patch_row, patch_pixel)
+        corner = at(builder, source, builder.mul(top, row_bytes))
+        corner = at(builder, corner, builder.mul(left, pixel_bytes))
+        corner = builder.select(inside, corner, self._patch)
+        row_bytes = builder.select(inside, row_bytes, patch_row)
+        pixel_bytes = builder.select(inside, pixel_bytes, patch_pixel)
+        matrix = builder.mul(patch_pixel, self._dim(Winograd.BLOCK))
+        target = at(builder, self._tiles, builder.mul(tile, patch_pixel))
+
+        def vector(offset: ir.Value, mask: ir.Value | None) -> None:
+            here = at(builder, corner, offset)
+            rows = []
+            for i in range(n):
+                row = at(builder, here, builder.mul(row_bytes, const(i)))
+                loaded = [
+                    self._load(at(builder, row, builder.mul(pixel_bytes, const(j))), mask)
+                    for j in range(n)
+                ]
+                rows.append(self._of_inputs(loaded))
+            for j in range(n):
+                column = self._of_inputs([row[j] for row in rows])
+                for i, value in enumerate(column):
+                    place = at(builder, target, builder.mul(matrix, const(i * n + j)))
+                    self._store(value, at(builder, place, offset), mask)
+
+        self._by_vectors(channels, vector)
+
+    def _copy_patch(
+        self, source: ir.Value, top: ir.Value, left: ir.Value, row_bytes: ir.Value,
+        pixel_bytes: ir.Value,
+    ) -> None:  # fmt: skip
+        """Copy the inputs of a tile, with zeros for those outside x."""
+        builder, n = self._builder, const(self._inputs)
+        height, width = self._dim(Winograd.HEIGHT), self._dim(Winograd.WIDTH)
+        with counted_loop(builder, 0, n) as i, counted_loop(builder, 0, n) as j:
+            y, x = builder.add(top, i), builder.add(left, j)
+            inside = builder.and_(
+                builder.icmp_unsigned("<", y, height), builder.icmp_unsigned("<", x, width)
+            )
+            target = at(builder, self._patch, builder.mul(i, row_bytes))
+            target = at(builder, target, builder.mul(j, pixel_bytes))
+            here = at(builder, source, builder.mul(y, self._dim(Winograd.X_ROW)))
+            here = at(builder, here, builder.mul(x, self._dim(Winograd.X_PIXEL)))
+
+            def copied(
+                offset: ir.Value, mask: ir.Value | None, here: ir.Value = here,
+                target: ir.Value = target,
+            ) -> None:  # fmt: skip
+                value = self._load(at(builder, here, offset), mask)
+                self._store(value, at(builder, target, offset), mask)
+
+            def cleared(offset: ir.Value, mask: ir.Value | None, target: ir.Value = target) -> None:
+                self._store(self._number(0.0), at(builder, target, offset), mask)
+
+            with builder.if_else(inside) as (there, outside):
+                with there:
+                    self._by_vectors(self._dim(Winograd.CHANNELS), copied)
+                with outside:
+                    self._by_vectors(self._dim(Winograd.CHANNELS), cleared)
+
+    def _of_inputs(self, d: Vectors) -> Vectors:
+        """B^T d along one axis."""
+        builder = self._builder
+        if self._outputs == 2:
+            return [
+                builder.fsub(d[0], d[2]), builder.fadd(d[1], d[2]), builder.fsub(d[2], d[1]),
+                builder.fsub(d[1], d[3]),
+            ]  # fmt: skip
+        four, five = self._number(4.0), self._number(-5.0)
+        minus_four, two = self._number(-4.0), self._number(2.0)
+        even = self._added(minus_four, d[2], d[4])
+        odd = self._added(minus_four, d[1], d[3])
+        low = builder.fsub(d[4], d[2])
+        high = builder.fmul(two, builder.fsub(d[3], d[1]))
+        return [
+            self._added(four, d[0], self._added(five, d[2], d[4])),
+            builder.fadd(even, odd), builder.fsub(even, odd),
+            builder.fadd(low, high), builder.fsub(low, high),
+            self._added(four, d[1], self._added(five, d[3], d[5])),
+        ]  # fmt: skip
+
+    def _added(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        """`x * y + z`."""
+        return self._multiply_add(self._builder, x, y, z)
+
+    # Products.
+
+    def _panels(self, first: ir.Value, count: ir.Value, covers: ir.Value) -> None:
+        """All panels of the result's channels, for a block of tiles."""
+        builder = self._builder
+        nr, columns = self._dim(Winograd.PANEL), self._dim(Winograd.OUT_CHANNELS)
+        full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
+        with counted_loop(builder, 0, full) as panel:
+            self._panel(builder.mul(panel, nr), nr, first, count, covers)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            cover = at(builder, covers, const(COVER_BYTES))
+            self._panel(builder.mul(full, nr), left, first, count, cover)
+
+    def _panel(
+        self, column: ir.Value, width: ir.Value, first: ir.Value, count: ir.Value, cover: ir.Value
+    ) -> None:
+        builder, size = self._builder, const(self._size)
+        channels, block = self._dim(Winograd.CHANNELS), self._dim(Winograd.BLOCK)
+        a_row = builder.mul(channels, size)
+        c_row = builder.mul(self._dim(Winograd.PANEL), size)
+        set_slot(builder, self._context, Context.VALID_COLUMNS, width)
+        weight = pointer_slot(builder, self._dims, Winograd.WEIGHT)
+        weight = at(builder, weight, builder.mul(builder.mul(column, channels), size))
+        matrix = self._dim(Winograd.MATRIX_BYTES)
+        sums = builder.mul(block, c_row)
+        with counted_loop(builder, 0, const(self._inputs**2)) as i:
+            a = at(builder, self._tiles, builder.mul(i, builder.mul(block, a_row)))
+            b = at(builder, weight, builder.mul(i, matrix))
+            c = at(builder, self._sums, builder.mul(i, sums))
+            emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, channels)
+        with counted_loop(builder, 0, count) as tile:
+            self._transform_sums(builder.add(first, tile), tile, column, width, sums, c_row)
+
+    # Outputs.
+
+    def _transform_sums(
+        self, number: ir.Value, tile: ir.Value, column: ir.Value, width: ir.Value,
+        matrix: ir.Value, row_bytes: ir.Value,
+    ) -> None:  # fmt: skip
+        """The outputs of a tile, for the columns of a panel."""
+        builder, n, m = self._builder, self._inputs, self._outputs
+        image, y, x = self._place(number)
+        out = at(builder, self._out, builder.mul(image, self._dim(Winograd.OUT_IMAGE)))
+        out = at(builder, out, builder.mul(y, self._dim(Winograd.OUT_ROW)))
+        out = at(builder, out, builder.mul(x, self._dim(Winograd.OUT_PIXEL)))
+        first_byte = builder.mul(column, const(self._size))
+        out = at(builder, out, first_byte)
+        rows = self._within(self._dim(Winograd.OUT_HEIGHT), y)
+        positions = self._within(self._dim(Winograd.OUT_WIDTH), x)
+        line = builder.mul(image, self._dim(Winograd.OUT_HEIGHT))
+        line = builder.mul(builder.add(line, y), self._dim(Winograd.OUT_WIDTH))
+        source = at(builder, self._sums, builder.mul(tile, row_bytes))
+        results = reserve(builder, ir.ArrayType(self._vector, m * m))
+
+        def vector(offset: ir.Value, mask: ir.Value | None) -> None:
+            here = at(builder, source, offset)
+            columns = []
+            for j in range(n):
+                loaded = [
+                    # The sums of a panel are as wide as the panel: no mask.
+                    self._load(at(builder, here, builder.mul(matrix, const(i * n + j))), None)
+                    for i in range(n)
+                ]
+                columns.append(self._of_sums(loaded))
+            for i in range(m):
+                for j, value in enumerate(self._of_sums([c[i] for c in columns])):
+                    builder.store(
+                        value, at(builder, results, (i * m + j) * self._lanes * self._size)
+                    )
+            with counted_loop(builder, 0, rows) as i, counted_loop(builder, 0, positions) as j:
+                index = builder.add(builder.mul(i, const(m)), j)
+                place = builder.mul(index, const(self._lanes * self._size))
+                value = builder.load(at(builder, results, place), typ=self._vector)
+                below = builder.mul(i, self._dim(Winograd.OUT_WIDTH))
+                position = builder.add(builder.add(line, below), builder.add(x, j))
+                value = self._finished(value, position, builder.add(first_byte, offset), mask)
+                target = at(builder, out, builder.mul(i, self._dim(Winograd.OUT_ROW)))
+                target = at(builder, target, builder.mul(j, self._dim(Winograd.OUT_PIXEL)))
+                self._store(value, at(builder, target, offset), mask)
+
+        self._by_vectors(width, vector)
+
+    def _within(self, extent: ir.Value, first: ir.Value) -> ir.Value:
+        """How many outputs of a tile exist along an axis."""
+        builder, m = self._builder, const(self._outputs)
+        left = builder.sub(extent, first)
+        return builder.select(builder.icmp_signed("<", left, m), left, m)
+
+    def _of_sums(self, s: Sequence[ir.Value]) -> Vectors:
+        """A^T s along one axis."""
+        builder = self._builder
+        if self._outputs == 2:
+            total = builder.fadd(builder.fadd(s[0], s[1]), s[2])
+            return [total, builder.fsub(builder.fsub(s[1], s[2]), s[3])]
+        two, four, eight = (self._number(v) for v in (2.0, 4.0, 8.0))
+        near, near_difference = builder.fadd(s[1], s[2]), builder.fsub(s[1], s[2])
+        far, far_difference = builder.fadd(s[3], s[4]), builder.fsub(s[3], s[4])
+        return [
+            builder.fadd(builder.fadd(s[0], near), far),
+            self._added(two, far_difference, near_difference),
+            self._added(four, far, near),
+            builder.fadd(self._added(eight, far_difference, near_difference), s[5]),
+        ]
+
+    def _finished(
+        self, value: ir.Value, position: ir.Value, offset: ir.Value, mask: ir.Value | None
+    ) -> ir.Value:
+        """The epilogue of a vector at an output position and so many bytes of its channels."""
+        builder = self._builder
+        env = {ACCUMULATOR.name: value}
+        for index, operand in enumerate(self._operands):
+            slots = Winograd.OPERANDS + 2 * index
+            base = at(builder, self._read[index], self._dim(slots))
+            if operand.kind != "column":
+                base = at(builder, base, builder.mul(position, self._dim(slots + 1)))
+            if operand.kind == "row":
+                number = builder.load(base, typ=self._vector.element, align=self._size)
+                env[operand.name] = splat(builder, number, self._lanes)
+            else:
+                env[operand.name] = self._load(at(builder, base, offset), mask)
+        return elements.emit(builder, self._epilogue, env, self._fused)

@@ -1,0 +1,53 @@
+"""How a CPU walks convolutions: the kernel of those of single channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftuner.core.dtype import DType
+from ftuner.core.expr import Expr
+
+BLOCK = 32
+"""Positions of a row in a task of a depthwise convolution. Derived: a task is some microseconds,
+and its borders are few of its positions."""
+MOST_TOGETHER = 8
+"""Positions computed at once. Derived: from here on the weight's loads are less than a tenth of the
+multiply-adds."""
+
+
+@dataclass(frozen=True)
+class DepthwiseKernel:
+    """What the code of a depthwise convolution depends on. Axes are rows and positions of a row."""
+
+    dtype: DType
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    epilogue: Expr
+
+    def together(self, registers: int) -> int:
+        """Positions of a row that are computed at once: one register holds an element of x, one
+        is left over, the others hold the sums and a row of the weight."""
+        return max(min(registers - self.window[1] - 2, MOST_TOGETHER), 1)
+
+
+class DepthwiseDims:
+    """What the kernel reads at run time; offsets and distances in elements."""
+
+    HEIGHT = 0
+    WIDTH = 1
+    CHANNELS = 2
+    OUT_HEIGHT = 3
+    OUT_WIDTH = 4
+    BEGIN_Y = 5
+    """Padding before the first row."""
+    BEGIN_X = 6
+    X_OFFSET = 7
+    X_IMAGE = 8
+    X_ROW = 9
+    X_PIXEL = 10
+    OUT_OFFSET = 11
+    OUT_IMAGE = 12
+    OUT_ROW = 13
+    OUT_PIXEL = 14
+    SIZE = 15

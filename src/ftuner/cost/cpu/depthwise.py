@@ -1,0 +1,43 @@
+"""What a convolution of single channels costs."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ftuner.core.cpu.windows import DepthwiseKernel
+from ftuner.cost.functions import expression_cycles, expression_operations
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+
+
+class DepthwiseProblem(NamedTuple):
+    """A depthwise convolution at known extents."""
+
+    shape: tuple[int, ...]
+    """Of the result: images, rows, positions, channels."""
+    x_elements: int
+    kernel: DepthwiseKernel
+
+
+def depthwise_cost(problem: DepthwiseProblem, machine: Machine) -> StepCost:
+    """All elements of a window are multiplied and added; an element of x is loaded once for all
+    windows of a row that are computed together."""
+    kernel, isa, tuning = problem.kernel, machine.isa, machine.hardware.tuning
+    images, rows, positions, channels = problem.shape
+    size, taps = kernel.dtype.itemsize, math.prod(kernel.window)
+    vectors = images * rows * positions * math.ceil(channels / isa.lanes(kernel.dtype))
+    mine = math.ceil(images * rows / machine.workers) / max(images * rows, 1)
+    together = kernel.together(isa.vector_registers)
+    reach = (together - 1) * kernel.strides[1] + kernel.window[1]
+    loads = kernel.window[0] * (reach + kernel.window[1]) / together
+    cycles = max(taps / isa.fma_per_cycle, loads / isa.load_per_cycle)
+    cycles += expression_cycles(kernel.epilogue, kernel.dtype, isa, tuning)
+    fixed = vectors / together * tuning.loop_cycles * kernel.window[0]
+    elements = math.prod(problem.shape)
+    reads, writes = problem.x_elements * size, elements * size
+    estimate = estimate_of(
+        machine, max(min(images * rows, machine.workers), 1), mine * vectors * cycles, 0.0,
+        mine * fixed, [Stream((reads + writes) * mine, reads + writes)],
+    )  # fmt: skip
+    flops = elements * (2 * taps + expression_operations(kernel.epilogue))
+    return StepCost(flops, reads, writes, estimate)

@@ -1,0 +1,69 @@
+"""Convolutions on a CPU as products whose A is read through a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import WINDOW_AXES, Call
+from ftuner.codegen.llvm.native.records import Window as WindowSlot
+from ftuner.core.dim import Dim
+from ftuner.graph.steps import ConvolutionStep, ProductStep
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import Loaded
+from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
+
+
+@dataclass(frozen=True)
+class CompiledConvolution(CompiledProduct):
+    """A product with the record of its window."""
+
+    zeros: Array | None = None
+    """What is read outside of x."""
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step = self.step
+        assert isinstance(step, ConvolutionStep)
+        assert self.zeros is not None
+        call = self.lay_out_call(records, at)
+        record = records.reserve(WindowSlot.SIZE)
+        records.point(call + Call.WINDOW, record)
+        window, layout = step.window, step.a.layout
+        size = layout.dtype.itemsize
+        distances = [stride * size for stride in layout.strides]
+        lists: tuple[tuple[int, Sequence[Dim], int], ...] = (
+            (WindowSlot.EXTENTS, layout.shape[1:-1], 1),
+            (WindowSlot.OUTPUTS, window.extents, 1),
+            (WindowSlot.KERNEL, window.kernel, 1),
+            (WindowSlot.STRIDES, window.strides, 1),
+            (WindowSlot.DILATIONS, window.dilations, 1),
+            (WindowSlot.BEGIN, window.begin, 0),
+            (WindowSlot.AXIS_BYTES, distances[1:-1], 0),
+        )
+        for first, values, missing in lists:
+            # Missing axes come first: the last one is that of neighbouring rows.
+            whole = [missing] * (WINDOW_AXES - len(values)) + list(values)
+            for slot, value in enumerate(whole, record + first):
+                records.dim(slot, records.dims.number(value))
+        records.dim(record + WindowSlot.IMAGE_BYTES, records.dims.number(distances[0]))
+        records.constant(record + WindowSlot.RUN, window.run)
+        records.constant(record + WindowSlot.ZEROS, int(self.zeros.ctypes.data))
+
+
+class ConvolutionKind(ProductKind):
+    """A convolution runs uKernels that read A through a window."""
+
+    def compiled(
+        self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledConvolution:
+        assert required is not None
+        assert isinstance(step, ConvolutionStep)
+        zeros = np.zeros(step.window.run, step.a.layout.dtype.name)
+        return CompiledConvolution(*self.packed(step, required, loaded), zeros)
+
+
+KIND = ConvolutionKind()

@@ -1,0 +1,58 @@
+"""Convolutions of single channels on a CPU."""
+
+from __future__ import annotations
+
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.windows import BLOCK, DepthwiseKernel
+from ftuner.core.dim import ceil_quotient
+from ftuner.core.evaluation import evaluate
+from ftuner.core.units import count
+from ftuner.cost.cpu.depthwise import DepthwiseProblem, depthwise_cost
+from ftuner.cost.step import Machine
+from ftuner.graph.steps import DepthwiseStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+)
+from ftuner.runtime.cpu.steps.kernel import CompiledKernel
+
+
+def _kernel(step: DepthwiseStep) -> DepthwiseKernel:
+    rows, positions = (n for n in step.weight.shape[:2] if isinstance(n, int))
+    return DepthwiseKernel(
+        step.x.layout.dtype, (rows, positions), step.strides, step.dilations, step.epilogue
+    )
+
+
+class DepthwiseKind(StepKind[DepthwiseStep]):
+    """A depthwise convolution is one kernel, whose tasks are blocks of rows of the result."""
+
+    def bundle(self, step: DepthwiseStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        kernel = _kernel(step)
+        emitter = "ftuner.codegen.llvm.kernels.depthwise"
+        lanes = isa.lanes(kernel.dtype)
+        return kernel_bundle(emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused)
+
+    def compiled(
+        self, step: DepthwiseStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStep:
+        images, rows, positions, _ = step.out.shape
+        tasks = images * rows * ceil_quotient(positions, BLOCK)
+        return CompiledKernel(step, kernel, step.parameters(), tasks)
+
+    def report(
+        self, step: DepthwiseStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        shape = tuple(evaluate(n, extents) for n in step.out.shape)
+        elements = evaluate(step.x.buffer.elements, extents)
+        problem = DepthwiseProblem(shape, elements, _kernel(step))
+        tasks = shape[0] * shape[1] * -(-shape[2] // BLOCK)
+        return StepReport(count(tasks, "task"), depthwise_cost(problem, machine))
+
+
+KIND = DepthwiseKind()
