@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ftuner.core.dim import Dim, product, row_major_strides
+from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.windows import (
     Window,
     channels_first,
     channels_last,
+    pads_of,
     positive_integers,
     window_of,
 )
@@ -31,11 +34,72 @@ def _reduced(context: Context, x: Value, window: Window, kind: str) -> Value:
 def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     window = _pool_window(context, node, x)
-    if node.gives(1):
-        raise context.unsupported("the positions of the largest elements (second output)")
+    last = channels_last(context, x)
+    result = channels_first(context, _reduced(context, last, window, "maximum"))
+    if not node.gives(1):
+        return [result]
+    taps = channels_first(context, _reduced(context, last, window, "argmax"))
+    return [result, _numbers(context, x, window, taps, node.flag("storage_order"))]
+
+
+def _numbers(context: Context, x: Value, window: Window, taps: Value, columns: bool) -> Value:
+    """The number in x of the element that each tap is: of the last axis the fastest, or with
+    `columns` of the first spatial one. Padding counts as the element next to it."""
+    rank, extents = window.rank, x.shape[2:]
+
+    def number(value: Dim) -> Value:
+        return context.count([value], INT64)
+
+    strides = row_major_strides(extents)
+    if columns:
+        strides = tuple(reversed(row_major_strides(tuple(reversed(extents)))))
+    image = context.iota(x.shape[0] * x.shape[1], 0, 1)
+    image = context.reshape(image, (*x.shape[:2], *[1] * rank))
+    total = context.add("multiply", image, number(product(extents)))
+    for axis, stride in enumerate(row_major_strides(window.kernel)):
+        tap = context.add("divide", taps, number(stride))
+        tap = context.add("remainder", tap, number(window.kernel[axis]))
+        first = context.iota(window.extents[axis], axis, rank)
+        first = context.add("multiply", first, number(window.strides[axis]))
+        first = context.add("subtract", first, number(window.begin[axis]))
+        at = context.add("add", first, context.add("multiply", tap, number(window.dilations[axis])))
+        at = context.at_least(context.add("minimum", at, number(extents[axis] - 1)), 0)
+        total = context.add("add", total, context.add("multiply", at, number(strides[axis])))
+    return total
+
+
+def _max_unpool(context: Context, node: NodeView) -> Sequence[Value]:
+    """Zeros but for elements of x at given numbers of the result of a pool's operand."""
+    x, numbers = node.input(0), node.input(1)
+    rank = x.rank - 2
+    kernel = node.integers("kernel_shape")
+    if rank < 1 or len(kernel) != rank or min(kernel) < 1 or numbers.rank != x.rank:
+        raise context.malformed(f"{x.type} at {numbers.type} by a window {list(kernel)}")
+    for have, wanted in zip(numbers.shape, x.shape, strict=True):
+        context.builder.require(have, wanted, f"{x.type} at {numbers.type}")
+    strides = positive_integers(context, node, "strides", rank)
+    begin, end = pads_of(context, node, rank)
+    shape = list(x.shape)
+    for axis, n in enumerate(x.shape[2:]):
+        shape[2 + axis] = (n - 1) * strides[axis] + kernel[axis] - begin[axis] - end[axis]
+    zero = context.scalar(0, x.dtype)
+    flat = context.broadcast(zero, (product(shape),))
+    count = (product(x.shape),)
+    at, updates = context.reshape(numbers, count), context.reshape(x, count)
+    where = context.builder.where
+    found = context.add("scatter_elements", flat, at, updates, axis=0, kind="none", node=where)
+    result = context.reshape(found, tuple(shape))
+    given = node.optional(2)
+    if given is None:
+        return [result]
+    sizes = context.dims_of(given, "the shape")
+    if len(sizes) != x.rank:
+        raise context.malformed(f"the shape {list(sizes)} for {x.type}")
+    # What is found is the beginning of the given shape.
+    after = tuple(size - have for size, have in zip(sizes, shape, strict=True))
     return [
-        channels_first(context, _reduced(context, channels_last(context, x), window, "maximum"))
-    ]
+        context.add("pad", result, zero, before=(0,) * x.rank, after=after, mode="constant")
+    ]  # fmt: skip
 
 
 def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
@@ -119,4 +183,5 @@ POOLING: Table = {
     ("", "GlobalMaxPool"): _global(_global_max),
     ("", "LpPool"): _lp_pool,
     ("", "MaxPool"): _max_pool,
+    ("", "MaxUnpool"): _max_unpool,
 }

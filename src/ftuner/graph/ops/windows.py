@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, least_value
+from ftuner.core.dim import Dim, Shape, least_value, product, row_major_strides
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Writer
@@ -26,6 +26,9 @@ from ftuner.graph.ops.convolving import lower_convolution
 
 Types = Sequence[TensorType]
 _REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
+ARGMAX = "argmax"
+"""The kind of a window reduction that gives the number of the first largest element, counted in the
+window's row-major order."""
 
 
 def _expect_window(x: TensorType, attributes: Attributes, rank: int, what: str) -> None:
@@ -174,14 +177,15 @@ def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> An
 def _infer_reduce(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
     kernel, kind = attributes["kernel"], attributes["kind"]
-    if kind not in _REDUCED or x.dtype.kind == "bool":
+    if kind not in (*_REDUCED, ARGMAX) or x.dtype.kind == "bool":
         raise GraphError(f"window reduction {kind!r} of {x}")
     if not kernel:
         raise ShapeError(f"window reduction of {x}: expected one spatial axis or more")
     if any(isinstance(n, int) and n < 1 for n in kernel):
         raise GraphError(f"window reduction of {x}: the window is {list(kernel)}")
     _expect_window(x, attributes, len(kernel), "window reduction")
-    return (TensorType(x.dtype, (x.shape[0], *attributes["extents"], x.shape[-1])),)
+    dtype = INT64 if kind == ARGMAX else x.dtype
+    return (TensorType(dtype, (x.shape[0], *attributes["extents"], x.shape[-1])),)
 
 
 def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest:
@@ -189,25 +193,46 @@ def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest
     kernel, kind = attributes["kernel"], attributes["kind"]
     positions = _Positions(x, kernel, attributes)
 
+    missing = "maximum" if kind == ARGMAX else kind
+
     def body(writer: Writer, kept: Index, reduced: Index) -> int:
         batch, *outputs, channel = kept
-        at, inside = positions.written(writer, outputs, reduced)
+        taps = _digits(writer, reduced[0], kernel) if kind == ARGMAX else reduced
+        at, inside = positions.written(writer, outputs, taps)
         element = load(writer, types, 0, [batch, *at, channel])
         if inside is None:
             return element
-        nothing = writer.constant(neutral(kind, x.dtype), x.dtype)
+        nothing = writer.constant(neutral(missing, x.dtype), x.dtype)
         return writer.where(inside, element, nothing, positions.may_be_empty)
 
-    return reduction(types, results[0].shape, kernel, kind, body)
+    reduced = (product(kernel),) if kind == ARGMAX else kernel
+    return reduction(types, results[0].shape, reduced, kind, body)
+
+
+def _digits(writer: Writer, number: int, shape: Shape) -> list[int]:
+    """The index of an element of a shape by its number in row-major order."""
+    index: list[int] = []
+    for axis, stride in enumerate(row_major_strides(shape)):
+        digit = number
+        if stride != 1:
+            digit = writer.step("divide", INT64, number, writer.integer(stride))
+        if axis > 0:
+            digit = writer.step("remainder", INT64, digit, writer.integer(shape[axis]))
+        index.append(digit)
+    return index
 
 
 def _reference_reduce(x: Any, kind: str, kernel: tuple[int, ...], **attributes: Any) -> Any:
     info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
     infinity = np.inf if x.dtype.kind == "f" else None
-    fill = {"sum": 0, "maximum": info.min if infinity is None else -infinity,
+    least = info.min if infinity is None else -infinity
+    fill = {"sum": 0, "maximum": least, ARGMAX: least,
             "minimum": info.max if infinity is None else infinity}[kind]  # fmt: skip
     rank = len(kernel)
     windows = _windows(x, kernel, fill, attributes)
+    if kind == ARGMAX:
+        outputs = windows.shape[: 1 + rank]
+        return np.argmax(windows.reshape(*outputs, math.prod(kernel), x.shape[-1]), 1 + rank)
     axes = tuple(range(1 + rank, 1 + 2 * rank))
     return _REDUCED[kind](windows, axis=axes).astype(x.dtype)
 
@@ -223,4 +248,4 @@ WINDOWS = (
     Operator("window_reduce", _infer_reduce, _reference_reduce, _define_reduce),
 )
 """`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents
-of the window, and `kind`: `sum`, `maximum` or `minimum`."""
+of the window, and `kind`: `sum`, `maximum`, `minimum` or `argmax`."""
