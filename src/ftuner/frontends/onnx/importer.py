@@ -18,6 +18,7 @@ from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
+from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
 from ftuner.frontends.onnx.normalising import NORMALISING
@@ -34,6 +35,7 @@ from ftuner.frontends.onnx.records import (
 )
 from ftuner.frontends.onnx.reductions import REDUCTIONS
 from ftuner.frontends.onnx.resizing import RESIZING
+from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.windows import WINDOWS
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED, **WINDOWS, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
+    **QUANTISED, **WINDOWS, **POOLING, **RESIZING, **NORMALISING, **REARRANGING, **SAMPLING,
+    **DEFORMABLE,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -7,61 +7,27 @@ float64, so that a position that the formula makes exact is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, quotient
+from ftuner.core.dim import Dim, maximum, minimum, quotient
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.interpolation import (
+    COORDINATES,
+    CROPS,
+    Axis,
+    Line,
+    cubic_weight,
+    linear_weight,
+)
 from ftuner.graph.ir import Value
 
 _MAX_DENOMINATOR = 1 << 24
 """Derived: a float32 has 24 bits, so that this denominator always suffices to tell it apart."""
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """An axis that changes. The scale is the least or the largest of `ratios`."""
-
-    number: int
-    extent: Dim
-    size: Dim
-    """The extent of the result."""
-    ratios: tuple[tuple[Dim, Dim], ...]
-    """Numerators and denominators."""
-    largest: bool = False
-
-    @property
-    def changes(self) -> bool:
-        return self.size != self.extent or any(up != down for up, down in self.ratios)
-
-    def reach(self, support: int) -> Dim:
-        """`support / scale` rounded up, at least `support`."""
-        choose = minimum if self.largest else maximum
-        found = [ceil_quotient(support * down, up) for up, down in self.ratios]
-        total = found[0]
-        for other in found[1:]:
-            total = choose(total, other)
-        return maximum(total, support)
-
-    def scale(self, context: Context) -> tuple[Value, Value]:
-        """The numerator and the denominator in float64."""
-        chosen: tuple[Value, Value] | None = None
-        for up, down in self.ratios:
-            pair = (context.count([up], FLOAT64), context.count([down], FLOAT64))
-            if chosen is None:
-                chosen = pair
-                continue
-            sides = (context.add("multiply", pair[0], chosen[1]),
-                     context.add("multiply", chosen[0], pair[1]))  # fmt: skip
-            better = context.add("less", *(reversed(sides) if self.largest else sides))
-            chosen = (context.add("where", better, pair[0], chosen[0]),
-                      context.add("where", better, pair[1], chosen[1]))  # fmt: skip
-        assert chosen is not None
-        return chosen
 
 
 @dataclass(frozen=True)
@@ -74,111 +40,6 @@ class _Mode:
     cubic: float
     antialias: bool
     excludes: bool
-
-
-# Positions.
-
-
-@dataclass(frozen=True)
-class _Line:
-    """What the position of each element of a result along an axis is computed from, in float64."""
-
-    context: Context
-    axis: _Axis
-    region: tuple[Value, Value] | None
-    """The first and the last position of the region of interest, as parts of the axis."""
-
-    def number(self, value: float) -> Value:
-        return self.context.scalar(value, FLOAT64)
-
-    @property
-    def numbers(self) -> Value:
-        return self.context.cast(self.context.iota(self.axis.size), FLOAT64)
-
-    @property
-    def extent(self) -> Value:
-        return self.context.count([self.axis.extent], FLOAT64)
-
-    @property
-    def last(self) -> Value:
-        """The last position of x."""
-        return self.add(self.extent, self.number(-1))
-
-    @property
-    def width(self) -> Value:
-        """The extent of the result before it is rounded."""
-        up, down = self.axis.scale(self.context)
-        return self.divide(self.multiply(self.extent, up), down)
-
-    def add(self, x: Value, y: Value) -> Value:
-        return self.context.add("add", x, y)
-
-    def multiply(self, x: Value, y: Value) -> Value:
-        return self.context.add("multiply", x, y)
-
-    def divide(self, x: Value, y: Value) -> Value:
-        return self.context.add("divide", x, y)
-
-    def scaled(self, x: Value) -> Value:
-        """`x / scale`."""
-        up, down = self.axis.scale(self.context)
-        return self.divide(self.multiply(x, down), up)
-
-    def unless_single(self, x: Value, single: Value) -> Value:
-        """x, or `single` if the result has one element."""
-        is_single = self.context.add("equal", self.width, self.number(1))
-        return self.context.add("where", is_single, single, x)
-
-
-def _half_pixel(line: _Line) -> Value:
-    half = line.number(0.5)
-    return line.add(line.scaled(line.add(line.numbers, half)), line.number(-0.5))
-
-
-def _half_pixel_symmetric(line: _Line) -> Value:
-    size = line.context.count([line.axis.size], FLOAT64)
-    lost = line.context.add("subtract", line.number(1), line.divide(size, line.width))
-    return line.add(line.multiply(line.multiply(line.extent, line.number(0.5)), lost),
-                    _half_pixel(line))  # fmt: skip
-
-
-def _pytorch_half_pixel(line: _Line) -> Value:
-    return line.unless_single(_half_pixel(line), line.number(0))
-
-
-def _align_corners(line: _Line) -> Value:
-    steps = line.add(line.width, line.number(-1))
-    return line.unless_single(
-        line.divide(line.multiply(line.numbers, line.last), steps), line.number(0)
-    )
-
-
-def _asymmetric(line: _Line) -> Value:
-    return line.scaled(line.numbers)
-
-
-def _crop_and_resize(line: _Line) -> Value:
-    assert line.region is not None
-    start, end = line.region
-    steps = line.add(line.width, line.number(-1))
-    length = line.multiply(line.context.add("subtract", end, start), line.last)
-    middle = line.multiply(line.multiply(line.add(start, end), line.number(0.5)), line.last)
-    along = line.divide(line.multiply(line.numbers, length), steps)
-    return line.unless_single(line.add(along, line.multiply(start, line.last)), middle)
-
-
-_CROPS = "tf_crop_and_resize"
-_COORDINATES: Mapping[str, Callable[[_Line], Value]] = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
-    "align_corners": _align_corners,
-    "asymmetric": _asymmetric,
-    _CROPS: _crop_and_resize,
-}
-
-
-# Tables.
 
 
 def _rounded(context: Context, position: Value, how: str) -> Value:
@@ -195,28 +56,7 @@ _SUPPORT = {"linear": 1, "cubic": 2}
 """Elements on each side that interpolation reads, unless it is stretched against aliasing."""
 
 
-def _linear(context: Context, distance: Value) -> Value:
-    one = context.scalar(1, FLOAT64)
-    return context.at_least(context.add("subtract", one, distance), 0)
-
-
-def _cubic(context: Context, distance: Value, a: float) -> Value:
-    """Equation (4) of Keys, Cubic convolution interpolation, IEEE TASSP 29, 1981."""
-
-    def polynomial(*coefficients: float) -> Value:
-        """The highest power first."""
-        total = context.scalar(coefficients[0], FLOAT64)
-        for coefficient in coefficients[1:]:
-            total = context.add_to(context.add("multiply", total, distance), coefficient)
-        return total
-
-    one, two, zero = (context.scalar(n, FLOAT64) for n in (1, 2, 0))
-    near, far = polynomial(a + 2, -(a + 3), 0, 1), polynomial(a, -5 * a, 8 * a, -4 * a)
-    outer = context.add("where", context.add("less", distance, two), far, zero)
-    return context.add("where", context.add("less_equal", distance, one), near, outer)
-
-
-def _weighted(context: Context, axis: _Axis, position: Value, mode: _Mode) -> tuple[Value, Value]:
+def _weighted(context: Context, axis: Axis, position: Value, mode: _Mode) -> tuple[Value, Value]:
     """The tables of positions and of weights, (taps, size) each."""
     support = _SUPPORT[mode.kind]
     reach = axis.reach(support) if mode.antialias else support
@@ -230,8 +70,8 @@ def _weighted(context: Context, axis: _Axis, position: Value, mode: _Mode) -> tu
         shrinks = context.at_most(context.add("divide", up, down), 1)
         distance = context.add("multiply", distance, shrinks)
     weight = (
-        _linear(context, distance)
-        if mode.kind == "linear" else _cubic(context, distance, mode.cubic)
+        linear_weight(context, distance)
+        if mode.kind == "linear" else cubic_weight(context, distance, mode.cubic)
     )  # fmt: skip
     zero = context.scalar(0, FLOAT64)
     if mode.excludes:
@@ -248,11 +88,11 @@ def _weighted(context: Context, axis: _Axis, position: Value, mode: _Mode) -> tu
 
 
 def _resized(
-    context: Context, x: Value, axes: Sequence[_Axis], mode: _Mode,
+    context: Context, x: Value, axes: Sequence[Axis], mode: _Mode,
     regions: Mapping[int, tuple[Value, Value]], outside: float,
 ) -> Value:  # fmt: skip
     """The result; `outside`: what elements of positions beyond a cropped region are."""
-    crops = mode.coordinates == _CROPS
+    crops = mode.coordinates == CROPS
     wide = x
     if mode.kind != "nearest":
         if x.dtype == BOOL:
@@ -262,8 +102,8 @@ def _resized(
     weights: list[Value] = []
     beyond: list[Value] = []
     for axis in axes:
-        line = _Line(context, axis, regions.get(axis.number))
-        position = _COORDINATES[mode.coordinates](line)
+        line = Line(context, axis, regions.get(axis.number))
+        position = COORDINATES[mode.coordinates](line)
         if crops:
             low = context.add("less", position, line.number(0))
             high = context.add("less", line.last, position)
@@ -307,27 +147,27 @@ def _fraction(context: Context, scale: float) -> tuple[int, int]:
 
 def _by_scales(
     context: Context, x: Value, axes: Sequence[int], scales: Sequence[float]
-) -> list[_Axis]:
+) -> list[Axis]:
     if len(scales) != len(axes):
         raise context.malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
     found = []
     for axis, scale in zip(axes, scales, strict=True):
         up, down = _fraction(context, scale)
         extent = x.shape[axis]
-        found.append(_Axis(axis, extent, quotient(extent * up, down), ((up, down),)))
+        found.append(Axis(axis, extent, quotient(extent * up, down), ((up, down),)))
     return found
 
 
 def _by_sizes(
     context: Context, x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str
-) -> list[_Axis]:
+) -> list[Axis]:
     if len(sizes) != len(axes):
         raise context.malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
     if any(isinstance(n, int) and n < 1 for n in sizes):
         raise context.malformed(f"sizes {list(sizes)}; expected 1 or more each")
     pairs = tuple(zip(sizes, (x.shape[axis] for axis in axes), strict=True))
     if policy == "stretch":
-        return [_Axis(a, n, size, ((size, n),)) for a, (size, n) in zip(axes, pairs, strict=True)]
+        return [Axis(a, n, size, ((size, n),)) for a, (size, n) in zip(axes, pairs, strict=True)]
     if policy not in ("not_larger", "not_smaller"):
         raise context.malformed(f"keep_aspect_ratio_policy {policy!r}")
     largest = policy == "not_smaller"
@@ -340,7 +180,7 @@ def _by_sizes(
         size = rounded[0]
         for other in rounded[1:]:
             size = choose(size, other)
-        found.append(_Axis(axis, extent, size, pairs, largest))
+        found.append(Axis(axis, extent, size, pairs, largest))
     return found
 
 
@@ -361,7 +201,7 @@ def _regions(
     context: Context, roi: Value | None, axes: Sequence[int]
 ) -> dict[int, tuple[Value, Value]]:
     if roi is None:
-        raise context.malformed(f"{_CROPS} without a region of interest")
+        raise context.malformed(f"{CROPS} without a region of interest")
     if roi.rank != 1 or roi.dtype.kind != "float":
         raise context.malformed(f"a region of interest {roi.type}; expected one axis of floats")
     count = len(axes)
@@ -386,7 +226,7 @@ def _mode(context: Context, node: NodeView) -> _Mode:
     nearest = node.text("nearest_mode", "round_prefer_floor")
     for what, found, known in (
         ("mode", kind, ("nearest", *_SUPPORT)),
-        ("coordinate_transformation_mode", coordinates, tuple(_COORDINATES)),
+        ("coordinate_transformation_mode", coordinates, tuple(COORDINATES)),
         ("nearest_mode", nearest, _NEAREST),
     ):
         if found not in known:
@@ -417,7 +257,7 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
         policy = node.text("keep_aspect_ratio_policy", "stretch")
         changed = _by_sizes(context, x, axes, context.dims_of(sizes, "the size"), policy)
     regions: dict[int, tuple[Value, Value]] = {}
-    if mode.coordinates == _CROPS:
+    if mode.coordinates == CROPS:
         regions = _regions(context, _given(node, 1), axes)
     changed = [
         axis for axis in changed

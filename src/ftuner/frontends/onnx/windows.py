@@ -109,7 +109,7 @@ def window_of(context: Context, node: NodeView, x: Value, kernel: Shape) -> Wind
 # Convolution.
 
 
-def _groups(context: Context, node: NodeView, x: Value, w: Value, channels: Dim) -> int:
+def groups_of(context: Context, node: NodeView, x: Value, w: Value, channels: Dim) -> int:
     """The number of groups, checked against x and the weight. `channels`: of the result."""
     if x.rank < 3 or w.rank != x.rank:
         raise context.malformed(f"a convolution of {x.type} by {w.type}")
@@ -120,7 +120,7 @@ def _groups(context: Context, node: NodeView, x: Value, w: Value, channels: Dim)
     return groups
 
 
-def _kernel(context: Context, node: NodeView, w: Value) -> Shape:
+def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
     """The extents of the window, which `kernel_shape` may repeat."""
     kernel = w.shape[2:]
     given = node.integers("kernel_shape", ())
@@ -133,7 +133,7 @@ def _kernel(context: Context, node: NodeView, w: Value) -> Shape:
     return kernel
 
 
-def _with_bias(context: Context, result: Value, bias: Value | None) -> Value:
+def with_bias(context: Context, result: Value, bias: Value | None) -> Value:
     if bias is None:
         return result
     if bias.rank != 1:
@@ -154,11 +154,11 @@ def convolved(context: Context, x: Value, w: Value, window: Window, groups: int)
 
 def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     x, w = node.input(0), node.input(1)
-    groups = _groups(context, node, x, w, w.shape[0] if w.rank else 0)
-    window = window_of(context, node, x, _kernel(context, node, w))
+    groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
+    window = window_of(context, node, x, kernel_of(context, node, w))
     turned = context.transpose(w, (*range(2, w.rank), 1, 0))
     result = convolved(context, channels_last(context, x), turned, window, groups)
-    return [channels_first(context, _with_bias(context, result, node.optional(2)))]
+    return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     x, w = node.input(0), node.input(1)
     groups = node.integer("group", 1)
     each = w.shape[1] if w.rank > 1 else 0
-    _groups(context, node, x, w, each * groups)
+    groups_of(context, node, x, w, each * groups)
     context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
     rank = x.rank - 2
-    kernel = context.known(_kernel(context, node, w), "the window of a transposed convolution")
+    kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
     strides = positive_integers(context, node, "strides", rank)
     dilations = positive_integers(context, node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
@@ -225,7 +225,7 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     result = phases(0, (), turned)
     for axis, extent in enumerate(extents):
         result = context.slice(result, 1 + axis, 0, extent)
-    return [channels_first(context, _with_bias(context, result, node.optional(2)))]
+    return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
 def _picked(context: Context, weight: Value, axis: int, numbers: Sequence[int]) -> Value:

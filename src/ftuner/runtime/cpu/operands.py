@@ -169,7 +169,9 @@ def read_window(step: ProductStep) -> ReadWindow | None:
     window = step.window
     read = math.prod(window.kernel) * window.run
     channels = step.a.shape[-1]
-    assert isinstance(channels, int)
+    if not isinstance(channels, int):
+        # A row of the window is then the channels of one element.
+        channels = window.run
     new = math.prod(window.strides) * channels
     return ReadWindow(window.run, max(read / new, 1.0))
 

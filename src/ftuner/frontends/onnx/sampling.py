@@ -1,0 +1,344 @@
+"""Operators that read an image at positions that are data: GridSample, RoiAlign.
+
+A sample is a weighted sum of elements of the image. Tables say for every tap of every sample which
+row of the image it reads, channels last, and its weight. One gather and one reduction do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim, Shape, product, row_major_strides
+from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.interpolation import cubic_weight, linear_weight
+from ftuner.frontends.onnx.windows import (
+    channels_first,
+    channels_last,
+)
+from ftuner.graph.ir import Value
+
+MAX_AXES = 3
+"""Most spatial axes that are sampled: cubic interpolation reads `4 ** axes` elements."""
+_CUBIC = -0.75
+"""The coefficient that ONNX gives cubic interpolation in GridSample."""
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What samples read along one axis of an image: tables of (images, taps, samples)."""
+
+    at: Value
+    """Positions within the axis, int64."""
+    weight: Value | None
+    """None if the one tap has the weight one."""
+    inside: Value | None
+    """Which taps count; None if all do."""
+
+
+def rows_of(context: Context, x: Value) -> Value:
+    """An image, channels last, as rows of channels."""
+    return context.reshape(x, (product(x.shape[:-1]), x.shape[-1]))
+
+
+def _wide(context: Context, x: Value) -> Value:
+    return context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else context.computed(x)
+
+
+def within(context: Context, at: Value, extent: Dim) -> tuple[Value, Value]:
+    """Positions as integers within an axis, and whether they were."""
+    last = context.count([extent - 1], at.dtype)
+    low = context.add("less_equal", context.scalar(0, at.dtype), at)
+    inside = context.add("logical_and", low, context.add("less_equal", at, last))
+    clipped = context.at_least(context.add("minimum", at, last), 0)
+    return context.cast(clipped, INT64), inside
+
+
+def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
+    """The taps of all axes together, as numbers of elements of an image."""
+    rank = len(lines)
+    at: Value | None = None
+    weight: Value | None = None
+    inside: Value | None = None
+
+    def placed(table: Value, axis: int) -> Value:
+        taps: list[Dim] = [1] * rank
+        taps[axis] = table.shape[1]
+        return context.reshape(table, (table.shape[0], *taps, table.shape[2]))
+
+    def merged(table: Value) -> Value:
+        return context.reshape(table, (table.shape[0], product(table.shape[1:-1]), samples))
+
+    samples = lines[0].at.shape[2]
+    for axis, stride in enumerate(row_major_strides(extents)):
+        line = lines[axis]
+        step = context.count([stride], INT64)
+        term = context.add("multiply", placed(line.at, axis), step)
+        at = term if at is None else context.add("add", at, term)
+        if line.weight is not None:
+            factor = placed(line.weight, axis)
+            weight = factor if weight is None else context.add("multiply", weight, factor)
+        if line.inside is not None:
+            mask = placed(line.inside, axis)
+            inside = mask if inside is None else context.add("logical_and", inside, mask)
+    assert at is not None
+    return Taps(merged(at), weight and merged(weight), inside and merged(inside))
+
+
+def sampled(context: Context, rows: Value, taps: Taps, kind: str = "sum") -> Value:
+    """The samples (images, samples, channels) of rows of channels."""
+    found = context.add("gather", rows, taps.at, axis=0, node=context.builder.where)
+    if taps.inside is not None:
+        inside = context.unsqueeze(taps.inside, [3])
+        found = context.add("where", inside, found, context.scalar(0, rows.dtype))
+    if taps.weight is not None:
+        weight = context.cast(context.unsqueeze(taps.weight, [3]), rows.dtype)
+        found = context.add("multiply", found, weight)
+    return context.reduce(found, kind, [1], keep=False)
+
+
+def apart(context: Context, taps: Taps, extents: Shape) -> Taps:
+    """Taps that read image i of several which lie one after the other."""
+    size = context.count([product(extents)], INT64)
+    first = context.add("multiply", context.iota(taps.at.shape[0], 0, 3), size)
+    return Taps(context.add("add", taps.at, first), taps.weight, taps.inside)
+
+
+# GridSample.
+
+
+def _reflected(context: Context, x: Value, low: Value, high: Value) -> Value:
+    """Positions reflected at both borders until they are between them."""
+
+    def add(op: str, *operands: Value) -> Value:
+        return context.add(op, *operands)
+
+    below = add("less", x, low)
+    beyond = add("where", below, add("subtract", low, x), add("subtract", x, high))
+    span = add("subtract", high, low)
+    times = add("floor", add("divide", beyond, span))
+    rest = add("subtract", beyond, add("multiply", times, span))
+    pairs = context.scaled(add("floor", context.scaled(times, 0.5)), 2)
+    odd = add("equal", add("subtract", times, pairs), context.scalar(1, x.dtype))
+    from_low = add("logical_xor", below, odd)
+    moved = add("where", from_low, add("add", low, rest), add("subtract", high, rest))
+    return add("where", add("less", context.scalar(0, x.dtype), beyond), moved, x)
+
+
+def _grid_line(
+    context: Context, position: Value, extent: Dim, mode: str, padding: str, corners: bool
+) -> Taps:
+    """The taps of positions (images, samples) between -1 and 1 along an axis."""
+    dtype = position.dtype
+    count = context.count([extent], dtype)
+    half, one = context.scalar(0.5, dtype), context.scalar(1, dtype)
+    shifted = context.add("add", position, one)
+    last = context.add("subtract", count, one)
+    if corners:
+        position = context.add("multiply", context.add("multiply", shifted, half), last)
+        borders = (context.scalar(0, dtype), last)
+    else:
+        scaled = context.add("subtract", context.add("multiply", shifted, count), one)
+        position = context.add("multiply", scaled, half)
+        borders = (context.scalar(-0.5, dtype), context.add("subtract", count, half))
+    if mode == "nearest":
+        position = context.add("rint", position)
+    if padding == "border":
+        position = context.at_least(context.add("minimum", position, last), 0)
+    elif padding == "reflection":
+        position = _reflected(context, position, *borders)
+    position = context.unsqueeze(position, [1])
+    weight: Value | None = None
+    at = position
+    if mode != "nearest":
+        first, taps = (0, 2) if mode == "linear" else (-1, 4)
+        numbers = context.cast(context.iota(taps, 1, 3), dtype)
+        at = context.add("add", context.add("floor", position), context.add_to(numbers, first))
+        distance = context.add("absolute", context.add("subtract", at, position))
+        weight = (
+            linear_weight(context, distance)
+            if mode == "linear"
+            else cubic_weight(context, distance, _CUBIC)
+        )
+        if padding == "reflection":
+            at = _reflected(context, at, *borders)
+            # Rounded towards zero; borders may be at halves.
+            at = context.cast(context.cast(at, INT64), dtype)
+    found, inside = within(context, at, extent)
+    return Taps(found, weight, inside if padding == "zeros" else None)
+
+
+_GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+"""Modes by the names that they had before opset 20."""
+
+
+def _grid_sample(context: Context, node: NodeView) -> Sequence[Value]:
+    x, grid = node.input(0), node.input(1)
+    rank = x.rank - 2
+    if not 1 <= rank <= MAX_AXES or grid.rank != x.rank or grid.dtype.kind != "float":
+        raise context.malformed(f"samples of {x.type} at {grid.type}")
+    mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
+    mode = _GRID_MODES.get(mode, mode)
+    padding = node.text("padding_mode", "zeros")
+    for found, known in ((mode, ("linear", "nearest", "cubic")),
+                         (padding, ("zeros", "border", "reflection"))):  # fmt: skip
+        if found not in known:
+            raise context.malformed(f"{found!r}; expected one of {', '.join(known)}")
+    what = f"samples of {x.type} at {grid.type}"
+    context.builder.require(grid.shape[-1], rank, what)
+    context.builder.require(grid.shape[0], x.shape[0], what)
+    extents, outputs = x.shape[2:], grid.shape[1:-1]
+    corners = node.flag("align_corners")
+    wide = _wide(context, grid)
+    lines = []
+    for axis, extent in enumerate(extents):
+        # The last axis is the first coordinate.
+        part = context.slice(wide, grid.rank - 1, rank - 1 - axis, 1)
+        position = context.reshape(part, (grid.shape[0], product(outputs)))
+        lines.append(_grid_line(context, position, extent, mode, padding, corners))
+    taps = apart(context, across(context, lines, extents), extents)
+    rows = rows_of(context, channels_last(context, x))
+    if mode != "nearest":
+        rows = _wide(context, rows)
+    samples = context.cast(sampled(context, rows, taps), x.dtype)
+    return [channels_first(context, context.reshape(samples, (x.shape[0], *outputs, x.shape[1])))]
+
+
+def _affine_grid(context: Context, node: NodeView) -> Sequence[Value]:
+    theta = node.input(0)
+    sizes = context.dims_of(node.input(1), "the size")
+    rank = len(sizes) - 2
+    if theta.rank != 3 or rank not in (2, 3):
+        raise context.malformed(f"a grid of {list(sizes)} by {theta.type}")
+    what = f"a grid of {list(sizes)} by {theta.type}"
+    for have, wanted in zip(theta.shape, (sizes[0], rank, rank + 1), strict=True):
+        context.builder.require(have, wanted, what)
+    corners = node.flag("align_corners")
+    turned = context.swapped(theta)
+
+    def column(number: int) -> Value:
+        """What one coordinate adds to each coordinate of the result."""
+        part = context.slice(turned, 1, number, 1)
+        return context.reshape(part, (theta.shape[0], *[1] * rank, rank))
+
+    total = column(rank)
+    for axis, size in enumerate(sizes[2:]):
+        numbers = context.cast(context.iota(size, axis, rank + 1), theta.dtype)
+        count = context.count([size], theta.dtype)
+        if corners:
+            steps = context.at_least(context.add_to(count, -1), 1)
+            along = context.add("divide", context.scaled(numbers, 2), steps)
+        else:
+            doubled = context.add_to(context.scaled(numbers, 2), 1)
+            along = context.add("divide", doubled, count)
+        position = context.add_to(along, -1)
+        term = context.add("multiply", column(rank - 1 - axis), position)
+        total = context.add("add", total, term)
+    return [context.broadcast(total, (theta.shape[0], *sizes[2:], rank))]
+
+
+# RoiAlign.
+
+
+def _roi_line(
+    context: Context, start: Value, length: Value, extent: Dim, bins: int, ratio: int
+) -> Taps:
+    """The taps along an axis of samples (regions, 2 * ratio, bins): `ratio` in each bin, between
+    two elements each. `start` and `length` are (regions, 1, 1)."""
+    dtype = start.dtype
+    each = context.scaled(length, 1 / bins)
+    numbers = context.cast(context.iota(bins, 2, 3), dtype)
+    inner = context.cast(context.iota(ratio, 1, 3), dtype)
+    inner = context.scaled(context.add_to(inner, 0.5), 1 / ratio)
+    position = context.add("multiply", context.add("add", numbers, inner), each)
+    position = context.add("add", start, position)
+    count = context.count([extent], dtype)
+    outside = context.add(
+        "logical_or",
+        context.add("less", position, context.scalar(-1, dtype)),
+        context.add("less", count, position),
+    )
+    last = context.add_to(count, -1)
+    position = context.at_least(context.add("minimum", position, last), 0)
+    # (regions, ratio, 2, bins)
+    position, outside = (context.unsqueeze(v, [2]) for v in (position, outside))
+    taps = context.cast(context.iota(2, 2, 4), dtype)
+    at = context.add("add", context.add("floor", position), taps)
+    distance = context.add("absolute", context.add("subtract", at, position))
+    weight = linear_weight(context, distance)
+    weight = context.add("where", outside, context.scalar(0, dtype), weight)
+    found, _ = within(context, at, extent)
+    shape = (start.shape[0], 2 * ratio, bins)
+    return Taps(context.reshape(found, shape), context.reshape(weight, shape), None)
+
+
+def _roi_align(context: Context, node: NodeView) -> Sequence[Value]:
+    x, rois, images = (node.input(i) for i in range(3))
+    what = f"regions {rois.type} of {x.type} with {images.type}"
+    if x.rank != 4 or rois.rank != 2 or images.rank != 1:
+        raise context.malformed(what)
+    context.builder.require(rois.shape[1], 4, what)
+    context.builder.require(images.shape[0], rois.shape[0], what)
+    mode = node.text("mode", "avg")
+    half = node.text("coordinate_transformation_mode",
+                     "half_pixel" if node.opset >= 16 else "output_half_pixel")  # fmt: skip
+    if mode not in ("avg", "max") or half not in ("half_pixel", "output_half_pixel"):
+        raise context.malformed(f"mode {mode!r}, coordinate_transformation_mode {half!r}")
+    bins = [node.integer(name, 1) for name in ("output_height", "output_width")]
+    ratio = node.integer("sampling_ratio", 0)
+    if min(bins) < 1 or ratio < 0:
+        raise context.malformed(f"{bins[0]} by {bins[1]} bins, sampling_ratio {ratio}")
+    if ratio == 0:
+        raise context.unsupported("as many samples as the size of a region asks for "
+                                  "(data-dependent shape)")  # fmt: skip
+    wide = context.scaled(_wide(context, rois), node.number("spatial_scale", 1.0))
+    if half == "half_pixel":
+        wide = context.add_to(wide, -0.5)
+
+    def corner(number: int) -> Value:
+        return context.reshape(context.slice(wide, 1, number, 1), (rois.shape[0], 1, 1))
+
+    lines = []
+    for axis, extent in enumerate(x.shape[2:]):
+        start = corner(1 - axis)
+        length = context.add("subtract", corner(3 - axis), start)
+        if half != "half_pixel":
+            length = context.at_least(length, 1)
+        lines.append(_roi_line(context, start, length, extent, bins[axis], ratio))
+    taps = _of_pixels(context, lines, x.shape[3])
+    first = context.add("multiply", context.cast(images, INT64),
+                        context.count([product(x.shape[2:])], INT64))  # fmt: skip
+    at = context.add("add", taps.at, context.reshape(first, (rois.shape[0], 1, 1)))
+    rows = _wide(context, rows_of(context, channels_last(context, x)))
+    taps = Taps(at, taps.weight, None)
+    samples = sampled(context, rows, taps, "sum" if mode == "avg" else "maximum")
+    if mode == "avg":
+        samples = context.scaled(samples, 1 / ratio**2)
+    result = context.reshape(context.cast(samples, x.dtype), (rois.shape[0], *bins, x.shape[1]))
+    return [channels_first(context, result)]
+
+
+def _of_pixels(context: Context, lines: Sequence[Taps], width: Dim) -> Taps:
+    """Taps (regions, taps of both axes, rows * columns) of taps along rows and along columns."""
+
+    def both(op: str, y: Value, x: Value) -> Value:
+        rows = context.unsqueeze(y, [2, 4])
+        columns = context.unsqueeze(x, [1, 3])
+        found = context.add(op, rows, columns)
+        return context.reshape(
+            found, (y.shape[0], y.shape[1] * x.shape[1], y.shape[2] * x.shape[2])
+        )
+
+    row, column = lines
+    assert row.weight is not None
+    assert column.weight is not None
+    first = context.add("multiply", row.at, context.count([width], INT64))
+    return Taps(both("add", first, column.at), both("multiply", row.weight, column.weight), None)
+
+
+SAMPLING: Table = {
+    ("", "AffineGrid"): _affine_grid,
+    ("", "GridSample"): _grid_sample,
+    ("", "RoiAlign"): _roi_align,
+}
