@@ -38,6 +38,8 @@ MAX_NESTING = 16
 """Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Most elements of an attribute that is a list; exporters write longer data as tensors."""
+UNNAMED = ("", "?")
+"""Names of dims that exporters write for any unknown extent: equal names are different extents."""
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
@@ -167,7 +169,8 @@ class _Reader:
                     raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
                 dims.append(dim.dim_value)
             else:
-                dims.append(text_of(dim.dim_param) or None)
+                name = text_of(dim.dim_param)
+                dims.append(None if name in UNNAMED else name)
         return InputRecord(text_of(value.name), dtype, tuple(dims))
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
