@@ -133,6 +133,8 @@ class ConvolutionStep(ProductStep):
 
     kind: ClassVar[str] = "convolution"
     window: Window
+    winograd: bool
+    """Whether a `WinogradStep` comes before, which does the work where it is faster."""
 
     @property
     def dims(self) -> tuple[Dim, ...]:
@@ -188,6 +190,40 @@ class DepthwiseStep:
     def described(self, text: DimText) -> str:
         window = _described(self.weight.shape[:2], text)
         return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
+
+
+@dataclass(frozen=True)
+class WinogradStep:
+    """A convolution by a window of 3 x 3 that moves one position at a time, as Winograd's products.
+    A `ConvolutionStep` follows, which does the work where these are slower."""
+
+    kind: ClassVar[str] = "winograd"
+    title: str
+    x: View
+    """(images, rows, positions, channels), with contiguous channels, as `out`."""
+    weight: View
+    """(3, 3, channels, columns), in row-major order."""
+    out: View
+    begin: Shape
+    epilogue: Expr
+    operands: tuple[View, ...]
+    """As of a product whose rows are the positions of the result."""
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.out.buffer,)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        views = (self.x, self.out, *self.operands)
+        return (*self.begin, *(d for v in views for d in (*v.shape, *v.layout.strides)))
+
+    def described(self, text: DimText) -> str:
+        return f"{_described(self.x.shape, text)} by [3, 3] -> {_described(self.out.shape, text)}"
 
 
 @dataclass(frozen=True)

@@ -363,6 +363,10 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         5.0, "cycles", "Moving one of the best back by one position",
         "assumed: a load from memory just written",
     )  # fmt: skip
+    winograd_share_of_l2: float = constant(
+        0.6, "share", "Of L2, for what lies between the transforms of Winograd's products",
+        "the weight's panels and the image stream through the rest",
+    )  # fmt: skip
     scores_share_of_l2: float = constant(
         0.25, "", "Share of L2 that a block of attention scores may fill", "assumed", most=1,
     )  # fmt: skip

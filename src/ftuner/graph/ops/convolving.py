@@ -12,10 +12,12 @@ from ftuner.graph.buffers import View, as_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Placement
-from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, Window
+from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, Window, WinogradStep
 
 MAX_AXES = 3
 """Spatial axes of a window that products read through."""
+LEAST_CHANNELS = 8
+"""Channels from which Winograd's products are tried."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,28 @@ class _PendingConvolution(PendingRows):
         if target.layout.dtype != self.dtype or rows is None:
             placement.store_by_copy(self, self.dtype, target)
             return
+        expr, operands, window = self.epilogue.expr, self.ordered_operands(), self.window
+        winograd = _fits_winograd(window) and placement.runs(WinogradStep.kind)
+        if winograd:
+            shape = (*window.kernel, window.run, self.weight.shape[-1])
+            whole = row_major(TensorType(self.weight.layout.dtype, shape))
+            weight = View(self.weight.buffer, replace(whole, offset=self.weight.layout.offset))
+            placement.add(
+                WinogradStep(
+                    "convolution (Winograd)" + self.title.removeprefix("convolution"), self.x,
+                    weight, target, window.begin, expr, operands,
+                )
+            )  # fmt: skip
         placement.add(
-            ConvolutionStep(
-                self.title, self.x, self.weight, rows, self.epilogue.expr,
-                self.ordered_operands(), self.window,
-            )
-        )  # fmt: skip
+            ConvolutionStep(self.title, self.x, self.weight, rows, expr, operands, window, winograd)
+        )
+
+
+def _fits_winograd(window: Window) -> bool:
+    """Whether Winograd's products can compute the convolution, and may be faster: the transforms
+    take as long for few channels as for a vector of them."""
+    alone = window.strides == window.dilations == (1, 1)
+    return window.kernel == (3, 3) and alone and window.run >= LEAST_CHANNELS
 
 
 @dataclass(frozen=True)

@@ -345,10 +345,10 @@ class _Emission:
         builder = self._builder
         env = {ACCUMULATOR.name: value}
         for index, operand in enumerate(self._operands):
-            slots = Winograd.OPERANDS + 2 * index
-            base = at(builder, self._read[index], self._dim(slots))
+            base = self._read[index]
             if operand.kind != "column":
-                base = at(builder, base, builder.mul(position, self._dim(slots + 1)))
+                rows = builder.mul(position, self._dim(Winograd.OPERANDS + index))
+                base = at(builder, base, rows)
             if operand.kind == "row":
                 number = builder.load(base, typ=self._vector.element, align=self._size)
                 env[operand.name] = splat(builder, number, self._lanes)

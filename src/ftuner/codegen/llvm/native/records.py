@@ -351,7 +351,7 @@ class Attention:
 
 class Winograd:
     """Parameters of the Winograd kernel besides addresses; distances in bytes. After the last slot
-    follow, for each operand of the epilogue, its offset and the distance between its rows."""
+    follow the distances between rows of each operand of the epilogue."""
 
     TILES = 0
     """Tiles of all images."""

@@ -11,11 +11,33 @@ from ftuner.codegen.llvm.native.records import WINDOW_AXES, Call
 from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.dim import Dim
 from ftuner.graph.steps import ConvolutionStep, ProductStep
+from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import Loaded
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
+from ftuner.runtime.cpu.steps.winograd import WinogradChoice, choice_of
+from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+
+
+@dataclass(frozen=True)
+class _UnlessWinograd(Task):
+    """The task of a product, where Winograd's products do not do the work."""
+
+    product: Task
+    choice: WinogradChoice
+    extents: tuple[int, ...]
+    """The numbers of the dims of images, rows and positions."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        images, rows, positions = (values[n] for n in self.extents)
+        if self.choice.is_faster(images, rows, positions, workers):
+            return nothing_to_do(workers, 1)
+        return self.product.bind(values, layouts, workers, hardware)
 
 
 @dataclass(frozen=True)
@@ -25,11 +47,21 @@ class CompiledConvolution(CompiledProduct):
     zeros: Array | None = None
     """What is read outside of x."""
 
-    def lay_out(self, records: RecordLayout, at: int) -> None:
+    def task(self, records: RecordLayout) -> Task:
+        step, task = self.step, super().task(records)
+        assert isinstance(step, ConvolutionStep)
+        if not step.winograd:
+            return task
+        library = self.products.compiled.library
+        channels = (step.window.run, step.b.shape[-1])
+        choice = choice_of(step.a, channels, step.epilogue, library.hardware, library.isa.name)
+        extents = records.dims.numbers((step.a.shape[0], *step.window.extents))
+        return _UnlessWinograd(task, choice, tuple(extents))
+
+    def lay_out_window(self, records: RecordLayout, call: int) -> None:
         step = self.step
         assert isinstance(step, ConvolutionStep)
         assert self.zeros is not None
-        call = self.lay_out_call(records, at)
         record = records.reserve(WindowSlot.SIZE)
         records.point(call + Call.WINDOW, record)
         window, layout = step.window, step.a.layout

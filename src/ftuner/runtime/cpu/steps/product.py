@@ -114,10 +114,6 @@ class CompiledProduct(CompiledStep):
     panels: Panels | None
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
-        self.lay_out_call(records, at)
-
-    def lay_out_call(self, records: RecordLayout, at: int) -> int:
-        """Lay out the step. Returns the first slot of its `Call`."""
         step, panels = self.step, self.panels
         call = records.reserve(Call.SIZE)
         records.point(at + StepSlot.ARGUMENT, call)
@@ -132,15 +128,22 @@ class CompiledProduct(CompiledStep):
                 records.constant(call + slot, int(panels.packed.ctypes.data))
             else:
                 records.address(call + slot, view.buffer, view.layout.offset)
-        task: Task | None = None
+        records.planned_tasks(self.task(records), (call + Call.PLAN,))
+        self.lay_out_window(records, call)
+
+    def lay_out_window(self, records: RecordLayout, call: int) -> None:
+        """Lay out the window that A is read through, and point the `Call` at slot `call` to it."""
+
+    def task(self, records: RecordLayout) -> Task:
+        """What is planned when extents are bound."""
+        step, panels = self.step, self.panels
         if panels is not None:
             task = rows_task(step, self.products, panels.width, records.dims)
-        if task is None:
-            layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-            width = 0 if panels is None else panels.width
-            task = ProductTask(self.products, width, layouts, read_window(step))
-        records.planned_tasks(task, (call + Call.PLAN,))
-        return call
+            if task is not None:
+                return task
+        layouts = tuple(records.layouts.number(view.layout) for view in step.views)
+        width = 0 if panels is None else panels.width
+        return ProductTask(self.products, width, layouts, read_window(step))
 
 
 def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> RowsTask | None:

@@ -1,0 +1,109 @@
+"""The cost of a convolution by Winograd's products on a CPU.
+
+Tiles are cut into blocks. The inputs of a block are transformed, multiplied by all matrices of the
+weight, and the sums are transformed back. The terms are those of `ftuner.cost.terms.Estimate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ftuner.core.expr import Expr
+from ftuner.core.product import ProductTypes
+from ftuner.core.winograd import WINDOW
+from ftuner.cost.cpu.product import Covers
+from ftuner.cost.functions import expression_cycles, simple_per_cycle
+from ftuner.cost.step import Machine, Stream, estimate_of
+from ftuner.cost.terms import Estimate
+
+INPUT_OPERATIONS = {2: 4, 4: 16}
+"""Vector operations of one transform along an axis, by outputs of a tile. Derived: those that
+`codegen/llvm/kernels/winograd.py` writes."""
+SUM_OPERATIONS = {2: 4, 4: 12}
+"""The same of a transform of sums."""
+
+
+class WinogradProblem(NamedTuple):
+    """A convolution by windows of 3 x 3 at known extents."""
+
+    images: int
+    rows: int
+    """Of the result, as are `positions`."""
+    positions: int
+    channels: int
+    columns: int
+    """Channels of the result."""
+    outputs: int
+    """Along both axes of a tile."""
+    workers: int
+
+    @property
+    def tiles(self) -> int:
+        return self.images * -(-self.rows // self.outputs) * -(-self.positions // self.outputs)
+
+    @property
+    def matrices(self) -> int:
+        return (self.outputs + WINDOW - 1) ** 2
+
+
+class WinogradUKernels(NamedTuple):
+    """The uKernels of the products."""
+
+    types: ProductTypes
+    lanes: int
+    width: int
+    """Vectors of a full panel."""
+    covers: Callable[[int, bool, int], Covers]
+    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+
+def winograd_terms(
+    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem, block: int,
+    epilogue: Expr,
+) -> Estimate:  # fmt: skip
+    """The terms of the busiest worker. `block`: tiles of a task."""
+    isa, tuning = machine.isa, machine.hardware.tuning
+    types, lanes, width, covers = ukernels
+    m, matrices = problem.outputs, problem.matrices
+    n = m + WINDOW - 1
+    tiles, size = problem.tiles, types.c.itemsize
+    tasks = -(-tiles // block)
+    busiest = -(-tasks // problem.workers)
+    mine = min(busiest * block, tiles)
+    through = matrices / isa.load_per_cycle + matrices / isa.store_per_cycle
+    inputs = through + 2 * n * INPUT_OPERATIONS[m] / simple_per_cycle(isa)
+    outputs = m * m * (1.0 / isa.load_per_cycle + 2.0 / isa.store_per_cycle)
+    sums = matrices / isa.load_per_cycle + (n + m) * SUM_OPERATIONS[m] / simple_per_cycle(isa)
+    sums += outputs + m * m * expression_cycles(epilogue, types.c, isa, tuning)
+    vectors = -(-problem.channels // lanes), -(-problem.columns // lanes)
+    transforms = mine * (vectors[0] * inputs + vectors[1] * sums)
+    transforms += mine * (vectors[0] + vectors[1] + 2 * m * m) * tuning.loop_cycles
+    issue = step = fixed = 0.0
+    full, left = divmod(problem.columns, width * lanes)
+    for height, count in ((block, mine // block), (mine % block, 1)):
+        panels = [(full, covers(width, False, problem.channels)[height])]
+        if left:
+            tail = covers(-(-left // lanes), True, problem.channels)
+            panels.append((1, tail[height]))
+        for number, cover in panels:
+            times = count * number * matrices
+            issue += times * problem.channels * cover.issue
+            step += times * problem.channels * cover.step
+            fixed += times * cover.fixed
+    weight_bytes = matrices * problem.channels * problem.columns * size
+    x_bytes = problem.images * problem.rows * problem.positions * problem.channels * size
+    out_bytes = problem.images * problem.rows * problem.positions * problem.columns * size
+    share = mine / tiles
+    streams = [
+        Stream(busiest * weight_bytes, weight_bytes),
+        Stream((x_bytes + out_bytes) * share, x_bytes + out_bytes),
+    ]
+    workers = max(min(tasks, problem.workers), 1)
+    return estimate_of(machine, workers, issue, step - issue, fixed + transforms, streams)
+
+
+def block_bytes(problem: WinogradProblem, block: int, nr: int, itemsize: int) -> int:
+    """Bytes that lie between the transforms: the inputs of a block, and the sums of a panel."""
+    return math.prod((problem.matrices, block, problem.channels + nr, itemsize))

@@ -1,0 +1,282 @@
+"""Convolutions by windows of 3 x 3 on a CPU, as Winograd's products where these are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.native.records import Winograd
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.tile import ROW
+from ftuner.core.dim import Dim
+from ftuner.core.evaluation import evaluate
+from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.product import product_types
+from ftuner.core.units import count
+from ftuner.core.winograd import transformed_weight
+from ftuner.cost.cpu.winograd import WinogradProblem
+from ftuner.cost.step import Machine, StepCost
+from ftuner.graph.buffers import View
+from ftuner.graph.steps import WinogradStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.winograd import (
+    outputs_of,
+    winograd_block,
+    winograd_estimate,
+    winograd_is_faster,
+)
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.memory import long_lived
+from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_cost,
+)
+from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+
+
+class WinogradChoice(NamedTuple):
+    """The two ways to compute a convolution, between which its extents decide."""
+
+    planner: Planner
+    """Of the products of transformed inputs."""
+    direct: Planner
+    """Of the product through the window."""
+    channels: int
+    columns: int
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a tile along both axes."""
+        library = self.planner.library
+        itemsize = library.types.c.itemsize
+        return outputs_of(self.channels, self.columns, itemsize, library.hardware)
+
+    def problem(self, images: int, rows: int, positions: int, workers: int) -> WinogradProblem:
+        return WinogradProblem(
+            images, rows, positions, self.channels, self.columns, self.outputs, workers
+        )
+
+    def is_faster(self, images: int, rows: int, positions: int, workers: int) -> bool:
+        """Whether Winograd's products are used, and not the product through the window."""
+        return _is_faster(self, self.problem(images, rows, positions, workers))
+
+
+@lru_cache(maxsize=4096)
+def _is_faster(choice: WinogradChoice, problem: WinogradProblem) -> bool:
+    return winograd_is_faster(choice.planner, choice.direct, problem)
+
+
+def choice_of(
+    x: View, weight_shape: Sequence[Dim], epilogue: Expr, hardware: CpuHardware, isa: str
+) -> WinogradChoice:
+    """The choice of a convolution of x by a weight of (..., channels, columns)."""
+    types = product_types(x.layout.dtype)
+    planner, direct = (
+        planner_for(build_library(hardware, isa, *LibraryName(types, expr)))
+        for expr in (ACCUMULATOR, epilogue)
+    )
+    channels, columns = (n for n in weight_shape[-2:] if isinstance(n, int))
+    return WinogradChoice(planner, direct, channels, columns)
+
+
+@dataclass(frozen=True)
+class WinogradTask(Task):
+    """Winograd's products, to be planned."""
+
+    products: Products
+    choice: WinogradChoice
+    weight: int
+    """The address of the packed matrices."""
+    matrix_bytes: int
+    x: int
+    """The number of the layout of x, as are `out` and `operands`."""
+    out: int
+    begin: tuple[int, int]
+    """The numbers of the dims of the padding before x."""
+    operands: tuple[int, ...]
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        x, out = layouts.strided(self.x, values), layouts.strided(self.out, values)
+        images, rows, positions, columns = out.shape
+        slots = Winograd.OPERANDS + len(self.operands)
+        if 0 in out.shape or not self.choice.is_faster(images, rows, positions, workers):
+            return nothing_to_do(workers, slots)
+        problem = self.choice.problem(images, rows, positions, workers)
+        library = self.products.compiled.library
+        lanes, size, width = library.lanes, library.types.c.itemsize, library.widths[0]
+        block = winograd_block(self.products.planner, problem)
+        nr, channels, m = width * lanes, problem.channels, problem.outputs
+        dims = [0] * slots
+        dims[Winograd.TILES] = problem.tiles
+        dims[Winograd.TILE_ROWS], dims[Winograd.TILE_COLUMNS] = -(-rows // m), -(-positions // m)
+        dims[Winograd.HEIGHT], dims[Winograd.WIDTH] = x.shape[1:3]
+        dims[Winograd.CHANNELS], dims[Winograd.OUT_CHANNELS] = channels, columns
+        dims[Winograd.OUT_HEIGHT], dims[Winograd.OUT_WIDTH] = rows, positions
+        dims[Winograd.BEGIN_Y], dims[Winograd.BEGIN_X] = (values[n] for n in self.begin)
+        for first, array in ((Winograd.X_IMAGE, x), (Winograd.OUT_IMAGE, out)):
+            dims[first : first + 3] = array.strides[:3]
+        dims[Winograd.BLOCK] = block
+        between = problem.matrices * block * size
+        sums_offset = aligned(between * channels + SLACK_BYTES)
+        patch_offset = sums_offset + aligned(between * nr + SLACK_BYTES)
+        worker_bytes = patch_offset + aligned(problem.matrices * channels * size + SLACK_BYTES)
+        dims[Winograd.WORKER_BYTES] = worker_bytes
+        dims[Winograd.SUMS_OFFSET], dims[Winograd.PATCH_OFFSET] = sums_offset, patch_offset
+        dims[Winograd.PANEL], dims[Winograd.WEIGHT] = nr, self.weight
+        dims[Winograd.MATRIX_BYTES] = self.matrix_bytes
+        tail = -(-(columns % nr) // lanes)
+        at = Winograd.COVERS
+        for height in (block, problem.tiles % block):
+            for vectors, is_tail in ((width if columns >= nr else 0, False), (tail, True)):
+                if vectors:
+                    dims[at : at + COVER_SLOTS] = cover_slots(
+                        self.products, vectors, is_tail, channels, height
+                    )
+                at += COVER_SLOTS
+        for i, layout in enumerate(self.operands):
+            dims[Winograd.OPERANDS + i] = layouts.strided(layout, values).strides[0]
+        tasks = -(-problem.tiles // block)
+        return BoundTask(
+            workers, min(tasks, most_chunks(workers, hardware)), tasks, False, dims,
+            workers * worker_bytes, worker_bytes, None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CompiledWinograd(CompiledStep):
+    """Winograd's products with their kernel, their library and the transformed weight."""
+
+    step: WinogradStep
+    address: int
+    products: Products
+    choice: WinogradChoice
+    panels: Panels
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step, choice = self.step, self.choice
+        records.constant(at + StepSlot.FUNCTION, self.address)
+        arrays = (step.x, *step.operands, step.out)
+        argument = records.reserve(len(arrays))
+        records.point(at + StepSlot.ARGUMENT, argument)
+        for slot, view in enumerate(arrays, argument):
+            records.address(slot, view.buffer, view.layout.offset)
+        slots = Winograd.OPERANDS + len(step.operands)
+        dims = records.reserve(slots)
+        records.point(at + StepSlot.DIMS, dims)
+        records.workspace(dims + Winograd.WORKSPACE)
+        packed = self.panels.packed
+        begin = records.dims.numbers(step.begin)
+        task = WinogradTask(
+            self.products, choice, int(packed.ctypes.data),
+            packed.nbytes // (choice.outputs + 2) ** 2,
+            records.layouts.number(step.x.layout), records.layouts.number(step.out.layout),
+            (begin[0], begin[1]),
+            tuple(records.layouts.number(v.layout) for v in step.operands),
+        )  # fmt: skip
+        records.planned_tasks(task, range(dims, dims + slots))
+
+
+def _packed(products: Products, weight: Array, outputs: int) -> Panels:
+    """The transformed weight of (3, 3, channels, columns): one matrix after the other, in panels of
+    the library's first width. Panels are transformed one by one, to save memory."""
+    library = products.compiled.library
+    channels, columns = weight.shape[-2:]
+    lanes, width = library.lanes, library.widths[0]
+    nr, padded = width * lanes, -(-columns // lanes) * lanes
+    matrices = (outputs + 2) ** 2
+    size = matrices * padded * channels * weight.itemsize
+    packed = long_lived(size + SLACK_BYTES)[:size].view(weight.dtype)
+    by_matrix = packed.reshape(matrices, padded * channels)
+    for column in range(0, columns, nr):
+        some = transformed_weight(weight[..., column : column + nr], outputs)
+        stored = some.shape[-1]
+        end = min(column + nr, padded)
+        panel = by_matrix[:, column * channels : end * channels].reshape(matrices, channels, -1)
+        panel[..., :stored] = some
+        panel[..., stored:] = 0
+    return Panels(packed, width, columns, channels)
+
+
+class WinogradKind(StepKind[WinogradStep]):
+    """Winograd's products are one kernel, which calls uKernels of the library without an epilogue.
+    A step of kind `convolution` follows, which does the work where this one has none."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: WinogradStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        name = LibraryName(product_types(step.x.layout.dtype), ACCUMULATOR)
+        library = build_library(hardware, isa, *name)
+        width, columns = library.widths[0], step.weight.shape[-1]
+        assert isinstance(columns, int)
+        operands = Operands((ROW,), ("panels",))
+        return RequiredFamilies(name, library.families(operands, columns, width), width)
+
+    def bundle(self, step: WinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        choice = choice_of(step.x, step.weight.shape, step.epilogue, hardware, isa.name)
+        dtype = step.x.layout.dtype
+        return kernel_bundle(
+            "ftuner.codegen.llvm.kernels.winograd", "winograd",
+            dtype, choice.outputs, step.epilogue, isa.lanes(dtype), isa.fused,
+        )  # fmt: skip
+
+    def compiled(
+        self, step: WinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledWinograd:
+        assert required is not None
+        choice = choice_of(
+            step.x, step.weight.shape, step.epilogue, loaded.hardware, loaded.isa.name
+        )
+        products = loaded.products(required.library)
+        array = step.weight.buffer.array
+        assert array is not None
+        key = (id(array), (choice.outputs,), required.width)
+        panels = loaded.packed.get(key)
+        if panels is None:
+            weight = array.reshape([n for n in step.weight.shape if isinstance(n, int)])
+            panels = loaded.packed[key] = _packed(products, weight, choice.outputs)
+        weight_buffer = replace(step.weight.buffer, array=None)
+        step = replace(step, weight=View(weight_buffer, step.weight.layout))
+        return CompiledWinograd(step, kernel, products, choice, panels)
+
+    def report(
+        self, step: WinogradStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        shape = tuple(evaluate(n, extents) for n in step.out.shape)
+        hardware, isa, workers = machine.hardware, machine.isa, machine.workers
+        choice = choice_of(step.x, step.weight.shape, step.epilogue, hardware, isa.name)
+        images, rows, positions, columns = shape
+        if 0 in shape or not choice.is_faster(images, rows, positions, workers):
+            return StepReport("nothing: the next step does it", no_cost(machine))
+        problem = choice.problem(images, rows, positions, workers)
+        block = winograd_block(choice.planner, problem)
+        reads = sum(touched(v, extents) for v in (step.x, *step.operands))
+        writes = touched(step.out, extents)
+        flops = 2 * problem.matrices * problem.tiles * choice.channels * columns
+        estimate = winograd_estimate(choice.planner, problem, step.epilogue)
+        m = choice.outputs
+        plan = f"tiles of {m} x {m}, {count(-(-problem.tiles // block), 'task')} of {block}"
+        return StepReport(plan, StepCost(flops, reads, writes, estimate))
+
+
+KIND = WinogradKind()
