@@ -117,6 +117,8 @@ WINDOWS = [
     Convolution((7, 7), 3, 32, strides=2, pads=(3, 3)),
     Convolution((4, 4), 3, 40, strides=4, pads=(0, 0)),
     Convolution((3, 3), 4, 6, dtype=DTYPES["float64"]),
+    Convolution((3, 3), 32, 48, groups=4, residual=True),
+    Convolution((2, 3), 15, 20, groups=5, strides=2, pads=(0, 2)),
 ]
 EXTENTS = {1: (7, 8, 31, 100), 2: ((7, 7), (8, 5), (9, 30), (21, 13)), 3: ((7, 8, 5), (8, 5, 21))}
 
@@ -166,6 +168,7 @@ WINOGRAD = [
     Convolution((3, 3), 9, 70, pads=(0, 2), residual=True),
     Convolution((3, 3), 24, 5, pads=(2, 0)),
     Convolution((3, 3), 8, 16, dtype=DTYPES["float64"]),
+    Convolution((3, 3), 24, 36, groups=3, residual=True),
 ]
 
 
@@ -181,7 +184,7 @@ def test_winograd_equals_the_reference(
     monkeypatch.setattr(winograd_steps, "winograd_is_faster", lambda *_: True)
     winograd_steps._is_faster.cache_clear()
     model = Model(case.graph(), backend, threads=threads)
-    assert kinds(model) == [WinogradStep, ConvolutionStep]
+    assert kinds(model) == [WinogradStep, ConvolutionStep] * case.groups
     for images, spatial in product((1, 3), [(1, 3), (3, 4), (8, 8), (9, 30), (17, 13)]):
         check(model, case, images, *spatial)
     winograd_steps._is_faster.cache_clear()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftuner.core.dim import Shape, least_value, product
+import numpy as np
+
+from ftuner.core.dim import Shape, least_value
 from ftuner.core.dtype import DType
+from ftuner.core.expr import operands as operands_of
 from ftuner.graph.buffers import View, as_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
@@ -16,6 +20,9 @@ from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, Window, WinogradS
 
 MAX_AXES = 3
 """Spatial axes of a window that products read through."""
+LEAST_COLUMNS = 4
+"""Columns of a group from which it is a product of its own. With fewer, most of each vector would
+be left over."""
 LEAST_CHANNELS = 8
 """Channels from which Winograd's products are tried."""
 
@@ -23,8 +30,8 @@ LEAST_CHANNELS = 8
 @dataclass(frozen=True)
 class _PendingConvolution(PendingRows):
     x: View
-    weight: View
-    """A matrix: all elements of the window, by channels of the result."""
+    weights: tuple[View, ...]
+    """For each group a matrix: all elements of the window, by the group's columns."""
     window: Window
 
     @property
@@ -32,25 +39,50 @@ class _PendingConvolution(PendingRows):
         return self.x.layout.dtype
 
     def store(self, target: View, placement: Placement) -> None:
-        rows = as_rows(target)
-        if target.layout.dtype != self.dtype or rows is None:
+        if target.layout.dtype != self.dtype or as_rows(target) is None:
             placement.store_by_copy(self, self.dtype, target)
             return
-        expr, operands, window = self.epilogue.expr, self.ordered_operands(), self.window
+        operands, expr = self.ordered_operands(), self.epilogue.expr
+        kinds = [operand.kind for operand in operands_of(expr)]
+        first = 0
+        for group, weight in enumerate(self.weights):
+            channels, columns = self.window.run, weight.shape[-1]
+            assert isinstance(columns, int)
+            x = self.x
+            if len(self.weights) > 1:
+                x = _columns(x, group * channels, channels)
+            own = tuple(
+                view if kind == "row" else _columns(view, first, columns)
+                for view, kind in zip(operands, kinds, strict=True)
+            )
+            self._store_group(x, weight, _columns(target, first, columns), own, placement)
+            first += columns
+
+    def _store_group(
+        self, x: View, weight: View, target: View, operands: tuple[View, ...],
+        placement: Placement,
+    ) -> None:  # fmt: skip
+        expr, window, rows = self.epilogue.expr, self.window, as_rows(target)
+        assert rows is not None
         winograd = _fits_winograd(window) and placement.runs(WinogradStep.kind)
         if winograd:
-            shape = (*window.kernel, window.run, self.weight.shape[-1])
-            whole = row_major(TensorType(self.weight.layout.dtype, shape))
-            weight = View(self.weight.buffer, replace(whole, offset=self.weight.layout.offset))
-            placement.add(
-                WinogradStep(
-                    "convolution (Winograd)" + self.title.removeprefix("convolution"), self.x,
-                    weight, target, window.begin, expr, operands,
-                )
-            )  # fmt: skip
+            shape = (*window.kernel, window.run, weight.shape[-1])
+            whole = row_major(TensorType(weight.layout.dtype, shape))
+            of_window = View(weight.buffer, replace(whole, offset=weight.layout.offset))
+            title = "convolution (Winograd)" + self.title.removeprefix("convolution")
+            placement.add(WinogradStep(title, x, of_window, target, window.begin, expr, operands))
         placement.add(
-            ConvolutionStep(self.title, self.x, self.weight, rows, expr, operands, window, winograd)
+            ConvolutionStep(self.title, x, weight, rows, expr, operands, window, winograd)
         )
+
+
+def _columns(view: View, first: int, count: int) -> View:
+    """Some columns of a tensor; all of one of fewer axes."""
+    layout = view.layout
+    if layout.shape[-1] == count:
+        return view
+    offset = layout.offset + first * layout.strides[-1]
+    return View(view.buffer, replace(layout, shape=(*layout.shape[:-1], count), offset=offset))
 
 
 def _fits_winograd(window: Window) -> bool:
@@ -104,7 +136,9 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
     single = weight.shape[-2] == 1 and weight.shape[-1] == groups and groups > 1
     if single and rank <= 2 and placement.runs(DepthwiseStep.kind):
         return (_depthwise(node, placement),)
-    if groups == 1 and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind):
+    each = weight.shape[-1] // groups if isinstance(weight.shape[-1], int) else 0
+    fits = groups == 1 or each >= LEAST_COLUMNS
+    if fits and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind):
         return (_convolution(node, placement),)
     return None
 
@@ -120,9 +154,9 @@ def _operands(node: Node, placement: Placement) -> tuple[View, View]:
 
 
 def _convolution(node: Node, placement: Placement) -> PendingRows:
-    attributes = node.attributes
+    attributes, groups = node.attributes, node.attributes["groups"]
     view, weight = _operands(node, placement)
-    *kernel, run, channels = (n for n in weight.shape if isinstance(n, int))
+    *kernel, run, columns = (n for n in weight.shape if isinstance(n, int))
     if view.layout.strides[-2] == run and _lies_inside(node.inputs[0], kernel[-1], attributes):
         # A row of the window is one piece of memory.
         run, kernel[-1] = run * kernel[-1], 1
@@ -130,10 +164,19 @@ def _convolution(node: Node, placement: Placement) -> PendingRows:
         tuple(kernel), run, attributes["strides"], attributes["dilations"], attributes["begin"],
         attributes["extents"],
     )  # fmt: skip
-    steps = product(weight.shape[:-1])
-    matrix = row_major(TensorType(weight.layout.dtype, (steps, channels)))
-    b = View(weight.buffer, replace(matrix, offset=weight.layout.offset))
-    return _PendingConvolution(node.output, True, NO_EPILOGUE, node.op, view, b, window)
+    each = columns // groups
+    matrix = row_major(TensorType(weight.layout.dtype, (math.prod(kernel) * run, each)))
+    weights = [View(weight.buffer, replace(matrix, offset=weight.layout.offset))]
+    if groups > 1:
+        array = node.inputs[1].constant
+        assert array is not None
+        parts = map(np.ascontiguousarray, np.split(array, groups, axis=-1))
+        weights = [
+            View(replace(weight.buffer, elements=part.size, array=part), matrix) for part in parts
+        ]
+    return _PendingConvolution(
+        node.output, True, NO_EPILOGUE, node.op, view, tuple(weights), window
+    )
 
 
 def _lies_inside(x: Value, kernel: int, attributes: Mapping[str, Any]) -> bool:

@@ -61,7 +61,8 @@ class _Chain(NamedTuple):
 
 def fold_affine(graph: Graph) -> Graph:
     """Replace a chain by a product and a sum, without those that are trivial. After a matrix
-    product whose weight nothing else reads, the scale goes into the columns of the weight.
+    product or a convolution whose weight nothing else reads, the scale goes into the columns of the
+    weight.
 
     Results differ by the rounding of x, because a difference that the chain scales afterwards is
     scaled first.
@@ -157,21 +158,22 @@ def _written(around: Surroundings, chain: _Chain) -> list[Node] | None:
 
 
 def _product(around: Surroundings, chain: _Chain) -> Node | None:
-    """The matrix product that gives x, with the scale folded into its weight; None if x or the
-    weight has other readers."""
-    matmul = around.producer(chain.x, "matmul")
-    if matmul is None or around.only_consumer(chain.x) is not chain.nodes[0]:
+    """The matrix product or convolution that gives x, with the scale folded into its weight; None
+    if x or the weight has other readers."""
+    product = around.producer(chain.x, "matmul") or around.producer(chain.x, "convolution")
+    if product is None or around.only_consumer(chain.x) is not chain.nodes[0]:
         return None
-    a, weight = matmul.inputs
+    a, weight = product.inputs
     scale = chain.affine.scale
     columns = scale.size == 1 or scale.shape[-1] == scale.size
-    if weight.constant is None or weight.rank != 2 or not columns:
+    whole = product.op == "convolution" or weight.rank == 2
+    if weight.constant is None or not whole or not columns:
         return None
-    if around.only_consumer(weight) is not matmul:
+    if around.only_consumer(weight) is not product:
         # Another copy of the weight would cost more than a multiplication.
         return None
     name = chain.result.name
     factors = converted(scale.reshape(-1), weight.dtype)
     scaled = widened(weight.constant, weight.dtype) * widened(factors, weight.dtype)
     inside = constant(f"{name}_weight", weight.dtype, scaled)
-    return made("matmul", [a, inside], chain.x.type, f"{name}_product")
+    return made(product.op, [a, inside], chain.x.type, f"{name}_product", **product.attributes)
