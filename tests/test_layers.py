@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 import ftuner
-from ftuner.graph.steps import AttentionStep, NestStep, ProductStep, TopKStep
+from ftuner.graph.steps import (
+    AttentionStep,
+    ConvolutionStep,
+    DepthwiseStep,
+    NestStep,
+    ProductStep,
+    TopKStep,
+    WinogradStep,
+)
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
@@ -21,11 +29,16 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
+    "core.windows": "the kernel of single channels; a GPU computes them by their definition",
+    "cost.depthwise": "a GPU computes such convolutions by their definition",
+    "cost.winograd": "the same",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
+    "planner.winograd": "a GPU computes convolutions by their definition",
     "planner.panel_width": "only a CPU packs weights into panels",
     "runtime.call_cache": "native code that skips Python for calls seen before",
+    "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.packed_weights": "only a CPU packs weights into panels",
@@ -186,6 +199,9 @@ def test_public_names() -> None:
 def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     """Back ends find the file by the name of the step's kind."""
     kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
+    if device == "cpu":
+        # Where there is no file for them, convolutions are computed by their definition.
+        kinds |= {ConvolutionStep.kind, DepthwiseStep.kind, WinogradStep.kind}
     own = {"kernel", "views"} if device == "cpu" else {"operand"}
     helpers = {"__init__", "contract", "kinds", *own}
     assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

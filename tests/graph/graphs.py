@@ -15,10 +15,7 @@ from ftuner.graph.buffers import View
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import (
-    Lowered,
-    ProductStep,
-)
+from ftuner.graph.steps import ConvolutionStep, Lowered, ProductStep
 from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -221,7 +218,9 @@ def assert_steps_are_sound(lowered: Lowered) -> None:
             flat = len(step.b.shape) == 2
             for view in (step.c, *step.operands):
                 assert view.layout.strides[-1] == 1, step.title
-            for view in (step.a, step.c) if flat else ():
+            through_window = isinstance(step, ConvolutionStep)
+            matrices = (step.c,) if through_window else (step.a, step.c)
+            for view in matrices if flat else ():
                 assert len(view.shape) == 2, f"{step.title}: {view.layout} is no matrix"
             for view in step.operands:
                 assert view.shape in (step.c.shape, (1, step.c.shape[-1])), step.title

@@ -34,6 +34,8 @@ class _Moved(NamedTuple):
     attributes: Mapping[str, Any]
     permutation: Permutation
     """From the result of the moved node to that of the node."""
+    arranged: Permutation | None = None
+    """How the operand has to be transposed first, if it has to."""
 
 
 def move_transpositions(graph: Graph) -> Graph:
@@ -119,6 +121,9 @@ class _Moving:
             self._same[node.output] = base
         elif x in self._waiting or _is_to_channels_first(permutation):
             self._waiting[node.output] = base, permutation
+        elif _is_reshape(x.shape, x.rank, permutation):
+            shape = {"shape": node.output.shape}
+            self._nodes.append(Node("reshape", (x,), node.outputs, shape))
         else:
             self._nodes.append(Node("transpose", (x,), node.outputs, node.attributes))
 
@@ -167,6 +172,8 @@ class _Moving:
         moved = rule(node, permutation)
         if moved is None:
             return False
+        if moved.arranged is not None:
+            base = self._transposed(base, moved.arranged, base)
         others = map(self._plain, inputs[1:])
         self._add(node, (base, *others), moved.attributes, moved.permutation)
         return True
@@ -249,10 +256,10 @@ def _is_pointwise(op: str) -> bool:
     return op in SCALAR_FUNCTIONS or op in ("where", "cast")
 
 
-def _is_reshape(shape: Shape, rank: int, inverse: Permutation) -> bool:
+def _is_reshape(shape: Shape, rank: int, permutation: Permutation) -> bool:
     """Whether a transposition of a shape, with ones in front, keeps the order of the elements."""
     whole = (1,) * (rank - len(shape)) + shape
-    moved = [j for j in inverse if whole[j] != 1]
+    moved = [j for j in permutation if whole[j] != 1]
     return moved == sorted(moved)
 
 
@@ -308,20 +315,22 @@ def _arg_reduce(node: Node, permutation: Permutation) -> _Moved:
 
 
 def _reshape(node: Node, permutation: Permutation) -> _Moved | None:
-    """A reshape that splits axes, or merges axes that are neighbours in both orders."""
+    """A reshape that splits axes, or merges axes, which have to be neighbours."""
     old, new = node.inputs[0].shape, node.output.shape
     runs = _runs(old, new)
     if runs is None:
         return None
     placed = []
     for before, after in runs:
-        axes = [permutation[j] for j in before if old[j] != 1]
-        if axes != list(range(axes[0], axes[0] + len(axes))) if axes else False:
-            return None
-        placed.append((axes[0] if axes else permutation[before[0]] if before else -1, after))
-    order = [axis for _, after in sorted(placed, key=lambda p: p[0]) for axis in after]
+        axes = [permutation[j] for j in before]
+        placed.append((min(axes, default=-1), axes, after))
+    placed.sort(key=lambda run: run[0])
+    arranged = tuple(axis for _, axes, _ in placed for axis in axes)
+    order = [axis for *_, after in placed for axis in after]
     shape = tuple(new[axis] for axis in order)
-    return _Moved({"shape": shape}, tuple(order.index(axis) for axis in range(len(new))))
+    result = tuple(order.index(axis) for axis in range(len(new)))
+    moves = [axis for axis in arranged if old[permutation.index(axis)] != 1]
+    return _Moved({"shape": shape}, result, None if moves == sorted(moves) else arranged)
 
 
 def _runs(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:

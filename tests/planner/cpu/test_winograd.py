@@ -1,0 +1,86 @@
+"""Which convolutions are Winograd's products on recorded machines, and how their tiles are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
+from ftuner.cost.cpu.winograd import WinogradProblem, block_bytes
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.winograd import (
+    outputs_of,
+    winograd_block,
+    winograd_estimate,
+    winograd_is_faster,
+)
+from ftuner.ukernels.cpu.library import build_library
+
+CHOSEN = {
+    # (images, rows, positions, channels, columns): machines on which they are faster
+    (1, 56, 56, 64, 64): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
+    (1, 28, 28, 128, 128): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
+    (1, 14, 14, 256, 256): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
+    (1, 7, 7, 512, 512): {"epyc-milan-2", "graviton2", "xeon-8375c"},
+    (1, 112, 112, 8, 8): set(),
+    (1, 2, 2, 64, 64): set(),
+}
+MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
+
+
+def planner_of(machine: CpuHardware) -> Planner:
+    library = build_library(machine, machine.widest.name, product_types(FLOAT32), ACCUMULATOR)
+    return planner_for(library)
+
+
+def problem_of(machine: CpuHardware, shape: tuple[int, ...], workers: int = 1) -> WinogradProblem:
+    images, rows, positions, channels, columns = shape
+    outputs = outputs_of(channels, columns, FLOAT32.itemsize, machine)
+    return WinogradProblem(images, rows, positions, channels, columns, outputs, workers)
+
+
+@pytest.mark.parametrize("shape", CHOSEN)
+def test_where_products_of_tiles_are_faster(shape: tuple[int, ...]) -> None:
+    found = set()
+    for name in MACHINES:
+        machine = load_recorded(name)
+        assert isinstance(machine, CpuHardware)
+        planner = planner_of(machine)
+        if winograd_is_faster(planner, planner, problem_of(machine, shape)):
+            found.add(name)
+    assert found == CHOSEN[shape]
+
+
+def test_large_weights_have_small_tiles(recorded: CpuHardware) -> None:
+    """A weight that the last cache does not hold is read from DRAM for each block."""
+    small, large = (outputs_of(n, n, FLOAT32.itemsize, recorded) for n in (64, 4096))
+    assert (small, large) == (4, 2)
+
+
+@pytest.mark.parametrize("shape", CHOSEN)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_blocks_fit_and_all_workers_have_some(
+    recorded: CpuHardware, shape: tuple[int, ...], workers: int
+) -> None:
+    planner, problem = planner_of(recorded), problem_of(recorded, shape, workers)
+    block = winograd_block(planner, problem)
+    tasks = -(-problem.tiles // block)
+    assert tasks >= min(workers, problem.tiles)
+    library = planner.library
+    nr = library.widths[0] * library.lanes
+    main = planner.cover(library.widths[0], False, problem.channels)[1].main
+    l2_bytes = recorded.levels[min(1, len(recorded.levels) - 1)].capacity_bytes
+    assert block <= main or block_bytes(problem, block, nr, FLOAT32.itemsize) <= l2_bytes
+
+
+def test_more_work_takes_longer(recorded: CpuHardware) -> None:
+    planner = planner_of(recorded)
+    shapes = [(1, 8, 8, 16, 16), (1, 16, 8, 16, 16), (1, 16, 8, 32, 16), (2, 16, 8, 32, 48)]
+    seconds = [
+        winograd_estimate(planner, problem_of(recorded, shape), ACCUMULATOR).seconds
+        for shape in shapes
+    ]
+    assert seconds == sorted(seconds)
