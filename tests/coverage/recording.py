@@ -109,8 +109,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_graph(self: Any, graph: Graph, session: Any, *arguments: Any) -> None:
         found: list[Lowered] = []
 
-        def lower(graph: Graph) -> Lowered:
-            found.append(lowering.lower(graph))
+        def lower(graph: Graph, **options: Any) -> Lowered:
+            found.append(lowering.lower(graph, **options))
             return found[0]
 
         with patch.object(compiled, "lower", lower):

@@ -17,6 +17,7 @@ from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.graph.ops.layout import _PAD_MODES
 from ftuner.graph.ops.reduction import KINDS
 from ftuner.graph.ops.scattering import _COMBINE
+from ftuner.graph.ops.windows import _REDUCED, ARGMAX
 
 FLAGS = (False, True)
 VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
@@ -31,6 +32,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "cast": {"to": tuple(TENSOR_DTYPES.values())},
     "top_k": {"largest": FLAGS},
     "attention": {"safe": FLAGS},
+    "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
 }
 """Attributes that choose what code is made, and their values."""
 

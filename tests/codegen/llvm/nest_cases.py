@@ -25,6 +25,7 @@ from tests.codegen.llvm.nest_running import (
     values,
     values_of,
 )
+from tests.codegen.llvm.window_cases import window_cases
 
 from ftuner.core.dim import Dim, minimum
 from ftuner.core.dtype import TENSOR_DTYPES
@@ -303,7 +304,7 @@ def _cases() -> dict[str, list[Case]]:
     found = {name: _scalar_cases(name) for name in SCALAR_FUNCTIONS}
     every = [
         *_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(), *_norm_cases(),
-        *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
+        *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(), *window_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)
