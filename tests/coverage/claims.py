@@ -26,7 +26,7 @@ from tests.coverage.cells import (
 )
 from tests.coverage.templates import TEMPLATES, VARIANTS, Template
 
-from ftuner.core.cpu.tile import COLUMN, ROW
+from ftuner.core.cpu.tile import COLUMN, ROW, WINDOW
 from ftuner.core.dtype import BOOL, DTYPES, INT8, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.functions import SCALAR_FUNCTIONS
@@ -42,7 +42,9 @@ EPILOGUE = layer_epilogue(True, "relu", True)
 """The epilogue whose library is covered, beside the one of plain products."""
 NARROW = Operands((ROW,), ("panels",))
 """Of products with weights of 8 bits, whose rows a graph makes contiguous."""
-SERVED = ((ACCUMULATOR, None, (ANY_MATRICES, LAYERS)), (ACCUMULATOR, INT8, (NARROW,)),
+WINDOWS = Operands((WINDOW,), ("panels",))
+"""Of convolutions, whose weights are packed."""
+SERVED = ((ACCUMULATOR, None, (ANY_MATRICES, LAYERS, WINDOWS)), (ACCUMULATOR, INT8, (NARROW,)),
           (EPILOGUE, None, (LAYERS,)))  # fmt: skip
 """What products are made of: by epilogue and the dtype of B, if that is not A's."""
 

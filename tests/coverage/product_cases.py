@@ -45,7 +45,7 @@ def run_all(backend: CpuBackend) -> None:
         plain = products_of(backend, types, ACCUMULATOR, ANY_MATRICES, LAYERS)
         narrow = products_of(backend, product_types(dtype, INT8), ACCUMULATOR, NARROW)
         layer = products_of(backend, types, EPILOGUE, LAYERS)
-        for n in _columns(plain.compiled.library):
+        for n in columns_of(plain.compiled.library):
             for a_layout in (ROW, COLUMN, "packed"):
                 for source in ANY_MATRICES.b_sources:
                     _run_matrices(plain, a_layout, source, n, STEPS)
@@ -63,7 +63,7 @@ def run_all(backend: CpuBackend) -> None:
             _run_chunks(plain, choice)
 
 
-def _columns(library: Library) -> list[int]:
+def columns_of(library: Library) -> list[int]:
     """Such that each width has each of its tails, and full panels of it too."""
     found = []
     for width in library.widths:

@@ -10,6 +10,7 @@ from tests.apart import Note, apart
 from tests.conftest import CORE_ISAS, HOST_ISAS
 from tests.coverage.cells import Cell
 from tests.coverage.claims import claimed
+from tests.coverage.convolution_cases import run_convolutions
 from tests.coverage.graph_cases import (
     BINDINGS,
     DirectedGraph,
@@ -38,6 +39,8 @@ def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
             backend = CpuBackend(cache=Cache(cache_folder), isa=isa)
             note("products")
             run_all(backend)
+            note("convolutions")
+            run_convolutions(backend)
             _run_directed(backend, note)
             _run_others(backend, note)
         claims = claimed(backend.hardware, isa)

@@ -13,12 +13,14 @@ from tests.random_graphs import (  # noqa: F401
     attention_rows,
     contraction_rows,
     idiom_rows,
+    image_rows,
     indexing_rows,
     pointwise_rows,
     quantised_rows,
     reduction_rows,
     shape_rows,
     views,
+    window_rows,
 )
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.drawing import DeclinedError, Draws, Script

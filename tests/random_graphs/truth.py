@@ -147,7 +147,7 @@ def wide_outputs(
         x = array_of(value)
         if random is None or value.dtype.kind != "float":
             return x
-        if node.op in MOVES and not (node.op == "top_k" and value in inexact):
+        if _moves(node) and not (node.op == "top_k" and value in inexact):
             return x
         if value not in inexact and (node.op in SELECTIONS or _selects(node)):
             return x
@@ -175,7 +175,7 @@ def wide_outputs(
                     results = results + signs * (NOISE[node.outputs[0].dtype] * scale)
         if len(node.outputs) == 1:
             results = (results,)
-        rounded = node.op not in MOVES | SELECTIONS and not _selects(node)
+        rounded = not _moves(node) and node.op not in SELECTIONS and not _selects(node)
         rounded = rounded and not (node.op == "cast" and node.inputs[0].dtype.kind != "float")
         blurred = rounded or any(v in inexact for v in node.inputs)
         for value, result in zip(node.outputs, results, strict=True):
@@ -234,10 +234,20 @@ def _summed(node: Node, x: Array) -> int:
     return 1
 
 
+def _moves(node: Node) -> bool:
+    """Whether an operator only moves elements."""
+    if node.op != "resample":
+        return node.op in MOVES
+    positions = node.inputs[1:]
+    return len(positions) == len(node.attributes["axes"]) and all(
+        p.shape[0] == 1 for p in positions
+    )
+
+
 def _selects(node: Node) -> bool:
     """Whether a reduction or a scatter only chooses among its elements."""
-    return node.op in ("reduce", "scatter_elements", "scatter_nd") and (
-        node.attributes["kind"] in ("maximum", "minimum", "none")
+    return node.op in ("reduce", "window_reduce", "scatter_elements", "scatter_nd") and (
+        node.attributes["kind"] in ("maximum", "minimum", "none", "argmax")
     )
 
 
