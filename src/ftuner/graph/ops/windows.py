@@ -21,7 +21,15 @@ from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, load, reduction, same_dtype
+from ftuner.graph.operator import (
+    Attributes,
+    Numerics,
+    Operator,
+    Require,
+    load,
+    reduction,
+    same_dtype,
+)
 from ftuner.graph.ops.convolving import lower_convolution
 
 Types = Sequence[TensorType]
@@ -244,8 +252,15 @@ WINDOWS = (
         _reference_convolution,
         _define_convolution,
         lower_convolution,
+        numerics=Numerics.PRODUCT,
     ),
-    Operator("window_reduce", _infer_reduce, _reference_reduce, _define_reduce),
+    Operator(
+        "window_reduce",
+        _infer_reduce,
+        _reference_reduce,
+        _define_reduce,
+        numerics=Numerics.REDUCTION,
+    ),
 )
 """`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents
 of the window, and `kind`: `sum`, `maximum`, `minimum` or `argmax`."""
