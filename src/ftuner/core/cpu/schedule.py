@@ -8,6 +8,16 @@ from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, product
 
 
+TRANSPOSED_BLOCK = 64
+"""Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
+few lines are written by two workers, and few enough for all workers to have tasks."""
+LEAST_TRANSPOSED = 8
+"""Elements along both axes from which squares are transposed. With fewer, as of the channels of a
+picture, most of a square would be empty."""
+TRANSPOSED_BYTES = (4, 8)
+"""Sizes of elements that are transposed in registers."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How a kernel is walked."""
@@ -19,6 +29,9 @@ class Schedule:
     """The kept axes that tasks number, slowest first; none if they are blocks of `vector`."""
     block: int
     """Elements of the vector axis in such a block."""
+    across: int | None = None
+    """Of a copy that exchanges axes: the axis along which its operand is contiguous. Squares of
+    both axes are transposed in registers, and tasks are numbered by blocks of `vector`, too."""
 
 
 def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
@@ -30,6 +43,11 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
     if any(t.rest for t in kernel.targets):
         # Elements may be written more than once: one after the other.
         return Schedule(None, 1, (), block)
+    exchanged = _exchanged(kernel)
+    if exchanged is not None:
+        others = tuple(a for a in range(kept) if a not in exchanged)
+        lanes = vector_bytes // kernel.steps[0].dtype.itemsize
+        return Schedule(exchanged[0], lanes, others, TRANSPOSED_BLOCK, exchanged[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
@@ -47,6 +65,25 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
     return Schedule(vector, vector_bytes // _widest(kernel), tasks, block)
 
 
+def _exchanged(kernel: Kernel) -> tuple[int, int] | None:
+    """Of a copy: the axes along which its result and its operand are contiguous, if they differ."""
+    if len(kernel.steps) != 1 or kernel.stages or kernel.combine or kernel.reduced:
+        return None
+    (access,), (target,) = kernel.accesses, kernel.targets
+    if access is None or access.rest or kernel.steps[0].dtype.itemsize not in TRANSPOSED_BYTES:
+        return None
+    ends = [
+        next((a for a, c in enumerate(x.coefficients) if isinstance(c, int) and c == 1), None)
+        for x in (target, access)
+    ]
+    vector, across = ends
+    if vector is None or across is None or vector == across:
+        return None
+    extents = (kernel.axes[vector], kernel.axes[across])
+    few = any(isinstance(n, int) and n < LEAST_TRANSPOSED for n in extents)
+    return None if few else (vector, across)
+
+
 def _widest(kernel: Kernel) -> int:
     """Bytes of the widest element that is computed with: of floats, if there are any."""
     dtypes = [s.dtype for s, a in zip(kernel.steps, kernel.accesses, strict=True) if a is not None]
@@ -57,6 +94,10 @@ def _widest(kernel: Kernel) -> int:
 
 def task_count(kernel: Kernel, schedule: Schedule) -> Dim:
     """Tasks there are."""
+    if schedule.across is not None:
+        assert schedule.vector is not None
+        blocks = ceil_quotient(kernel.axes[schedule.vector], schedule.block)
+        return product(kernel.axes[a] for a in schedule.tasks) * blocks
     if schedule.tasks or schedule.vector is None or schedule.vector >= len(kernel.kept):
         return product(kernel.axes[a] for a in schedule.tasks)
     return ceil_quotient(kernel.axes[schedule.vector], schedule.block)

@@ -72,12 +72,18 @@ class NestCost:
         self._kept = len(kernel.kept)
         vector = self.schedule.vector
         self._inner = tuple(a for a in range(self._kept, len(self.extents)) if a != vector)
-        self._blocks = not self.schedule.tasks and vector is not None and vector < self._kept
+        exchanges = self.schedule.across is not None
+        blocks = not self.schedule.tasks and vector is not None and vector < self._kept
+        self._blocks = blocks and not exchanges
         self._loops = self._nest_of_loops()
         self._depends = self._dependences()
 
     @property
     def tasks(self) -> int:
+        if self.schedule.across is not None:
+            assert self.schedule.vector is not None
+            blocks = -(-self.extents[self.schedule.vector] // self.schedule.block)
+            return blocks * math.prod(self.extents[a] for a in self.schedule.tasks)
         if self._blocks:
             assert self.schedule.vector is not None
             return -(-self.extents[self.schedule.vector] // self.schedule.block)
@@ -176,8 +182,10 @@ class NestCost:
 
     def _divides(self, access: Access) -> bool:
         """Whether tasks divide what an access touches."""
-        vector = self.schedule.vector
-        axes = {vector} if self._blocks else set(self.schedule.tasks)
+        vector, exchanges = self.schedule.vector, self.schedule.across is not None
+        axes = set(self.schedule.tasks)
+        if self._blocks or exchanges:
+            axes |= {-1 if vector is None else vector}
         return not axes.isdisjoint(self._axes_of(access))
 
     def _elements(self, axes: Iterable[int]) -> int:
@@ -198,6 +206,8 @@ class NestCost:
 
     def _passes(self) -> list[_Pass]:
         kernel, everywhere = self.kernel, len(self._loops)
+        if self.schedule.across is not None:
+            return [self._transposition(self.schedule.across)]
         if any(stage.kind == "scan" for stage in kernel.stages):
             (stage,) = kernel.stages
             return [self._pass([stage.value], range(len(kernel.values)), everywhere, stage)]
@@ -273,6 +283,15 @@ class NestCost:
             rounds = math.log2(max(lanes, 1))
             fixed += entered * rounds * (latency_cycles + 1.0)
         return _Pass(issue + times[-1] * step_cycles, times[-1] * latency_cycles, fixed)
+
+    def _transposition(self, across: int) -> _Pass:
+        """Squares of both axes: loads, a shuffle for each vector and halving, stores."""
+        isa, lanes, block = self.machine.isa, self.schedule.lanes, self.schedule.block
+        assert self.schedule.vector is not None
+        columns = -(-min(block, self.extents[self.schedule.vector]) // lanes)
+        squares = self.tasks_of_busiest * columns * -(-self.extents[across] // lanes)
+        moved = 1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle + math.log2(lanes)
+        return _Pass(squares * lanes * moved, 0.0, squares * self._tuning.loop_cycles)
 
     def _lanes(self, axes: frozenset[int]) -> int:
         return self.schedule.lanes if self.schedule.vector in axes else 1

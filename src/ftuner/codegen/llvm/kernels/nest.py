@@ -27,6 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.transposition import emit_transposition
 from ftuner.core.access import Kernel
 from ftuner.core.cpu.schedule import Schedule
 from ftuner.core.index_expr import Stage
@@ -35,7 +36,10 @@ from ftuner.core.index_expr import Stage
 def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fused: bool) -> None:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    _Emission(function, kernel, schedule, fused).emit()
+    if schedule.across is not None:
+        emit_transposition(Frame(function, kernel, schedule, fused))
+    else:
+        _Emission(function, kernel, schedule, fused).emit()
 
 
 class _Emission(Frame):
