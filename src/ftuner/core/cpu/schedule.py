@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, product
 
-
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
 few lines are written by two workers, and few enough for all workers to have tasks."""
