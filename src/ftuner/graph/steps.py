@@ -147,15 +147,18 @@ class ConvolutionStep(ProductStep):
 
 @dataclass(frozen=True)
 class DepthwiseStep:
-    """A convolution of each channel by its own window. x and the result are (images, rows,
-    positions, channels), with contiguous channels."""
+    """A convolution of each channel by its own window, or a reduction of its windows. x and the
+    result are (images, rows, positions, channels), with contiguous channels."""
 
     kind: ClassVar[str] = "depthwise"
     title: str
     x: View
-    weight: View
-    """(rows, positions, channels) of the window, in row-major order."""
+    weight: View | None
+    """(rows, positions, channels) of the window, in row-major order; None for a reduction."""
+    reduction: str | None
+    """`sum`, `maximum` or `minimum`; None for a convolution."""
     out: View
+    window: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
     begin: Shape
@@ -166,7 +169,8 @@ class DepthwiseStep:
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
-        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
+        weight = () if self.weight is None else (self.weight.buffer,)
+        return (self.x.buffer, *weight, *(v.buffer for v in self.operands))
 
     @property
     def writes(self) -> tuple[Buffer, ...]:
@@ -188,7 +192,7 @@ class DepthwiseStep:
         return (self.x.shape[0], *self.parameters())
 
     def described(self, text: DimText) -> str:
-        window = _described(self.weight.shape[:2], text)
+        window = _described(self.window, text)
         return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
 
 

@@ -20,6 +20,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.steps import winograd as winograd_steps
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 N, H, W, D = (symbol(name) for name in ("N", "H", "W", "D"))
@@ -161,6 +162,32 @@ def test_single_channels_equal_the_reference(
     found = [n for n in extents(len(case.kernel)) if min(n) >= 7] + longer
     for images, spatial in product((1, 2), found):
         check(model, case, images, *spatial)
+
+
+@pytest.mark.parametrize("kind", ["sum", "maximum", "minimum"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "begin"),
+    [((3, 3), 2, 1, 1), ((2, 2), 1, 1, 0), ((5,), 2, 2, 3), ((1, 4), 3, 1, 2)],
+)
+def test_reductions_of_windows_equal_the_reference(
+    backend: CpuBackend, kind: str, kernel: tuple[int, ...], stride: int, dilation: int, begin: int
+) -> None:
+    rank = len(kernel)
+    case = Convolution(kernel, 19, 19, 19, stride, dilation, (begin, begin))
+    g = Maker()
+    x = g.given("x", N, *AXES[rank], 19)
+    attributes = case.attributes(AXES[rank])
+    y = g.add("window_reduce", x, kind=kind, kernel=kernel, **attributes)
+    graph = g.made(g.add("multiply", y, g.number(0.5)))
+    model = Model(graph, backend, threads=2)
+    assert kinds(model) == [DepthwiseStep]
+    for images, spatial in product((1, 2), extents(rank)):
+        inputs = {"x": case.made(images, *spatial, 19)}
+        if inputs["x"].size > 100:
+            inputs["x"].flat[99] = np.nan
+        (result,) = model.run(inputs)
+        (expected,) = run_reference(graph, [inputs["x"]])
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 WINOGRAD = [

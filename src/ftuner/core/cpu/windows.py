@@ -1,4 +1,4 @@
-"""How a CPU walks convolutions: the kernel of those of single channels."""
+"""How a CPU walks windows of single channels: depthwise convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 
 BLOCK = 32
-"""Positions of a row in a task of a depthwise convolution. Derived: a task is some microseconds,
+"""Positions of a row in a task. Derived: a task is some microseconds,
 and its borders are few of its positions."""
 MOST_TOGETHER = 8
 """Positions computed at once. Derived: from here on the weight's loads are less than a tenth of the
@@ -17,9 +17,12 @@ multiply-adds."""
 
 @dataclass(frozen=True)
 class DepthwiseKernel:
-    """What the code of a depthwise convolution depends on. Axes are rows and positions of a row."""
+    """What the code of a depthwise convolution or of a reduction of windows depends on. Axes are
+    rows and positions of a row."""
 
     dtype: DType
+    reduction: str | None
+    """Of the elements of a window (`sum`, `maximum`, `minimum`); None for a convolution."""
     window: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
@@ -27,8 +30,9 @@ class DepthwiseKernel:
 
     def together(self, registers: int) -> int:
         """Positions of a row that are computed at once: one register holds an element of x, one
-        is left over, the others hold the sums and a row of the weight."""
-        return max(min(registers - self.window[1] - 2, MOST_TOGETHER), 1)
+        is left over, the others hold the sums and a row of the weight, if there is one."""
+        weights = self.window[1] if self.reduction is None else 0
+        return max(min(registers - weights - 2, MOST_TOGETHER), 1)
 
 
 class DepthwiseDims:

@@ -20,6 +20,8 @@ from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, Window, WinogradS
 
 MAX_AXES = 3
 """Spatial axes of a window that products read through."""
+REDUCTIONS = frozenset({"sum", "maximum", "minimum"})
+"""Reductions of windows that the kernel of single channels computes."""
 LEAST_COLUMNS = 4
 """Columns of a group from which it is a product of its own. With fewer, most of each vector would
 be left over."""
@@ -96,7 +98,9 @@ def _fits_winograd(window: Window) -> bool:
 class _PendingDepthwise(PendingRows):
     x: View
     """Of two spatial axes, as the result is written."""
-    weight: View
+    weight: View | None
+    reduction: str | None
+    window: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
     begin: Shape
@@ -111,8 +115,9 @@ class _PendingDepthwise(PendingRows):
             return
         placement.add(
             DepthwiseStep(
-                self.title, self.x, self.weight, _of_two_axes(target), self.strides,
-                self.dilations, self.begin, self.epilogue.expr, self.ordered_operands(),
+                self.title, self.x, self.weight, self.reduction, _of_two_axes(target), self.window,
+                self.strides, self.dilations, self.begin, self.epilogue.expr,
+                self.ordered_operands(),
             )
         )  # fmt: skip
 
@@ -190,17 +195,41 @@ def _lies_inside(x: Value, kernel: int, attributes: Mapping[str, Any]) -> bool:
 
 def _depthwise(node: Node, placement: Placement) -> PendingRows:
     view, weight = _operands(node, placement)
+    kernel = tuple(n for n in node.inputs[1].shape[:-2] if isinstance(n, int))
+    window = _of_rows(kernel, 1)
+    whole = row_major(TensorType(weight.layout.dtype, (*window, weight.shape[-1])))
+    w = View(weight.buffer, replace(whole, offset=weight.layout.offset))
+    return _pending_depthwise(node, "depthwise", view, w, None, window)
+
+
+def _pending_depthwise(
+    node: Node, title: str, view: View, weight: View | None, reduction: str | None,
+    window: tuple[int, int],
+) -> PendingRows:  # fmt: skip
     attributes = node.attributes
-    missing = 4 - len(view.shape)
-    lists = [
-        (fill,) * missing + attributes[name]
-        for name, fill in (("strides", 1), ("dilations", 1), ("begin", 0))
-    ]
-    shape = (1,) * missing + (*weight.shape[:-2], weight.shape[-1])
-    window = row_major(TensorType(weight.layout.dtype, shape))
-    w = View(weight.buffer, replace(window, offset=weight.layout.offset))
-    strides, dilations, begin = lists
     return _PendingDepthwise(
-        node.output, True, NO_EPILOGUE, "depthwise", _of_two_axes(view), w, strides, dilations,
-        begin,
+        node.output, True, NO_EPILOGUE, title, _of_two_axes(view), weight, reduction, window,
+        _of_rows(attributes["strides"], 1), _of_rows(attributes["dilations"], 1),
+        _of_rows(attributes["begin"], 0),
     )  # fmt: skip
+
+
+def _of_rows(values: tuple[Any, ...], missing: int) -> tuple[Any, Any]:
+    """The values of two spatial axes, of which the first may be missing."""
+    first, second = (missing, *values) if len(values) == 1 else values
+    return first, second
+
+
+def lower_window_reduce(node: Node, placement: Placement) -> tuple[PendingRows] | None:
+    """A reduction of the windows of floats. Others are computed by their definition."""
+    (x,) = node.inputs
+    kernel, kind = node.attributes["kernel"], node.attributes["kind"]
+    known = all(isinstance(n, int) for n in kernel) and len(kernel) <= 2
+    fits = known and x.dtype.kind == "float" and kind in REDUCTIONS and x.rank == len(kernel) + 2
+    if not fits or not placement.runs(DepthwiseStep.kind):
+        return None
+    dtype = placement.type_of(node.output).dtype
+    view = placement.view(x, dtype)
+    if view.layout.strides[-1] != 1:
+        view = placement.contiguous(x, dtype)
+    return (_pending_depthwise(node, node.op, view, None, kind, _of_rows(kernel, 1)),)

@@ -30,7 +30,7 @@ from ftuner.graph.operator import (
     reduction,
     same_dtype,
 )
-from ftuner.graph.ops.convolving import lower_convolution
+from ftuner.graph.ops.convolving import lower_convolution, lower_window_reduce
 
 Types = Sequence[TensorType]
 _REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
@@ -259,6 +259,7 @@ WINDOWS = (
         _infer_reduce,
         _reference_reduce,
         _define_reduce,
+        lower_window_reduce,
         numerics=Numerics.REDUCTION,
     ),
 )

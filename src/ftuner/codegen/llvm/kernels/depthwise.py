@@ -1,11 +1,12 @@
-"""A convolution of each channel by its own window, channels last, in LLVM IR.
+"""Windows of single channels, channels last, in LLVM IR: depthwise convolutions and pooling.
 
 A task is `BLOCK` positions of one row of the result, with all channels. Positions whose windows lie
 within the operand along the row are computed several at once: an element that several windows read
 is loaded once. The other positions are computed one by one. Vectors lie along channels.
 
-`buffers` holds x, the weight, the operands of the epilogue, and the result; `dims` the slots of
-`Dims`, then an offset and a distance of rows for each operand of the epilogue, in elements.
+`buffers` holds x, the weight if there is one, the operands of the epilogue, and the result; `dims`
+the slots of `DepthwiseDims`, then an offset and a distance of rows for each operand of the
+epilogue, in elements.
 """
 
 from __future__ import annotations
@@ -80,9 +81,15 @@ class _Emission:
         buffers, dims, _, _, self._begin, self._end = function.args
         self._operands = operands(kernel.epilogue)
         count = len(self._operands)
-        self._x, self._weight, *self._read, self._out = (
-            pointer_slot(builder, buffers, i) for i in range(3 + count)
+        weights = int(kernel.reduction is None)
+        self._x, *arrays, self._out = (
+            pointer_slot(builder, buffers, i) for i in range(2 + weights + count)
         )
+        # Reductions move a pointer that they never read.
+        self._weight = arrays[0] if weights else self._x
+        self._read = arrays[weights:]
+        kind = kernel.reduction or "sum"
+        self._nothing = elements.neutral(kind, self._vector, kernel.dtype)
         self._dims = [slot(builder, dims, i) for i in range(DepthwiseDims.SIZE + 2 * count)]
         self._together = kernel.together(registers)
 
@@ -187,6 +194,17 @@ class _Emission:
             return self._builder.load(address, typ=self._vector, align=self._size)
         return masked_load(self._builder, address, self._vector, self._size, channels.mask)
 
+    def _tap(self, address: ir.Value, channels: _Channels) -> ir.Value | None:
+        """An element of the weight, if there is one."""
+        return self._load(address, channels) if self._kernel.reduction is None else None
+
+    def _gathered(self, element: ir.Value, tap: ir.Value | None, before: ir.Value) -> ir.Value:
+        """The sum or the reduction so far with one more element of the window."""
+        kind = self._kernel.reduction
+        if kind is not None:
+            return elements.combine(self._builder, kind, before, element, self._kernel.dtype)
+        return self._multiply_add(self._builder, element, tap, before)
+
     def _several(self, row: _Row, position: ir.Value, count: int) -> None:
         """Positions whose windows lie within x along the row."""
         builder, kernel = self._builder, self._kernel
@@ -206,19 +224,18 @@ class _Emission:
             def window_row(values: list[ir.Value]) -> list[ir.Value]:
                 x, weight, *sums = values
                 taps = [
-                    self._load(at(builder, weight, builder.mul(channel_bytes, const(t))), channels)
+                    self._tap(at(builder, weight, builder.mul(channel_bytes, const(t))), channels)
                     for t in range(width)
                 ]
                 for offset in sorted(uses):
                     place = at(builder, x, builder.mul(pixel, const(offset)))
                     element = self._load(place, channels)
                     for number, tap in uses[offset]:
-                        sums[number] = self._multiply_add(builder, element, taps[tap], sums[number])
+                        sums[number] = self._gathered(element, taps[tap], sums[number])
                 after = at(builder, weight, builder.mul(channel_bytes, const(width)))
                 return [at(builder, x, line), after, *sums]
 
-            zero = ir.Constant(self._vector, None)
-            values = [first, row.weight, *([zero] * count)]
+            values = [first, row.weight, *([self._nothing] * count)]
             sums = carried_loop(builder, row.rows, values, window_row)[2:]
             self._finish(row, position, sums, channels)
 
@@ -246,16 +263,15 @@ class _Emission:
 
                 def tap(inner: list[ir.Value]) -> list[ir.Value]:
                     place, factor, before = inner
-                    after = self._multiply_add(
-                        builder, self._load(place, channels), self._load(factor, channels), before
-                    )
+                    tap_weight = self._tap(factor, channels)
+                    after = self._gathered(self._load(place, channels), tap_weight, before)
                     return [at(builder, place, step), at(builder, factor, channel_bytes), after]
 
                 total = carried_loop(builder, count, [x, weight, total], tap)[2]
                 after = at(builder, weight, builder.mul(channel_bytes, const(width)))
                 return [at(builder, x, line), after, total]
 
-            values = [first, weights, ir.Constant(self._vector, None)]
+            values = [first, weights, self._nothing]
             total = carried_loop(builder, row.rows, values, window_row)[2]
             self._finish(row, position, [total], channels)
 

@@ -1,4 +1,4 @@
-"""Convolutions of single channels on a CPU."""
+"""Windows of single channels on a CPU: depthwise convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
 def _kernel(step: DepthwiseStep) -> DepthwiseKernel:
-    rows, positions = (n for n in step.weight.shape[:2] if isinstance(n, int))
     return DepthwiseKernel(
-        step.x.layout.dtype, (rows, positions), step.strides, step.dilations, step.epilogue
-    )
+        step.x.layout.dtype, step.reduction, step.window, step.strides, step.dilations,
+        step.epilogue,
+    )  # fmt: skip
 
 
 class DepthwiseKind(StepKind[DepthwiseStep]):
