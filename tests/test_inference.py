@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib.util import find_spec
 
 import numpy as np
@@ -37,7 +38,13 @@ def model_bytes() -> bytes:
     ]
     graph = helper.make_graph(nodes, "test", infos, outputs)
     opsets = [helper.make_opsetid("", 18)]
-    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    model = helper.make_model(
+        graph, opset_imports=opsets, ir_version=10, producer_name="tests", model_version=3,
+        domain="org.example", doc_string="a model",
+    )  # fmt: skip
+    model.graph.doc_string = "a graph"
+    helper.set_model_props(model, {"language": "en"})
+    data: bytes = model.SerializeToString()
     return data
 
 
@@ -61,6 +68,7 @@ def test_sessions_like_those_of_onnx_runtime(as_default: CpuBackend) -> None:
     assert [(a.name, a.type, a.shape) for a in session.get_outputs()] == [
         ("power", "tensor(float)", ["batch", 3]), ("shape", "tensor(int64)", [2]),
     ]  # fmt: skip
+    assert session.get_modelmeta().custom_metadata_map == {"language": "en"}
     assert session.get_providers() == ["CPUExecutionProvider"]
     assert session.get_session_options() is options
     x = np.arange(6, dtype=np.float32).reshape(2, 3) / 8
@@ -124,5 +132,8 @@ def test_the_same_as_onnx_runtime(as_default: CpuBackend) -> None:
             for session in (ours, theirs)
         ]
         assert described[0] == described[1]
+    said = [session.get_modelmeta() for session in (ours, theirs)]
+    for field in fields(said[0]):
+        assert getattr(said[0], field.name) == getattr(said[1], field.name), field.name
     feeds = {"x": np.ones((4, 3), np.float32), "y": np.zeros((4, 3), np.float32)}
     assert_close(ours.run(["power"], feeds), theirs.run(["power"], feeds))

@@ -9,6 +9,7 @@ from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
+from ftuner.frontends.onnx.records import ModelMetadata
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Backend, Progress
@@ -47,9 +48,18 @@ def load(
             an unknown `dtype`, or any on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
+    return _loaded(model, threads, progress, device, dtype)[0]
+
+
+def _loaded(
+    model: Source, threads: int | None, progress: Progress | None = None, device: str = CPU,
+    dtype: str | None = None,
+) -> tuple[Model, ModelMetadata]:  # fmt: skip
+    """The model, as `load` returns it, and what its file says of it."""
     backend, held = _target(device, dtype)
-    graph = import_model(model, backend.tensor_dtypes).graph
-    return Model(optimised(graph), backend, threads, progress, held)
+    imported = import_model(model, backend.tensor_dtypes)
+    compiled = Model(optimised(imported.graph), backend, threads, progress, held)
+    return compiled, imported.metadata
 
 
 def compile(
@@ -151,7 +161,7 @@ class InferenceSession:
     ) -> None:
         """Compile a model for the CPU; see `load`. `providers` has no effect."""
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
-        self._model = load(path_or_bytes, threads=threads or None)
+        self._model, self._metadata = _loaded(path_or_bytes, threads or None)
         self._options = sess_options or SessionOptions()
 
     def run(
@@ -180,6 +190,9 @@ class InferenceSession:
 
     def get_outputs(self) -> list[NodeArg]:
         return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.outputs]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return self._metadata
 
     def get_providers(self) -> list[str]:
         return ["CPUExecutionProvider"]

@@ -30,6 +30,7 @@ from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
     GraphRecord,
     InputRecord,
+    ModelMetadata,
     ModelRecord,
     NodeRecord,
 )
@@ -72,6 +73,7 @@ class Imported:
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
     """The nodes of the file, a line each."""
+    metadata: ModelMetadata
 
 
 def register_importer(domain: str, op: str, importer: Importer) -> None:
@@ -152,6 +154,7 @@ def _imported(model: ModelRecord, dtypes: Mapping[str, DType]) -> Imported:
         tuple((value.name, value.type) for value in inputs),
         tuple(model.graph.outputs),
         tuple(map(str, model.graph.nodes)),
+        model.metadata,
     )
 
 

@@ -22,6 +22,7 @@ from ftuner.frontends.onnx.records import (
     Attribute,
     GraphRecord,
     InputRecord,
+    ModelMetadata,
     ModelRecord,
     NodeRecord,
     TensorRecord,
@@ -96,13 +97,13 @@ def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.N
 
 
 def text_of(text: str | bytes) -> str:
-    """A name in a model. Protocol buffers give bytes if it is not valid text.
+    """A text in a model. Protocol buffers give bytes if it is not valid.
 
     Raises:
-        GraphError: it is not valid text.
+        GraphError: it is not valid.
     """
     if isinstance(text, bytes):
-        raise GraphError(f"a name in the model is not text: {text!r:.80}")
+        raise GraphError(f"a text in the model is not valid: {text!r:.80}")
     return text
 
 
@@ -125,7 +126,16 @@ def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType
                 f"two versions of operator set {domain or 'ai.onnx'!r}: {opsets[domain]} and "
                 f"{opset.version}"
             )
-    return ModelRecord(_Reader(folder, dtypes).graph(model.graph), opsets)
+    return ModelRecord(_Reader(folder, dtypes).graph(model.graph), opsets, _metadata(model))
+
+
+def _metadata(model: onnx.ModelProto) -> ModelMetadata:
+    graph = model.graph
+    return ModelMetadata(
+        text_of(model.producer_name), text_of(graph.name), text_of(graph.doc_string),
+        text_of(model.domain), text_of(model.doc_string), model.model_version,
+        {text_of(entry.key): text_of(entry.value) for entry in model.metadata_props},
+    )  # fmt: skip
 
 
 class _Reader:

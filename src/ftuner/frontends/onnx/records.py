@@ -78,7 +78,22 @@ class GraphRecord:
 
 
 @dataclass(frozen=True)
+class ModelMetadata:
+    """What a file says of its model, under the names of ONNX Runtime's `ModelMetadata`."""
+
+    producer_name: str
+    graph_name: str
+    graph_description: str
+    domain: str
+    description: str
+    version: int
+    custom_metadata_map: Mapping[str, str]
+    """Entries of the exporter's own, such as the characters that a recogniser tells apart."""
+
+
+@dataclass(frozen=True)
 class ModelRecord:
     graph: GraphRecord
     opsets: Mapping[str, int]
     """The operator set version by domain."""
+    metadata: ModelMetadata

@@ -1,0 +1,50 @@
+"""`ftuner demo`, where its extra is installed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.cli.demo_extra import needs_extra
+from tests.cli.invoking import document, run
+
+LINES = (
+    "Region-based segmentation",
+    "Let us first determine markers of the coins and the",
+    "background. These markers are pixels that we can label",
+    "unambiguously as either object or background. Here,",
+    "the markers are found at the two extreme parts of the",
+    "histogram of grey values:",
+    "markers = np.zeros_like(coins)",
+)
+
+
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "blingfire", None)
+    result = run("demo")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("ftuner: ConfigurationError: ")
+    assert "pip install 'ftuner[demo]'" in line
+
+
+@needs_extra
+def test_document() -> None:
+    found = document("demo", "--query", "delete a folder and everything in it")
+    ((best, *_),) = found["matches"].values()
+    assert best["name"] == "shutil.rmtree"
+    assert len(found["latencies"]) > 10
+    assert tuple(found["page"]["lines"]) == LINES
+    shapes = {(row["model"], *row["shape"][:3]) for row in found["page"]["latencies"]}
+    assert shapes == {
+        ("detection", 1, 3, 736), ("angle", 6, 3, 48), ("angle", 1, 3, 48),
+        ("recognition", 6, 3, 48), ("recognition", 1, 3, 48),
+    }  # fmt: skip
+
+
+@needs_extra
+def test_shown() -> None:
+    shown = run("demo")
+    assert shown.exit_code == 0
+    for part in ("shutil.rmtree", "latency by shape", "first call", *LINES):
+        assert part in shown.stdout
