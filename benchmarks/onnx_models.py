@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-Array = npt.NDArray[Any]
+from benchmarks.onnx_writing import Array, Dims, Writer
+
 Weights = Mapping[str, Array]
-OPSET = 17
-"""The first with LayerNormalization."""
-IR_VERSION = 8
-"""That of the opset."""
 MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
 EPSILON = 1e-5
 ROTARY_BASE = 500_000.0
@@ -76,34 +70,14 @@ def rotary_tables(shape: Decoder) -> tuple[Array, Array]:
     return np.cos(both).astype(np.float32), np.sin(both).astype(np.float32)
 
 
-class _Writer:
-    """Nodes and weights of a model, as they come."""
+class _Writer(Writer):
+    """A writer whose weights are given, and lie in a file beside the model."""
 
     def __init__(self, folder: Path, weights: Weights) -> None:
+        super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._weights = folder, weights
         self._file = (folder / WEIGHTS_FILE).open("wb")
-        self._initialisers: list[onnx.TensorProto] = []
-        self._nodes: list[onnx.NodeProto] = []
-        self._known: dict[tuple[str, bytes], str] = {}
-
-    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; the name of its output, or of each."""
-        names = [f"{op.lower()}_{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._nodes.append(helper.make_node(op, list(inputs), names, **attributes))
-        return names[0] if outputs == 1 else names
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """A small tensor within the model, each once."""
-        array = np.asarray(value, dtype)
-        key = (f"{array.dtype}{array.shape}", array.tobytes())
-        if key not in self._known:
-            self._known[key] = f"constant_{len(self._known)}"
-            self._initialisers.append(numpy_helper.from_array(array, self._known[key]))
-        return self._known[key]
-
-    def number(self, value: float) -> str:
-        return self.constant(value, np.float32)
 
     def stored(self, name: str, array: Array) -> str:
         """A tensor in the file of weights."""
@@ -127,43 +101,11 @@ class _Writer:
             y = self.node("Add", self.weight(f"{name}.bias"), y)
         return y
 
-    def extent(self, x: str, axis: int) -> str:
-        """One extent of a tensor, as a tensor of one element."""
-        whole = self.node("Shape", x)
-        found = self.node("Gather", whole, self.constant(axis), axis=0)
-        return str(self.node("Unsqueeze", found, self.constant([0])))
-
-    def reshaped(self, x: str, *extents: str | int) -> str:
-        """In a shape of numbers and of extents that are known by name."""
-        parts = [self.constant([n]) if isinstance(n, int) else n for n in extents]
-        return str(self.node("Reshape", x, self.node("Concat", *parts, axis=0)))
-
-    def heads(self, x: str, batch: str, length: str, count: int, depth: int) -> str:
-        """`(batch, length, count * depth)` as `(batch, count, length, depth)`."""
-        apart = self.reshaped(x, batch, length, count, depth)
-        return str(self.node("Transpose", apart, perm=[0, 2, 1, 3]))
-
-    def attention(self, q: str, k: str, v: str, depth: int, mask: str) -> str:
-        """Softmax of the scores with their mask, by the values."""
-        turned = self.node("Transpose", k, perm=[0, 1, 3, 2])
-        scores = self.node("MatMul", q, turned)
-        scores = self.node("Div", scores, self.number(depth**0.5))
-        weights = self.node("Softmax", self.node("Add", scores, mask), axis=-1)
-        return str(self.node("MatMul", weights, v))
-
-    def saved(self, inputs: Mapping[str, tuple[int, list[str | int]]], output: str) -> Path:
+    def saved(self, inputs: dict[str, tuple[int, Dims]], output: str) -> Path:
         """Write the model; inputs are element types and dims by name."""
         self._file.close()
         self._nodes.append(helper.make_node("Identity", [output], ["output"]))
-        graph = helper.make_graph(
-            self._nodes, "model",
-            [helper.make_tensor_value_info(n, t, d) for n, (t, d) in inputs.items()],
-            [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", "length", None])],
-            self._initialisers,
-        )  # fmt: skip
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-        )
+        model = self.model(inputs, {"output": ["batch", "length", None]})
         path = self._folder / MODEL_FILE
         path.write_bytes(model.SerializeToString())
         return path
@@ -194,7 +136,7 @@ def write_encoder(folder: Path, shape: Encoder, weights: Weights) -> Path:
         x = _layer_norm(w, w.node("Add", w.linear(mixed, f"{at}.out"), x), f"{at}.mixed_norm")
         inner = _gelu(w, w.linear(x, f"{at}.up"))
         x = _layer_norm(w, w.node("Add", w.linear(inner, f"{at}.down"), x), f"{at}.norm")
-    dims: list[str | int] = ["batch", "length"]
+    dims: Dims = ["batch", "length"]
     return w.saved({ids: (TensorProto.INT64, dims), given: (TensorProto.INT64, dims)}, x)
 
 

@@ -1,0 +1,1 @@
+"""Networks that see, and convolutions one by one, against the peers: see `__main__`."""
