@@ -236,22 +236,30 @@ _onnxruntime_pool: list[int] = []
 """Size of ONNX Runtime's global thread pool in this process, once it was set."""
 
 
-class OnnxRuntime(Engine):
-    """ONNX Runtime's CPU provider, inputs and outputs bound.
+def onnxruntime_session(model: str | bytes, threads: int) -> Any:
+    """A session of ONNX Runtime's CPU provider, for a path or a model in bytes.
 
     All sessions share the global thread pool. With a pool each, which is the default, the idle
-    workers of one copy's session would spin beside the next copy's.
+    workers of one session would spin beside the next one's.
     """
+    runtime = importlib.import_module("onnxruntime")
+    if not _onnxruntime_pool:
+        runtime.set_global_thread_pool_sizes(threads, 1)
+        _onnxruntime_pool.append(threads)
+    assert _onnxruntime_pool == [threads], "the global thread pool is sized once a process"
+    options = runtime.SessionOptions()
+    options.use_per_session_threads = False
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime's CPU provider, inputs and outputs bound."""
 
     name = "onnxruntime"
     modules = ("onnxruntime", "onnx")
 
     def _session(self, inputs: dict[str, Any], nodes: Any, initialisers: Any, threads: int) -> Any:
-        runtime, onnx = importlib.import_module("onnxruntime"), importlib.import_module("onnx")
-        if not _onnxruntime_pool:
-            runtime.set_global_thread_pool_sizes(threads, 1)
-            _onnxruntime_pool.append(threads)
-        assert _onnxruntime_pool == [threads], "the global thread pool is sized once a process"
+        onnx = importlib.import_module("onnx")
         floats, rank = onnx.TensorProto.FLOAT, len(next(iter(inputs.values())))
         graph = onnx.helper.make_graph(
             nodes,
@@ -263,11 +271,7 @@ class OnnxRuntime(Engine):
         model = onnx.helper.make_model(
             graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
         )
-        options = runtime.SessionOptions()
-        options.use_per_session_threads = False
-        return runtime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime_session(model.SerializeToString(), threads)
 
     @staticmethod
     def _bind(session: Any, inputs: dict[str, Array], out: Array) -> Call:
@@ -312,6 +316,14 @@ class OnnxRuntime(Engine):
         return bind
 
 
+OPENVINO_SETTINGS = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": 1,
+    "ENABLE_CPU_PINNING": False,
+}
+
+
 class OpenVino(Engine):
     """OpenVINO's CPU plug-in: one latency stream, float32, inputs and outputs bound."""
 
@@ -325,13 +337,7 @@ class OpenVino(Engine):
         openvino = importlib.import_module("openvino")
         if self._core is None:
             self._core = openvino.Core()
-        settings = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,
-        }
+        settings = {**OPENVINO_SETTINGS, "INFERENCE_NUM_THREADS": threads}
         return self._core.compile_model(openvino.Model([result], parameters), "CPU", settings)
 
     @staticmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -19,16 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
-from benchmarks import machine
+from benchmarks import machine, onnx_engines
+from benchmarks.agreeing import run_agreeing
 from benchmarks.engines import SUBJECT
 from benchmarks.first_calls import first_calls
-from benchmarks.measure import fractions, header
+from benchmarks.measure import header
 from benchmarks.minilm import (
     EMBEDDING,
-    Feeds,
     Shape,
     flops,
     inputs,
@@ -36,74 +34,35 @@ from benchmarks.minilm import (
     shapes_in_disorder,
     torch_encoder,
 )
-from benchmarks.results import compare, load, save
+from benchmarks.onnx_engines import Array, Bind, Feeds
+from benchmarks.results import load, save
 from benchmarks.run import console, environment, results_here, table
-from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
+from benchmarks.timing import Settings
 
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
 
-Array = npt.NDArray[Any]
 COPIES = 4
 """Inputs that calls rotate through."""
-RTOL, ATOL = 1e-3, 1e-4
-"""What outputs may differ by from ONNX Runtime's."""
 PEERS = ("onnxruntime", "openvino", "torch-compile")
 
-Prepare = Callable[[int], Callable[[Feeds], Callable[[], Array]]]
+Prepare = Callable[[int], Bind]
 """From a thread count to a function that binds inputs to a call, which gives the embedding."""
 
 
-def prepare_ftuner(threads: int) -> Callable[[Feeds], Callable[[], Array]]:
-    ftuner = importlib.import_module("ftuner")
-    model = ftuner.load(model_path(), threads=threads)
-    at = [output.name for output in model.outputs].index(EMBEDDING)
-
-    def bind(feeds: Feeds) -> Callable[[], Array]:
-        return lambda: model.run(feeds)[at]  # type: ignore[no-any-return]
-
-    return bind
+def prepare_ftuner(threads: int) -> Bind:
+    return onnx_engines.prepare_ftuner(model_path(), threads, EMBEDDING)
 
 
-def prepare_onnxruntime(threads: int) -> Callable[[Feeds], Callable[[], Array]]:
-    ort = importlib.import_module("onnxruntime")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    session = ort.InferenceSession(str(model_path()), options, providers=["CPUExecutionProvider"])
-    at = [output.name for output in session.get_outputs()].index(EMBEDDING)
-
-    def bind(feeds: Feeds) -> Callable[[], Array]:
-        return lambda: session.run(None, feeds)[at]  # type: ignore[no-any-return]
-
-    return bind
+def prepare_onnxruntime(threads: int) -> Bind:
+    return onnx_engines.prepare_onnxruntime(model_path(), threads, EMBEDDING)
 
 
-def prepare_openvino(threads: int) -> Callable[[Feeds], Callable[[], Array]]:
-    openvino = importlib.import_module("openvino")
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,
-    }
-    compiled = openvino.Core().compile_model(str(model_path()), "CPU", settings)
-    request = compiled.create_infer_request()
-
-    def bind(feeds: Feeds) -> Callable[[], Array]:
-        def call() -> Array:
-            for name, array in feeds.items():
-                request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-            request.infer()
-            return np.array(request.get_output_tensor(3).data)
-
-        return call
-
-    return bind
+def prepare_openvino(threads: int) -> Bind:
+    return onnx_engines.prepare_openvino(model_path(), threads, EMBEDDING)
 
 
-def prepare_torch(threads: int) -> Callable[[Feeds], Callable[[], Array]]:
+def prepare_torch(threads: int) -> Bind:
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     encoder = torch.compile(torch_encoder(model_path()), dynamic=True)
@@ -129,31 +88,15 @@ ENGINES: Mapping[str, Prepare] = {
 
 
 def run_shape(
-    shape: Shape, bound: Mapping[str, Callable[[Feeds], Callable[[], Array]]],
-    settings: Settings, limits: Limits,
-) -> dict[str, Any]:  # fmt: skip
+    shape: Shape, bound: Mapping[str, Bind], settings: Settings, limits: Limits
+) -> dict[str, Any]:
     """Check and time one shape; the result as JSON."""
     rng = np.random.default_rng([shape.batch, shape.length])
     feeds = [inputs(shape, rng) for _ in range(COPIES)]
-    calls: dict[str, Sequence[Call]] = {n: [bind(f) for f in feeds] for n, bind in bound.items()}
-    wanted = calls["onnxruntime"][0]()
-    engines: dict[str, dict[str, Any]] = {}
-    right: dict[str, Sequence[Call]] = {}
-    for name, own in calls.items():
-        difference = np.abs(np.asarray(own[0]()) - np.asarray(wanted))
-        if np.all(difference <= ATOL + RTOL * np.abs(np.asarray(wanted))):
-            right[name] = own
-        else:
-            engines[name] = {"refused": f"differs by {difference.max():.2g}"}
+    calls = {name: [bind(f) for f in feeds] for name, bind in bound.items()}
     operations = flops(shape.batch, shape.length)
-    right[MULTIPLY_ADDS] = limits.multiply_adds(operations)
-    timings = measure(right, settings, random.Random(shape.label))
-    peak = timings.pop(MULTIPLY_ADDS)
-    for name, timing in timings.items():
-        engines[name] = timing.to_json(timings.get(SUBJECT)) | fractions("peak", timing, peak)
-    result = {"case": asdict(shape), "label": shape.label, "flops": operations, "engines": engines}
-    result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
-    return result | compare(engines, SUBJECT)
+    found = run_agreeing(calls, "onnxruntime", operations, settings, shape.label, limits)
+    return {"case": asdict(shape), "label": shape.label} | found
 
 
 def run_here(threads: int, names: Sequence[str], settings: Settings) -> dict[str, Any]:

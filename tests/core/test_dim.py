@@ -144,6 +144,17 @@ def test_dims_of_bounded_size_have_the_same_values(
         assert low is None or low <= expected
 
 
+def test_quotients_have_one_form_whose_bound_is_known() -> None:
+    """The extent of a layer with a stride is known to be zero or more, and equals that of another
+    which pads otherwise."""
+    assert quotient(A - 4, 4) + 1 == quotient(A, 4)
+    assert least_value(quotient(A - 4, 4) + 1) == 0
+    assert quotient(6 * A + 5, 3) == 2 * A + 1
+    assert quotient(A + 4 * B, 4) == quotient(A, 4) + B
+    assert remainder(A + 13, 4) == remainder(A + 1, 4) == remainder(A - 3, 4)
+    assert ceil_quotient(4 * A, 4) == A
+
+
 @given(trees(), BINDINGS)
 def test_what_is_constant_is_an_integer(tree: Tree, bindings: Bindings) -> None:
     dim = dim_of(tree)

@@ -216,7 +216,10 @@ def quotient(x: Dim, y: Dim) -> Dim:
     if x == y:
         return 1
     exact = _exact_quotient(x, y)
-    return exact if exact is not None else _atom("quotient", x, y)
+    if exact is not None:
+        return exact
+    multiples, rest = _divided(x, y)
+    return _atom("quotient", x, y) if multiples == 0 else multiples + quotient(rest, y)
 
 
 def remainder(x: Dim, y: Dim) -> Dim:
@@ -231,7 +234,8 @@ def remainder(x: Dim, y: Dim) -> Dim:
         return x % y
     if x == 0 or _exact_quotient(x, y) is not None:
         return 0
-    return _atom("remainder", x, y)
+    multiples, rest = _divided(x, y)
+    return _atom("remainder", x, y) if multiples == 0 else remainder(rest, y)
 
 
 def ceil_quotient(x: Dim, y: Dim) -> Dim:
@@ -438,6 +442,16 @@ def _exact_quotient(x: Dim, y: Dim) -> Dim | None:
             return None
         found.append((tuple(left), c // coefficient))
     return _from_terms(found)
+
+
+def _divided(x: Dim, y: Dim) -> tuple[Dim, Dim]:
+    """`m, r` with `x = m * y + r`: what a positive integer y divides goes to m, so that quotients
+    that are equal are written alike, and those of no less than zero are known as such."""
+    if isinstance(x, int) or not isinstance(y, int) or y < 1:
+        return 0, x
+    taken = {m: c // y for m, c in x.terms if not m or c % y == 0}
+    rest = _from_terms((m, c - taken.get(m, 0) * y) for m, c in x.terms)
+    return _from_terms(taken.items()), rest
 
 
 def _difference_bound(x: Dim, y: Dim) -> int | None:

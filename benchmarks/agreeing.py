@@ -1,0 +1,51 @@
+"""Times of engines whose outputs agree with one of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.engines import SUBJECT
+from benchmarks.measure import fractions
+from benchmarks.results import compare
+from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
+
+if TYPE_CHECKING:
+    from benchmarks.limits import Limits
+
+RTOL, ATOL = 1e-3, 1e-4
+"""What outputs may differ by from the reference's."""
+
+
+def run_agreeing(
+    calls: Mapping[str, Sequence[Call]], reference: str, flops: int, settings: Settings, seed: str,
+    limits: Limits | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Check and time the calls of each engine; the result as JSON. An engine whose first output
+    differs from the reference's is refused."""
+    wanted = np.array(calls[reference][0]())
+    engines: dict[str, dict[str, Any]] = {}
+    right: dict[str, Sequence[Call]] = {}
+    for name, own in calls.items():
+        found = np.asarray(own[0]())
+        if found.shape != wanted.shape:
+            engines[name] = {"refused": f"shape {found.shape}, expected {wanted.shape}"}
+        elif np.all(np.abs(found - wanted) <= ATOL + RTOL * np.abs(wanted)):
+            right[name] = own
+        else:
+            engines[name] = {"refused": f"differs by {np.abs(found - wanted).max():.2g}"}
+    if limits is not None:
+        right[MULTIPLY_ADDS] = limits.multiply_adds(flops)
+    timings = measure(right, settings, random.Random(seed))
+    peak = timings.pop(MULTIPLY_ADDS, None)
+    for name, timing in timings.items():
+        engines[name] = timing.to_json(timings.get(SUBJECT))
+        if peak is not None:
+            engines[name] |= fractions("peak", timing, peak)
+    result = {"flops": flops, "engines": engines}
+    if peak is not None:
+        result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
+    return result | compare(engines, SUBJECT)
