@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.expr import Expr
 from ftuner.core.product import ProductTypes
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.product import Covers
-from ftuner.cost.functions import expression_cycles, simple_per_cycle
+from ftuner.cost.functions import simple_per_cycle
 from ftuner.cost.step import Machine, Stream, estimate_of
 from ftuner.cost.terms import Estimate
 
@@ -61,9 +60,10 @@ class WinogradUKernels(NamedTuple):
 
 def winograd_terms(
     machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem, block: int,
-    epilogue: Expr,
+    epilogue_cycles: float,
 ) -> Estimate:  # fmt: skip
-    """The terms of the busiest worker. `block`: tiles of a task."""
+    """The terms of the busiest worker. `block`: tiles of a task; `epilogue_cycles`: of the epilogue
+    of one vector."""
     isa, tuning = machine.isa, machine.hardware.tuning
     types, lanes, width, covers = ukernels
     m, matrices = problem.outputs, problem.matrices
@@ -76,7 +76,7 @@ def winograd_terms(
     inputs = through + 2 * n * INPUT_OPERATIONS[m] / simple_per_cycle(isa)
     outputs = m * m * (1.0 / isa.load_per_cycle + 2.0 / isa.store_per_cycle)
     sums = matrices / isa.load_per_cycle + (n + m) * SUM_OPERATIONS[m] / simple_per_cycle(isa)
-    sums += outputs + m * m * expression_cycles(epilogue, types.c, isa, tuning)
+    sums += outputs + m * m * epilogue_cycles
     vectors = -(-problem.channels // lanes), -(-problem.columns // lanes)
     transforms = mine * (vectors[0] * inputs + vectors[1] * sums)
     transforms += mine * (vectors[0] + vectors[1] + 2 * m * m) * tuning.loop_cycles

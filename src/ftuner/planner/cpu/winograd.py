@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ftuner.core.cpu.tile import WINDOW
-from ftuner.core.expr import Expr
 from ftuner.core.winograd import OUTPUTS
 from ftuner.core.winograd import WINDOW as EXTENT
 from ftuner.cost.cpu.product import Covers
@@ -13,12 +12,14 @@ from ftuner.cost.cpu.winograd import (
     block_bytes,
     winograd_terms,
 )
+from ftuner.cost.functions import expression_cycles
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
 from ftuner.planner.cpu.problem import ReadWindow
+from ftuner.ukernels.cpu.library import Library
 
 ELEMENTS_OF_WINDOW = EXTENT**2
 
@@ -48,8 +49,10 @@ def winograd_block(planner: Planner, problem: WinogradProblem) -> int:
     return max(-(-problem.tiles // tasks), 1)
 
 
-def winograd_estimate(planner: Planner, problem: WinogradProblem, epilogue: Expr) -> Estimate:
-    """What the busiest worker spends its time on."""
+def winograd_estimate(
+    planner: Planner, problem: WinogradProblem, epilogue_cycles: float
+) -> Estimate:
+    """What the busiest worker spends its time on. `epilogue_cycles`: of one vector."""
     library = planner.library
 
     def covers(vectors: int, tail: bool, steps: int) -> Covers:
@@ -58,15 +61,23 @@ def winograd_estimate(planner: Planner, problem: WinogradProblem, epilogue: Expr
     ukernels = WinogradUKernels(library.types, library.lanes, library.widths[0], covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
     block = winograd_block(planner, problem)
-    return winograd_terms(machine, ukernels, problem, block, epilogue)
+    return winograd_terms(machine, ukernels, problem, block, epilogue_cycles)
 
 
-def winograd_is_faster(planner: Planner, direct: Planner, problem: WinogradProblem) -> bool:
+def epilogue_cycles_of(library: Library) -> float:
+    """Cycles of the epilogue of a library on one vector."""
+    tuning = library.hardware.tuning
+    return expression_cycles(library.epilogue, library.types.c, library.isa, tuning)
+
+
+def winograd_is_faster(
+    planner: Planner, direct: Planner, problem: WinogradProblem, epilogue_cycles: float
+) -> bool:
     """Whether Winograd's products take less time than a product through the window. `planner` and
     `direct`: those of the libraries of both."""
     if not problem.tiles:
         return False
-    epilogue, channels = direct.library.epilogue, problem.channels
+    channels = problem.channels
     rows = problem.images * problem.rows * problem.positions
     window = ReadWindow(channels, float(ELEMENTS_OF_WINDOW))
     product = panel_problem(
@@ -74,4 +85,4 @@ def winograd_is_faster(planner: Planner, direct: Planner, problem: WinogradProbl
         problem.workers, WINDOW, window=window,
     )  # fmt: skip
     seconds = direct.estimate(direct.plan(product)).seconds
-    return winograd_estimate(planner, problem, epilogue).seconds < seconds
+    return winograd_estimate(planner, problem, epilogue_cycles).seconds < seconds

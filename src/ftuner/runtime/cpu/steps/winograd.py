@@ -24,6 +24,7 @@ from ftuner.graph.steps import WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.winograd import (
+    epilogue_cycles_of,
     outputs_of,
     winograd_block,
     winograd_estimate,
@@ -60,6 +61,8 @@ class WinogradChoice(NamedTuple):
     """Of the product through the window."""
     channels: int
     columns: int
+    epilogue_cycles: float
+    """Of one vector."""
 
     @property
     def outputs(self) -> int:
@@ -80,7 +83,7 @@ class WinogradChoice(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _is_faster(choice: WinogradChoice, problem: WinogradProblem) -> bool:
-    return winograd_is_faster(choice.planner, choice.direct, problem)
+    return winograd_is_faster(choice.planner, choice.direct, problem, choice.epilogue_cycles)
 
 
 def choice_of(
@@ -93,7 +96,8 @@ def choice_of(
         for expr in (ACCUMULATOR, epilogue)
     )
     channels, columns = (n for n in weight_shape[-2:] if isinstance(n, int))
-    return WinogradChoice(planner, direct, channels, columns)
+    cycles = epilogue_cycles_of(direct.library)
+    return WinogradChoice(planner, direct, channels, columns, cycles)
 
 
 @dataclass(frozen=True)
@@ -273,7 +277,7 @@ class WinogradKind(StepKind[WinogradStep]):
         reads = sum(touched(v, extents) for v in (step.x, *step.operands))
         writes = touched(step.out, extents)
         flops = 2 * problem.matrices * problem.tiles * choice.channels * columns
-        estimate = winograd_estimate(choice.planner, problem, step.epilogue)
+        estimate = winograd_estimate(choice.planner, problem, choice.epilogue_cycles)
         m = choice.outputs
         plan = f"tiles of {m} x {m}, {count(-(-problem.tiles // block), 'task')} of {block}"
         return StepReport(plan, StepCost(flops, reads, writes, estimate))
