@@ -364,8 +364,12 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         "assumed: a load from memory just written",
     )  # fmt: skip
     winograd_share_of_l2: float = constant(
-        0.6, "share", "Of L2, for what lies between the transforms of Winograd's products",
-        "the weight's panels and the image stream through the rest",
+        0.6, "", "Share of L2 for transformed inputs and sums of Winograd's products",
+        "assumed: the image and the result stream through the rest", most=1,
+    )  # fmt: skip
+    winograd_weight_share_of_l2: float = constant(
+        0.25, "", "Share of L2 for the transformed weight of Winograd's products",
+        "assumed: each row tile reads it", most=1,
     )  # fmt: skip
     scores_share_of_l2: float = constant(
         0.25, "", "Share of L2 that a block of attention scores may fill", "assumed", most=1,

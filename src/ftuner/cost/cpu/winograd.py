@@ -22,6 +22,8 @@ INPUT_OPERATIONS = {2: 4, 4: 16}
 `codegen/llvm/kernels/winograd.py` writes."""
 SUM_OPERATIONS = {2: 4, 4: 12}
 """The same of a transform of sums."""
+WEIGHT_OPERATIONS = {2: 4, 4: 10}
+"""The same of a transform of weights."""
 
 
 class WinogradProblem(NamedTuple):
@@ -47,6 +49,15 @@ class WinogradProblem(NamedTuple):
         return (self.outputs + WINDOW - 1) ** 2
 
 
+class WinogradBlocks(NamedTuple):
+    """How the work is cut."""
+
+    tiles: int
+    """Of a task; the last one may have fewer."""
+    channels: int
+    """Of x, whose weight is transformed at a time."""
+
+
 class WinogradUKernels(NamedTuple):
     """The uKernels of the products."""
 
@@ -59,16 +70,16 @@ class WinogradUKernels(NamedTuple):
 
 
 def winograd_terms(
-    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem, block: int,
-    epilogue_cycles: float,
+    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem,
+    blocks: WinogradBlocks, epilogue_cycles: float,
 ) -> Estimate:  # fmt: skip
-    """The terms of the busiest worker. `block`: tiles of a task; `epilogue_cycles`: of the epilogue
-    of one vector."""
+    """The terms of the busiest worker. `epilogue_cycles`: of the epilogue of one vector."""
     isa, tuning = machine.isa, machine.hardware.tuning
     types, lanes, width, covers = ukernels
     m, matrices = problem.outputs, problem.matrices
     n = m + WINDOW - 1
     tiles, size = problem.tiles, types.c.itemsize
+    block = blocks.tiles
     tasks = -(-tiles // block)
     busiest = -(-tasks // problem.workers)
     mine = min(busiest * block, tiles)
@@ -80,6 +91,13 @@ def winograd_terms(
     vectors = -(-problem.channels // lanes), -(-problem.columns // lanes)
     transforms = mine * (vectors[0] * inputs + vectors[1] * sums)
     transforms += mine * (vectors[0] + vectors[1] + 2 * m * m) * tuning.loop_cycles
+    weights = WINDOW**2 / isa.load_per_cycle + matrices / isa.store_per_cycle
+    weights += (n + WINDOW) * WEIGHT_OPERATIONS[m] / simple_per_cycle(isa)
+    transforms += busiest * problem.channels * vectors[1] * weights
+    # Each block of channels enters all tiles again, and reads and writes their sums.
+    channel_blocks = -(-problem.channels // blocks.channels)
+    more = (channel_blocks - 1) * matrices * mine * vectors[1]
+    transforms += more * (1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle)
     issue = step = fixed = 0.0
     full, left = divmod(problem.columns, width * lanes)
     for height, count in ((block, mine // block), (mine % block, 1)):
@@ -91,8 +109,8 @@ def winograd_terms(
             times = count * number * matrices
             issue += times * problem.channels * cover.issue
             step += times * problem.channels * cover.step
-            fixed += times * cover.fixed
-    weight_bytes = matrices * problem.channels * problem.columns * size
+            fixed += times * channel_blocks * cover.fixed
+    weight_bytes = WINDOW**2 * problem.channels * problem.columns * size
     x_bytes = problem.images * problem.rows * problem.positions * problem.channels * size
     out_bytes = problem.images * problem.rows * problem.positions * problem.columns * size
     share = mine / tiles

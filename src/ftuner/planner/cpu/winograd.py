@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from ftuner.core.cpu.tile import WINDOW
+from ftuner.core.dim import Dim
 from ftuner.core.winograd import OUTPUTS
 from ftuner.core.winograd import WINDOW as EXTENT
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.cpu.winograd import (
+    WinogradBlocks,
     WinogradProblem,
     WinogradUKernels,
     block_bytes,
@@ -15,38 +19,45 @@ from ftuner.cost.cpu.winograd import (
 from ftuner.cost.functions import expression_cycles
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
-from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
 from ftuner.planner.cpu.problem import ReadWindow
 from ftuner.ukernels.cpu.library import Library
 
 ELEMENTS_OF_WINDOW = EXTENT**2
+LEAST_CHANNELS = 8
+"""Channels of a block; fewer would read and write the sums too often."""
 
 
-def outputs_of(channels: int, columns: int, itemsize: int, hardware: CpuHardware) -> int:
-    """Outputs of a tile along both axes: the most of which the last cache holds the weight."""
-    levels = hardware.levels
-    cache_bytes = hardware.tuning.cache_share * levels[max(len(levels) - 2, 0)].capacity_bytes
-    weights = {m: (m + EXTENT - 1) ** 2 * channels * columns * itemsize for m in OUTPUTS}
-    return max((m for m in OUTPUTS if weights[m] <= cache_bytes), default=min(OUTPUTS))
+def outputs_of(rows: Dim, positions: Dim) -> int:
+    """Outputs of a tile along both axes: those with the fewest multiplications, and the most where
+    only run time tells the extents."""
+    if not (isinstance(rows, int) and isinstance(positions, int)):
+        return max(OUTPUTS)
+    extents = (max(rows, 1), max(positions, 1))
+    products = {m: math.prod(-(-n // m) for n in extents) * (m + EXTENT - 1) ** 2 for m in OUTPUTS}
+    return min(OUTPUTS, key=lambda m: (products[m], -m))
 
 
-def winograd_block(planner: Planner, problem: WinogradProblem) -> int:
-    """Tiles in a task: so many that inputs and sums stay in L2, in whole row tiles, and so few that
-    all workers have tasks."""
+def winograd_blocks(planner: Planner, problem: WinogradProblem) -> WinogradBlocks:
+    """Blocks of tiles whose inputs and sums stay in L2, in whole row tiles, and few enough tiles
+    that all workers have tasks; blocks of channels whose transformed weight stays there, too."""
     library = planner.library
     width, tuning = library.widths[0], library.hardware.tuning
     main = planner.cover(width, False, problem.channels)[1].main
     levels = library.hardware.levels
-    l2_bytes = tuning.winograd_share_of_l2 * levels[min(1, len(levels) - 1)].capacity_bytes
+    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
     nr, size = width * library.lanes, library.types.c.itemsize
-    tiles_of_main = int(l2_bytes / block_bytes(problem, main, nr, size))
+    tile_bytes = block_bytes(problem, main, nr, size)
+    tiles_of_main = int(tuning.winograd_share_of_l2 * l2_bytes / tile_bytes)
     block = min(max(tiles_of_main, 1) * main, problem.tiles)
     tasks = -(-problem.tiles // block)
     if tasks % problem.workers:
         tasks += problem.workers - tasks % problem.workers
-    return max(-(-problem.tiles // tasks), 1)
+    weight_bytes = tuning.winograd_weight_share_of_l2 * l2_bytes
+    channels = int(weight_bytes / (problem.matrices * nr * size))
+    blocks = -(-problem.channels // max(channels, LEAST_CHANNELS))
+    return WinogradBlocks(max(-(-problem.tiles // tasks), 1), -(-problem.channels // blocks))
 
 
 def winograd_estimate(
@@ -60,8 +71,8 @@ def winograd_estimate(
 
     ukernels = WinogradUKernels(library.types, library.lanes, library.widths[0], covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
-    block = winograd_block(planner, problem)
-    return winograd_terms(machine, ukernels, problem, block, epilogue_cycles)
+    blocks = winograd_blocks(planner, problem)
+    return winograd_terms(machine, ukernels, problem, blocks, epilogue_cycles)
 
 
 def epilogue_cycles_of(library: Library) -> float:

@@ -1,9 +1,9 @@
 """A convolution by windows of 3 x 3 as Winograd's products, in LLVM IR (see `core.winograd`).
 
 A task is a block of tiles. Their inputs are transformed to one matrix of tiles and channels for
-each element of a tile. Then, panel by panel of the result's channels, uKernels multiply these
-matrices by those of the weight, and the sums are transformed back. All that lies between stays in
-L2.
+each element of a tile. Then, panel by panel of the result's channels, the weight is transformed,
+block by block of x's channels, uKernels multiply both, and the sums are transformed back. All that
+lies between stays in L2, and no transformed weight takes memory of its own.
 
 `buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
 `records.Winograd`.
@@ -17,6 +17,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import (
+    I64,
     at,
     const,
     lanes_below,
@@ -71,6 +72,7 @@ class _Emission:
         self._tiles = own
         self._sums = at(builder, own, self._dim(Winograd.SUMS_OFFSET))
         self._patch = at(builder, own, self._dim(Winograd.PATCH_OFFSET))
+        self._weight = at(builder, own, self._dim(Winograd.WEIGHT_OFFSET))
         self._context = uncalled_context(builder)
 
     def _dim(self, index: int) -> ir.Value:
@@ -242,30 +244,91 @@ class _Emission:
         nr, columns = self._dim(Winograd.PANEL), self._dim(Winograd.OUT_CHANNELS)
         full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
         with counted_loop(builder, 0, full) as panel:
-            self._panel(builder.mul(panel, nr), nr, first, count, covers)
+            self._panel(builder.mul(panel, nr), nr, nr, first, count, covers)
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
             cover = at(builder, covers, const(COVER_BYTES))
-            self._panel(builder.mul(full, nr), left, first, count, cover)
+            padded = builder.add(left, const(self._lanes - 1))
+            padded = builder.and_(padded, const(-self._lanes))
+            self._panel(builder.mul(full, nr), left, padded, first, count, cover)
 
     def _panel(
-        self, column: ir.Value, width: ir.Value, first: ir.Value, count: ir.Value, cover: ir.Value
-    ) -> None:
-        builder, size = self._builder, const(self._size)
-        channels, block = self._dim(Winograd.CHANNELS), self._dim(Winograd.BLOCK)
+        self, column: ir.Value, width: ir.Value, padded: ir.Value, first: ir.Value,
+        count: ir.Value, cover: ir.Value,
+    ) -> None:  # fmt: skip
+        """The panel of `padded` columns, of which `width` exist, from a column on."""
+        builder, size, dim = self._builder, const(self._size), self._dim
+        channels, block = dim(Winograd.CHANNELS), dim(Winograd.BLOCK)
         a_row = builder.mul(channels, size)
-        c_row = builder.mul(self._dim(Winograd.PANEL), size)
+        c_row = builder.mul(dim(Winograd.PANEL), size)
         set_slot(builder, self._context, Context.VALID_COLUMNS, width)
+        steps = builder.mul(channels, const(WINDOW * WINDOW))
         weight = pointer_slot(builder, self._dims, Winograd.WEIGHT)
-        weight = at(builder, weight, builder.mul(builder.mul(column, channels), size))
-        matrix = self._dim(Winograd.MATRIX_BYTES)
-        sums = builder.mul(block, c_row)
-        with counted_loop(builder, 0, const(self._inputs**2)) as i:
-            a = at(builder, self._tiles, builder.mul(i, builder.mul(block, a_row)))
-            b = at(builder, weight, builder.mul(i, matrix))
-            c = at(builder, self._sums, builder.mul(i, sums))
-            emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, channels)
+        weight = at(builder, weight, builder.mul(builder.mul(column, steps), size))
+        step = dim(Winograd.CHANNEL_BLOCK)
+        tiles, sums = builder.mul(block, a_row), builder.mul(block, c_row)
+        matrix = builder.mul(builder.mul(step, dim(Winograd.PANEL)), size)
+        with counted_loop(builder, 0, channels, step) as channel:
+            left = builder.sub(channels, channel)
+            some = builder.select(builder.icmp_signed("<", left, step), left, step)
+            self._transform_weight(weight, channel, some, padded, matrix)
+            goes_on = builder.icmp_signed(">", channel, const(0))
+            set_slot(builder, self._context, Context.ACCUMULATE, builder.zext(goes_on, I64))
+            a_block = at(builder, self._tiles, builder.mul(channel, size))
+            with counted_loop(builder, 0, const(self._inputs**2)) as i:
+                a = at(builder, a_block, builder.mul(i, tiles))
+                b = at(builder, self._weight, builder.mul(i, matrix))
+                c = at(builder, self._sums, builder.mul(i, sums))
+                emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, some)
         with counted_loop(builder, 0, count) as tile:
             self._transform_sums(builder.add(first, tile), tile, column, width, sums, c_row)
+
+    def _transform_weight(
+        self, panel: ir.Value, channel: ir.Value, count: ir.Value, columns: ir.Value,
+        matrix: ir.Value,
+    ) -> None:  # fmt: skip
+        """Some channels of a panel of so many columns, to a matrix for each element of a tile."""
+        builder, n = self._builder, self._inputs
+        row = builder.mul(columns, const(self._size))
+        tap = builder.mul(self._dim(Winograd.CHANNELS), row)
+        source = at(builder, panel, builder.mul(channel, row))
+        elements_of_block = builder.mul(count, columns)
+        with counted_loop(builder, 0, elements_of_block, self._lanes) as index:
+            offset = builder.mul(index, const(self._size))
+            here = at(builder, source, offset)
+            rows = []
+            for x in range(WINDOW):
+                taps = [
+                    self._load(at(builder, here, builder.mul(tap, const(y * WINDOW + x))), None)
+                    for y in range(WINDOW)
+                ]
+                rows.append(self._of_weight(taps))
+            target = at(builder, self._weight, offset)
+            for i in range(n):
+                for j, value in enumerate(self._of_weight([row_[i] for row_ in rows])):
+                    place = at(builder, target, builder.mul(matrix, const(i * n + j)))
+                    self._store(value, place, None)
+
+    def _of_weight(self, g: Vectors) -> Vectors:
+        """G g along one axis."""
+        builder = self._builder
+
+        def scaled(x: ir.Value, factor: float) -> ir.Value:
+            return builder.fmul(x, self._number(factor))
+
+        if self._outputs == 2:
+            ends = scaled(builder.fadd(g[0], g[2]), 1 / 2)
+            half = self._number(1 / 2)
+            return [
+                g[0], self._added(half, g[1], ends), builder.fsub(ends, scaled(g[1], 1 / 2)), g[2]
+            ]  # fmt: skip
+        ends = scaled(builder.fadd(g[0], g[2]), -1 / 6)
+        middle = scaled(g[1], 1 / 6)
+        far = self._added(self._number(1 / 6), g[2], scaled(g[0], 1 / 24))
+        middle_of_far = scaled(g[1], 1 / 12)
+        return [
+            scaled(g[0], 1 / 4), builder.fsub(ends, middle), builder.fadd(ends, middle),
+            builder.fadd(far, middle_of_far), builder.fsub(far, middle_of_far), g[2],
+        ]  # fmt: skip
 
     # Outputs.
 

@@ -384,10 +384,11 @@ class Winograd:
     PANEL = 22
     """Columns of a full panel."""
     WEIGHT = 23
-    """Address of the packed matrices of the transformed weight."""
-    MATRIX_BYTES = 24
-    """Between two of these matrices."""
-    COVERS = 25
+    """Address of the weight in panels, one row for each element of the window and channel."""
+    WEIGHT_OFFSET = 24
+    """Of a panel's transformed weight, for `CHANNEL_BLOCK` channels at a time."""
+    CHANNEL_BLOCK = 25
+    COVERS = 26
     """Row tiles of a block: for full panels, for the last one; then the same for the last block.
     Each `MAX_SEGMENTS` segments, unused ones without tiles."""
     OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS

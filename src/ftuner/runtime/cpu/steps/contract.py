@@ -12,7 +12,8 @@ from ftuner.core.dim import Shape
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
@@ -34,6 +35,18 @@ class Loaded:
     packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, shape and panel width in vectors. Steps that read
     one weight with one width share them."""
+
+
+def packed_once(
+    array: Array, shape: Shape, products: Products, width: int, loaded: Loaded
+) -> Panels:
+    """A weight of (k, n) in panels of `width` vectors, which steps share."""
+    key = (id(array), shape, width)
+    panels = loaded.packed.get(key)
+    if panels is None:
+        weight = array.reshape(shape)
+        panels = loaded.packed[key] = pack(products, weight.T, width)
+    return panels
 
 
 class CompiledStep(ABC):

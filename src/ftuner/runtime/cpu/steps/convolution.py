@@ -54,9 +54,12 @@ class CompiledConvolution(CompiledProduct):
             return task
         library = self.products.compiled.library
         channels = (step.window.run, step.b.shape[-1])
-        choice = choice_of(step.a, channels, step.epilogue, library.hardware, library.isa.name)
-        extents = records.dims.numbers((step.a.shape[0], *step.window.extents))
-        return _UnlessWinograd(task, choice, tuple(extents))
+        extents = step.window.extents
+        choice = choice_of(
+            step.a, channels, extents, step.epilogue, library.hardware, library.isa.name
+        )
+        numbers = records.dims.numbers((step.a.shape[0], *extents))
+        return _UnlessWinograd(task, choice, tuple(numbers))
 
     def lay_out_window(self, records: RecordLayout, call: int) -> None:
         step = self.step

@@ -20,7 +20,7 @@ from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem, ReadWindow
 from ftuner.runtime.cpu.operands import read_window, step_operands, step_problem, step_types
-from ftuner.runtime.cpu.packed_weights import Panels, pack
+from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -32,6 +32,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepKind,
     StepReport,
     no_cost,
+    packed_once,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
@@ -199,11 +200,7 @@ class ProductKind(StepKind[ProductStep]):
         array = step.b.buffer.array
         if array is None or not width:
             return step, products, None
-        key = (id(array), step.b.shape, width)
-        panels = loaded.packed.get(key)
-        if panels is None:
-            weight = array.reshape(step.b.shape)
-            panels = loaded.packed[key] = pack(products, weight.T, width)
+        panels = packed_once(array, step.b.shape, products, width, loaded)
         # The packed weight replaces the array.
         b = replace(step.b, buffer=replace(step.b.buffer, array=None))
         return replace(step, b=b), products, panels

@@ -16,23 +16,22 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.core.units import count
-from ftuner.core.winograd import transformed_weight
+from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
 from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.buffers import View
 from ftuner.graph.steps import WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.winograd import (
     epilogue_cycles_of,
     outputs_of,
-    winograd_block,
+    winograd_blocks,
     winograd_estimate,
     winograd_is_faster,
 )
-from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
-from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
@@ -45,6 +44,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepKind,
     StepReport,
     no_cost,
+    packed_once,
 )
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
@@ -61,15 +61,10 @@ class WinogradChoice(NamedTuple):
     """Of the product through the window."""
     channels: int
     columns: int
+    outputs: int
+    """Outputs of a tile along both axes."""
     epilogue_cycles: float
     """Of one vector."""
-
-    @property
-    def outputs(self) -> int:
-        """Outputs of a tile along both axes."""
-        library = self.planner.library
-        itemsize = library.types.c.itemsize
-        return outputs_of(self.channels, self.columns, itemsize, library.hardware)
 
     def problem(self, images: int, rows: int, positions: int, workers: int) -> WinogradProblem:
         return WinogradProblem(
@@ -87,17 +82,27 @@ def _is_faster(choice: WinogradChoice, problem: WinogradProblem) -> bool:
 
 
 def choice_of(
-    x: View, weight_shape: Sequence[Dim], epilogue: Expr, hardware: CpuHardware, isa: str
-) -> WinogradChoice:
-    """The choice of a convolution of x by a weight of (..., channels, columns)."""
-    types = product_types(x.layout.dtype)
+    x: View, weight_shape: Sequence[Dim], extents: Sequence[Dim], epilogue: Expr,
+    hardware: CpuHardware, isa: str,
+) -> WinogradChoice:  # fmt: skip
+    """The choice of a convolution of x by a weight of (..., channels, columns). `extents`: rows and
+    positions of the result."""
     planner, direct = (
-        planner_for(build_library(hardware, isa, *LibraryName(types, expr)))
+        planner_for(build_library(hardware, isa, *_library(x, expr)))
         for expr in (ACCUMULATOR, epilogue)
     )
     channels, columns = (n for n in weight_shape[-2:] if isinstance(n, int))
     cycles = epilogue_cycles_of(direct.library)
-    return WinogradChoice(planner, direct, channels, columns, cycles)
+    return WinogradChoice(planner, direct, channels, columns, outputs_of(*extents), cycles)
+
+
+def _choice_of(step: WinogradStep, hardware: CpuHardware, isa: Isa) -> WinogradChoice:
+    extents = step.out.shape[1:3]
+    return choice_of(step.x, step.weight.shape, extents, step.epilogue, hardware, isa.name)
+
+
+def _library(x: View, epilogue: Expr) -> LibraryName:
+    return LibraryName(product_types(x.layout.dtype), epilogue)
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,9 @@ class WinogradTask(Task):
     products: Products
     choice: WinogradChoice
     weight: int
-    """The address of the packed matrices."""
-    matrix_bytes: int
+    """The address of the weight in panels."""
+    width: int
+    """Vectors of a panel."""
     x: int
     """The number of the layout of x, as are `out` and `operands`."""
     out: int
@@ -126,9 +132,9 @@ class WinogradTask(Task):
             return nothing_to_do(workers, slots)
         problem = self.choice.problem(images, rows, positions, workers)
         library = self.products.compiled.library
-        lanes, size, width = library.lanes, library.types.c.itemsize, library.widths[0]
-        block = winograd_block(self.products.planner, problem)
-        nr, channels, m = width * lanes, problem.channels, problem.outputs
+        lanes, size, width = library.lanes, library.types.c.itemsize, self.width
+        blocks = winograd_blocks(self.products.planner, problem)
+        block, nr, channels, m = blocks.tiles, width * lanes, problem.channels, problem.outputs
         dims = [0] * slots
         dims[Winograd.TILES] = problem.tiles
         dims[Winograd.TILE_ROWS], dims[Winograd.TILE_COLUMNS] = -(-rows // m), -(-positions // m)
@@ -139,14 +145,20 @@ class WinogradTask(Task):
         for first, array in ((Winograd.X_IMAGE, x), (Winograd.OUT_IMAGE, out)):
             dims[first : first + 3] = array.strides[:3]
         dims[Winograd.BLOCK] = block
-        between = problem.matrices * block * size
-        sums_offset = aligned(between * channels + SLACK_BYTES)
-        patch_offset = sums_offset + aligned(between * nr + SLACK_BYTES)
-        worker_bytes = patch_offset + aligned(problem.matrices * channels * size + SLACK_BYTES)
-        dims[Winograd.WORKER_BYTES] = worker_bytes
-        dims[Winograd.SUMS_OFFSET], dims[Winograd.PATCH_OFFSET] = sums_offset, patch_offset
+        sizes = {
+            Winograd.SUMS_OFFSET: block * channels,
+            Winograd.PATCH_OFFSET: block * nr,
+            Winograd.WEIGHT_OFFSET: channels,
+            Winograd.WORKER_BYTES: blocks.channels * nr,
+        }
+        offset = 0
+        # Each offset is where the piece before it ends.
+        for slot, elements in sizes.items():
+            offset += aligned(problem.matrices * elements * size + SLACK_BYTES)
+            dims[slot] = offset
+        worker_bytes = offset
         dims[Winograd.PANEL], dims[Winograd.WEIGHT] = nr, self.weight
-        dims[Winograd.MATRIX_BYTES] = self.matrix_bytes
+        dims[Winograd.CHANNEL_BLOCK] = blocks.channels
         tail = -(-(columns % nr) // lanes)
         at = Winograd.COVERS
         for height in (block, problem.tiles % block):
@@ -190,34 +202,12 @@ class CompiledWinograd(CompiledStep):
         packed = self.panels.packed
         begin = records.dims.numbers(step.begin)
         task = WinogradTask(
-            self.products, choice, int(packed.ctypes.data),
-            packed.nbytes // (choice.outputs + 2) ** 2,
+            self.products, choice, int(packed.ctypes.data), self.panels.width,
             records.layouts.number(step.x.layout), records.layouts.number(step.out.layout),
             (begin[0], begin[1]),
             tuple(records.layouts.number(v.layout) for v in step.operands),
         )  # fmt: skip
         records.planned_tasks(task, range(dims, dims + slots))
-
-
-def _packed(products: Products, weight: Array, outputs: int) -> Panels:
-    """The transformed weight of (3, 3, channels, columns): one matrix after the other, in panels of
-    the library's first width. Panels are transformed one by one, to save memory."""
-    library = products.compiled.library
-    channels, columns = weight.shape[-2:]
-    lanes, width = library.lanes, library.widths[0]
-    nr, padded = width * lanes, -(-columns // lanes) * lanes
-    matrices = (outputs + 2) ** 2
-    size = matrices * padded * channels * weight.itemsize
-    packed = long_lived(size + SLACK_BYTES)[:size].view(weight.dtype)
-    by_matrix = packed.reshape(matrices, padded * channels)
-    for column in range(0, columns, nr):
-        some = transformed_weight(weight[..., column : column + nr], outputs)
-        stored = some.shape[-1]
-        end = min(column + nr, padded)
-        panel = by_matrix[:, column * channels : end * channels].reshape(matrices, channels, -1)
-        panel[..., :stored] = some
-        panel[..., stored:] = 0
-    return Panels(packed, width, columns, channels)
 
 
 class WinogradKind(StepKind[WinogradStep]):
@@ -229,16 +219,17 @@ class WinogradKind(StepKind[WinogradStep]):
     def required_families(
         self, step: WinogradStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name = LibraryName(product_types(step.x.layout.dtype), ACCUMULATOR)
+        channels, columns = (n for n in step.weight.shape[-2:] if isinstance(n, int))
+        direct = planner_for(build_library(hardware, isa, *_library(step.x, step.epilogue)))
+        # The panels are those of the product through the window.
+        width = best_width(direct, columns, WINDOW**2 * channels, workers)
+        name = _library(step.x, ACCUMULATOR)
         library = build_library(hardware, isa, *name)
-        width, columns = library.widths[0], step.weight.shape[-1]
-        assert isinstance(columns, int)
         operands = Operands((ROW,), ("panels",))
         return RequiredFamilies(name, library.families(operands, columns, width), width)
 
     def bundle(self, step: WinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
-        choice = choice_of(step.x, step.weight.shape, step.epilogue, hardware, isa.name)
-        dtype = step.x.layout.dtype
+        choice, dtype = _choice_of(step, hardware, isa), step.x.layout.dtype
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.winograd", "winograd",
             dtype, choice.outputs, step.epilogue, isa.lanes(dtype), isa.fused,
@@ -248,18 +239,15 @@ class WinogradKind(StepKind[WinogradStep]):
         self, step: WinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledWinograd:
         assert required is not None
-        choice = choice_of(
-            step.x, step.weight.shape, step.epilogue, loaded.hardware, loaded.isa.name
-        )
         products = loaded.products(required.library)
         array = step.weight.buffer.array
         assert array is not None
-        key = (id(array), (choice.outputs,), required.width)
-        panels = loaded.packed.get(key)
-        if panels is None:
-            weight = array.reshape([n for n in step.weight.shape if isinstance(n, int)])
-            panels = loaded.packed[key] = _packed(products, weight, choice.outputs)
+        channels, columns = step.weight.shape[-2:]
+        panels = packed_once(
+            array, (WINDOW**2 * channels, columns), products, required.width, loaded
+        )
         weight_buffer = replace(step.weight.buffer, array=None)
+        choice = _choice_of(step, loaded.hardware, loaded.isa)
         step = replace(step, weight=View(weight_buffer, step.weight.layout))
         return CompiledWinograd(step, kernel, products, choice, panels)
 
@@ -267,13 +255,13 @@ class WinogradKind(StepKind[WinogradStep]):
         self, step: WinogradStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         shape = tuple(evaluate(n, extents) for n in step.out.shape)
-        hardware, isa, workers = machine.hardware, machine.isa, machine.workers
-        choice = choice_of(step.x, step.weight.shape, step.epilogue, hardware, isa.name)
+        workers = machine.workers
+        choice = _choice_of(step, machine.hardware, machine.isa)
         images, rows, positions, columns = shape
         if 0 in shape or not choice.is_faster(images, rows, positions, workers):
             return StepReport("nothing: the next step does it", no_cost(machine))
         problem = choice.problem(images, rows, positions, workers)
-        block = winograd_block(choice.planner, problem)
+        block = winograd_blocks(choice.planner, problem).tiles
         reads = sum(touched(v, extents) for v in (step.x, *step.operands))
         writes = touched(step.out, extents)
         flops = 2 * problem.matrices * problem.tiles * choice.channels * columns
