@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.minilm import Shape, inputs, model_path, shapes_in_disorder
+from benchmarks.minilm import Feeds, Shape, inputs, model_path, shapes_in_disorder
 from benchmarks.run import environment
 from benchmarks.timing import settle
 
@@ -40,6 +40,33 @@ class FirstCall:
     first_s: float
     tenth_s: float
 
+    @classmethod
+    def medians(cls, tries: Sequence[Mapping[str, Sequence[float]]]) -> Mapping[str, FirstCall]:
+        """From the seconds of each call, by label, that several processes found."""
+        return {
+            label: cls(
+                statistics.median(found[label][0] for found in tries),
+                statistics.median(found[label][-1] for found in tries),
+            )
+            for label in tries[0]
+        }
+
+
+def seconds_of_calls(
+    run: Callable[[Feeds], object], feeds: Sequence[Feeds], known: Feeds
+) -> list[float]:
+    """Seconds of a call on each of some feeds. What is asked is what a new shape costs: a known one
+    goes before, on workers that are awake."""
+    settle()
+    for _ in range(5):
+        run(known)
+    seconds = []
+    for feed in feeds:
+        began = time.perf_counter()
+        run(feed)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
 
 def here(threads: int, seed: int) -> dict[str, list[float]]:
     """Seconds of each of the calls, by the shape's label, in this process."""
@@ -51,17 +78,7 @@ def here(threads: int, seed: int) -> dict[str, list[float]]:
     found = {}
     for shape in shapes_in_disorder(seed):
         feeds = [inputs(shape, rng) for _ in range(CALLS)]
-        # What is asked is what a new shape costs: a known one goes before, on workers that are
-        # awake.
-        settle()
-        for _ in range(5):
-            model.run(known)
-        seconds = []
-        for feed in feeds:
-            began = time.perf_counter()
-            model.run(feed)
-            seconds.append(time.perf_counter() - began)
-        found[shape.label] = seconds
+        found[shape.label] = seconds_of_calls(model.run, feeds, known)
     return found
 
 
@@ -74,13 +91,7 @@ def first_calls(threads: int) -> Mapping[str, FirstCall]:
         done = subprocess.run(command, env=environment(threads), cwd=Path(__file__).parent.parent,
                               check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
         tries.append(json.loads(done.stdout))
-    return {
-        label: FirstCall(
-            statistics.median(found[label][0] for found in tries),
-            statistics.median(found[label][-1] for found in tries),
-        )
-        for label in tries[0]
-    }
+    return FirstCall.medians(tries)
 
 
 def main(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,17 +44,46 @@ class Network:
     """Of square pictures, one at a time."""
     batches: tuple[int, ...] = (1,)
     """At 224 x 224."""
+    multiple: int = 1
+    """What heights and widths must be multiples of."""
 
     @property
     def pictures(self) -> list[Picture]:
         alone = [Picture(1, side, side) for side in self.sides]
         return alone + [Picture(batch, 224, 224) for batch in self.batches if batch > 1]
 
-    def saved(self, folder: Path, size: Size) -> Path:
-        """The path of the ONNX file."""
-        path = folder / "model.onnx"
-        path.write_bytes(self.write(size).SerializeToString())
-        return path
+
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def counted(model: onnx.ModelProto, session: Callable[[bytes], Any]) -> Callable[[Feeds], int]:
+    """The multiplications and additions of all convolutions and products of a call. `session`: of
+    ONNX Runtime, which gives the shapes, because some are computed by the model."""
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    weights = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in PRODUCTS]
+    del shown.graph.output[:]
+    for number, node in enumerate(nodes):
+        for side, name in (("x", node.input[0]), ("y", node.output[0])):
+            wanted = f"{side}_{number}"
+            shown.graph.node.append(onnx.helper.make_node("Shape", [name], [wanted]))
+            info = onnx.helper.make_tensor_value_info(wanted, onnx.TensorProto.INT64, [None])
+            shown.graph.output.append(info)
+    runs = session(shown.SerializeToString())
+
+    def count(feeds: Feeds) -> int:
+        shapes = [shape.tolist() for shape in runs.run(None, feeds)]
+        total = 0
+        for node, x, y in zip(nodes, shapes[::2], shapes[1::2], strict=True):
+            if node.op_type.startswith("Conv"):
+                placed = x if node.op_type == "ConvTranspose" else y
+                total += 2 * math.prod(placed) * math.prod(weights[node.input[1]][1:])
+            else:
+                total += 2 * math.prod(y) * x[-1]
+        return total
+
+    return count
 
 
 DENSE_SIDES = (160, 320, 640)
@@ -65,10 +95,10 @@ NETWORKS: Mapping[str, Network] = {
     "mobilenet-v3": Network(convnets.mobilenet_v3),
     "efficientnet-b0": Network(convnets.efficientnet_b0),
     "convnext-tiny": Network(convnets.convnext_tiny),
-    "unet": Network(dense.unet, (96, 160, 224, 320)),
-    "yolo": Network(dense.yolo, DENSE_SIDES),
+    "unet": Network(dense.unet, multiple=16),
+    "yolo": Network(dense.yolo, DENSE_SIDES, multiple=32),
     "segformer-b0": Network(transformers.segformer_b0, DENSE_SIDES),
     "vit-tiny": Network(transformers.vit_tiny),
     "vit-small": Network(transformers.vit_small, batches=(1, 4)),
-    "swin-tiny": Network(transformers.swin_tiny),
+    "swin-tiny": Network(transformers.swin_tiny, multiple=32),
 }
