@@ -164,9 +164,10 @@ def _own() -> Iterator[tuple[Key, Node]]:
     def floats(*shape: int) -> Array:
         return random.standard_normal(shape).astype(np.float32)
 
-    x, row, column = floats(2, 3, 8), floats(8), floats(4, 8)
+    x, row, column, image = floats(2, 3, 8), floats(8), floats(4, 8), floats(1, 2, 5, 6)
     for domain, op, inputs, attributes in (
         ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
+        ("", "GlobalLpPool", [image], {"p": 3}),
         (MICROSOFT, "BiasGelu", [x, row], {}),
         (MICROSOFT, "FastGelu", [x, row], {}),
         (MICROSOFT, "Gelu", [x], {}),

@@ -49,6 +49,9 @@ EXPLAINED = {
         r"(Gelu|BiasGelu|FastGelu|QuickGelu|Swish|Mish|HardSwish) \S+ .*: (minus infinity|mixed)",
         r"Softsign \S+ .*: (infinity|minus infinity|mixed)",
     ),
+    "samples at positions that are no numbers: peers convert them to integers": (
+        r"RoiAlign \S+ (input 1|spatial_scale)", r"GridSample \S+ input 1",
+    ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import ONE, Extent, Shape, derived, elements, static
-from tests.random_graphs.making import FLOATS, TAME, Maker, Tensor
+from tests.random_graphs.making import FLOATS, TAME, Fill, Maker, Tensor
 from tests.random_graphs.table import dtypes_of, row
 
 CHANNELS = (4, 3, 8, 1, 16, 6, 32, 5)
@@ -67,10 +67,12 @@ def window(maker: Maker, x: Tensor, dilates: bool = True, rounds: bool = False) 
     draws, rank = maker.draws, x.rank - 2
     kernel = [draws.pick((3, 1, 2, 5)) for _ in range(rank)]
     strides = [draws.pick((1, 2, 3)) for _ in range(rank)]
-    dilations = [draws.pick((1, 1, 2)) if dilates else 1 for _ in range(rank)]
     before = [draws.below(k) for k in kernel]
     after = [draws.below(k) for k in kernel]
     auto = draws.pick(PADDINGS) if draws.chance(0.15) else None
+    # With these, onnxruntime has no dilations.
+    dilates = dilates and auto is None
+    dilations = [draws.pick((1, 1, 2)) if dilates else 1 for _ in range(rank)]
     up = rounds and auto is None and draws.chance(0.2)
     attributes: dict[str, object] = {"strides": strides if draws.chance(0.9) else None}
     if attributes["strides"] is None:
@@ -80,7 +82,10 @@ def window(maker: Maker, x: Tensor, dilates: bool = True, rounds: bool = False) 
     else:
         attributes["auto_pad"] = auto
         before = after = [0] * rank
-    if dilates and any(d > 1 for d in dilations):
+        # Peers do not agree on padding below zero.
+        strides = [min(pair) for pair in zip(strides, kernel, strict=True)]
+        attributes["strides"] = strides
+    if any(d > 1 for d in dilations):
         attributes["dilations"] = dilations
     if up:
         attributes["ceil_mode"] = 1
@@ -217,7 +222,7 @@ for _name, _share in (("MaxPool", 1.2), ("AveragePool", 1.0), ("LpPool", 0.3)):
 def _global(op: str, weight: float) -> None:
     @row(op, weight)
     def make(maker: Maker) -> None:
-        x = image(maker, dtypes_of(maker, op, FLOATS))
+        x = image(maker, ("float32",))
         shape = (*x.shape[:2], *[ONE] * (x.rank - 2))
         size = x.size * (1 if op != "GlobalLpPool" else max(elements(x.shape)))
         maker.add(op, [x], shape, x.dtype, -size, size)
@@ -234,7 +239,8 @@ def _unpool(maker: Maker) -> None:
     whole = [followed(e, "2*", [2 * n for n in e.at]) for e in (rows, columns)]
     pooled = maker.new(x.shape, x.dtype, x.low, x.high)
     numbers = maker.new(x.shape, "int64", 0, 4 * max(elements(x.shape)))
-    wide = maker.shaped((*x.shape[:2], *whole), x.dtype, TAME)
+    # Of numbers: of NaN it does not matter where they go.
+    wide = maker.input((*x.shape[:2], *whole), x.dtype, Fill("normal"))
     sides = {"kernel_shape": [2, 2], "strides": [2, 2]}
     maker.node("MaxPool", [wide], [pooled, numbers], **sides)
     maker.add("MaxUnpool", [pooled, numbers], wide.shape, x.dtype, wide.low, wide.high, **sides)

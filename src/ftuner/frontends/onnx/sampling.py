@@ -89,12 +89,13 @@ def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
 def sampled(context: Context, rows: Value, taps: Taps, kind: str = "sum") -> Value:
     """The samples (images, samples, channels) of rows of channels."""
     found = context.add("gather", rows, taps.at, axis=0, node=context.builder.where)
-    if taps.inside is not None:
-        inside = context.unsqueeze(taps.inside, [3])
-        found = context.add("where", inside, found, context.scalar(0, rows.dtype))
     if taps.weight is not None:
         weight = context.cast(context.unsqueeze(taps.weight, [3]), rows.dtype)
         found = context.add("multiply", found, weight)
+    if taps.inside is not None:
+        # Weights of positions that are no numbers are none.
+        inside = context.unsqueeze(taps.inside, [3])
+        found = context.add("where", inside, found, context.scalar(0, rows.dtype))
     return context.reduce(found, kind, [1], keep=False)
 
 

@@ -124,7 +124,7 @@ def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
     """The extents of the window, which `kernel_shape` may repeat."""
     kernel = w.shape[2:]
     given = node.integers("kernel_shape", ())
-    if given and len(given) != len(kernel):
+    if node.has("kernel_shape") and len(given) != len(kernel):
         raise context.malformed(f"kernel_shape {list(given)} of the weight {w.type}")
     for n, wanted in zip(kernel, given, strict=False):
         context.builder.require(n, wanted, f"kernel_shape {list(given)} of the weight {w.type}")
