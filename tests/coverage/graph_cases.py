@@ -72,7 +72,7 @@ def directed() -> list[Directed]:
                 ways = [_open_layouts(template, n) for n in range(_count(template))]
                 lie = tuple(way[(i + n) % len(way)] for n, way in enumerate(ways))
                 found.append(Directed(template.of(dtypes), lie))
-    return [d for d in found if d.case.op != "non_zero"]
+    return [d for d in found if not OPERATORS[d.case.op].binds]
 
 
 def _open_layouts(template: Template, number: int) -> tuple[str, ...]:
@@ -292,10 +292,17 @@ def assert_epilogue(graph: Graph, run: Any) -> None:
         np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
-def non_zeros() -> Graph:
+def data_dependent() -> Graph:
     """Extents that only data tells, of all dtypes."""
     maker = Maker()
-    return maker.made(*(
+    found = [
         maker.add("non_zero", maker.given(name, A, C, dtype=dtype), count=f"count_{name}")
         for name, dtype in TENSOR_DTYPES.items()
-    ))  # fmt: skip
+    ]
+    for name, dtype in DTYPES.items():
+        boxes = maker.given(f"boxes_{name}", A, 6, C, dtype=dtype)
+        attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
+        found.append(
+            maker.add("non_max_suppression", boxes, count=f"boxes_{name}_kept", **attributes)
+        )
+    return maker.made(*found)

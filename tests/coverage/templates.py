@@ -123,6 +123,8 @@ def _others() -> Iterator[Template]:
         attributes = {"axis": 1, "k": minimum(B, 3), "largest": largest}
         yield Template((Case("top_k", (("float32", (A, B, C)),), attributes),))
     yield Template((Case("non_zero", (("float32", (B, C)),), {"count": "found"}),))
+    attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3, "count": "kept"}
+    yield Template((Case("non_max_suppression", (("float32", (A, 6, C)),), attributes),))
     yield Template(
         (Case("int8_matmul", (("float32", (A, B, 24)), ("int8", (24, 35))), {}, (), 64.0, _dots),),
         frozenset({1}),

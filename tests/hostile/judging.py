@@ -52,6 +52,12 @@ EXPLAINED = {
     "samples at positions that are no numbers: peers convert them to integers": (
         r"RoiAlign \S+ (input 1|spatial_scale)", r"GridSample \S+ input 1",
     ),
+    "zeros around an image are multiplied by weights, which peers leave out": (
+        r"ConvTranspose \S+ (input 1|all inputs): .*(nan|inf|mixed|huge)",
+    ),
+    "onnxruntime never returns from a convolution of no channels": (
+        r"Conv \S+ all inputs: 0 along axis -3",
+    ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import helper
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import BINDINGS, Extent, elements, static
 from tests.random_graphs.making import FLOATS, TAME, Fill, Maker, Tensor
@@ -224,3 +225,26 @@ def _deform_conv(maker: Maker) -> None:
     spend(maker, shape, channels * kernel**2 * 8)
     size = x.size * channels * kernel**2
     maker.add("DeformConv", [x, w, offset], shape, x.dtype, -size, size)
+
+
+@row("NonMaxSuppression", 0.2, since=10)
+def _suppression(maker: Maker) -> None:
+    draws = maker.draws
+    count = maker.extent(zero=0.0, large=0.0)
+    if count.most > MAX_SIDE:
+        raise DeclinedError("too many boxes")
+    fill = Fill("uniform", (0.0,) * BINDINGS, (1.0,) * BINDINGS)
+    boxes = maker.input((static(2), count, static(4)), "float32", fill)
+    scores = maker.input((static(2), static(draws.pick((2, 1, 3))), count), "float32", fill)
+    limit = maker.integers([draws.pick((3, 10, 1))])
+    thresholds = [
+        maker.constant(np.array([draws.pick(pool)], np.float32), share=True)
+        for pool in ((0.5, 0.1), (0.3, 0.0))
+    ]
+    found = maker.name()
+    inputs = [x.name for x in (boxes, scores, limit, *thresholds)]
+    centred = draws.pick((0, 1))
+    maker.nodes.append(
+        helper.make_node("NonMaxSuppression", inputs, [found], center_point_box=centred)
+    )
+    maker.ends.append(found)

@@ -19,6 +19,7 @@ from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
+from ftuner.graph.ops.suppression import SUPPRESSION
 from ftuner.graph.ops.views import VIEWS
 from ftuner.graph.ops.windows import WINDOWS
 
@@ -36,6 +37,7 @@ _TABLE: dict[str, Operator] = {
         *ATTENTION,
         *ROTARY,
         *RESAMPLING,
+        *SUPPRESSION,
         *WINDOWS,
     )
 }

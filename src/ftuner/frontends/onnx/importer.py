@@ -19,6 +19,7 @@ from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.deformable import DEFORMABLE
+from ftuner.frontends.onnx.detection import DETECTION
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
 from ftuner.frontends.onnx.normalising import NORMALISING
@@ -39,6 +40,7 @@ from ftuner.frontends.onnx.resizing import RESIZING
 from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.shapes import SHAPES
+from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.ir import Graph, TensorType, Value
 
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
 
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED, **WINDOWS, **POOLING, **RESIZING, **NORMALISING, **REARRANGING, **SAMPLING,
-    **DEFORMABLE,
+    **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
+    **SAMPLING, **DEFORMABLE, **DETECTION,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, maximum, minimum, product, quotient
-from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.blocks import Blocks, summed_blocks
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.windows import channels_first, channels_last, pads_of, positive_integers
 from ftuner.graph.ir import Value
@@ -109,40 +109,10 @@ def _from_columns(context: Context, node: NodeView) -> Sequence[Value]:
     apart = context.reshape(x, (batch, channels, *kernel, *counts))
     pairs = [axis for i in range(rank) for axis in (2 + i, 2 + rank + i)]
     moved = context.transpose(apart, (0, 1, *pairs))
-    lines = tuple(k * n for k, n in zip(kernel, counts, strict=True))
-    # After the last element, a zero for what no block has.
-    edge = (0, 0, *[1] * rank)
-    padded_lines = context.add(
-        "pad", context.reshape(moved, (batch, channels, *lines)), context.scalar(0, x.dtype),
-        before=(0,) * (2 + rank), after=edge, mode="constant",
-    )  # fmt: skip
-    tables = [
-        _readers(context, sizes[i], kernel[i], counts[i], strides[i], dilations[i], begin[i])
-        for i in range(rank)
-    ]
-    return [context.add("resample", padded_lines, *tables, axes=tuple(range(2, 2 + rank)))]
-
-
-def _readers(
-    context: Context, size: Dim, kernel: int, count: Dim, stride: int, dilation: int, begin: int
-) -> Value:
-    """For each tap and each element of an axis, where the tap of its block is; `kernel * count` if
-    there is no such block."""
-
-    def number(value: Dim) -> Value:
-        return context.count([value], INT64)
-
-    taps = context.iota(kernel, 0, 2)
-    reached = context.add("multiply", taps, number(dilation))
-    shifted = context.add("add", context.iota(size), number(begin))
-    distance = context.add("subtract", shifted, reached)
-    block = context.add("divide", distance, number(stride))
-    even = context.add("equal", context.add("multiply", block, number(stride)), distance)
-    low = context.add("less_equal", number(0), distance)
-    high = context.add("less", block, number(count))
-    found = context.add("logical_and", even, context.add("logical_and", low, high))
-    at = context.add("add", context.add("multiply", taps, number(count)), block)
-    return context.add("where", found, at, number(kernel * count))
+    result = summed_blocks(
+        context, moved, 2, Blocks(kernel, tuple(counts), strides, dilations, begin), sizes
+    )
+    return [result]
 
 
 REARRANGING: Table = {

@@ -1,4 +1,4 @@
-"""Operators with windows: what a window is, convolution and transposed convolution.
+"""Operators with windows: what a window is, and convolution.
 
 The graph's operators are channels last, ONNX's channels first: each importer transposes its operand
 and its result, and the pass `channels_last` removes the transpositions between such operators.
@@ -6,12 +6,10 @@ and its result, and the pass `channels_last` removes the transpositions between 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
-from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
 
@@ -161,129 +159,4 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
-@dataclass(frozen=True)
-class _Taps:
-    """The elements of a transposed window that give the outputs `stride * q + phase` of an axis."""
-
-    numbers: tuple[int, ...]
-    """In the order in which x is read: the highest first."""
-    dilation: int
-    begin: int
-
-
-def _taps(phase: int, kernel: int, stride: int, dilation: int, begin: int) -> _Taps:
-    """Output `o` reads element `(o + begin - k * dilation) / stride` of x for each tap `k` that
-    divides evenly. These taps are evenly spaced, and so are the elements."""
-    numbers = [k for k in range(kernel) if (phase + begin - k * dilation) % stride == 0]
-    apart = math.gcd(dilation, stride)
-    first = (phase + begin - numbers[-1] * dilation) // stride if numbers else 0
-    return _Taps(tuple(reversed(numbers)), dilation // apart, -first)
-
-
-def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
-    """A transposed convolution is one convolution for each phase of the output modulo the strides.
-
-    Phases that read the same elements are one convolution with more channels.
-    """
-    x, w = node.input(0), node.input(1)
-    groups = node.integer("group", 1)
-    each = w.shape[1] if w.rank > 1 else 0
-    groups_of(context, node, x, w, each * groups)
-    context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
-    rank = x.rank - 2
-    kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
-    strides = positive_integers(context, node, "strides", rank)
-    dilations = positive_integers(context, node, "dilations", rank)
-    begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
-    # (K..., C, channels)
-    depth = quotient(w.shape[0], groups)
-    turned = context.reshape(w, (groups, depth, *w.shape[1:]))
-    turned = context.transpose(turned, (*range(3, 3 + rank), 1, 0, 2))
-    turned = context.reshape(turned, (*kernel, depth, each * groups))
-    last = channels_last(context, x)
-    counts = tuple(ceil_quotient(n, s) for n, s in zip(extents, strides, strict=True))
-    axes = [
-        [_taps(p, kernel[a], strides[a], dilations[a], begin[a]) for p in range(strides[a])]
-        for a in range(rank)
-    ]
-
-    def phases(axis: int, chosen: tuple[_Taps, ...], weight: Value) -> Value:
-        """The outputs of all phases along the axes from `axis` on: (batch, O..., channels), where
-        those axes have the extents `counts * strides`."""
-        if axis == rank:
-            return _phase(context, last, weight, chosen, counts, groups)
-        found = []
-        for taps in axes[axis]:
-            picked = _picked(context, weight, axis, taps.numbers)
-            part = phases(axis + 1, (*chosen, taps), picked)
-            found.append(context.unsqueeze(part, [2 + axis]))
-        joined = context.concat(found, 2 + axis)
-        shape = list(joined.shape)
-        shape[1 + axis : 3 + axis] = [counts[axis] * strides[axis]]
-        return context.reshape(joined, tuple(shape))
-
-    result = phases(0, (), turned)
-    for axis, extent in enumerate(extents):
-        result = context.slice(result, 1 + axis, 0, extent)
-    return [channels_first(context, with_bias(context, result, node.optional(2)))]
-
-
-def _picked(context: Context, weight: Value, axis: int, numbers: Sequence[int]) -> Value:
-    """The elements of a weight with these numbers along an axis, in this order."""
-    return context.add("gather", weight, context.builder.constant(list(numbers), INT64), axis=axis)
-
-
-def _phase(
-    context: Context, x: Value, weight: Value, taps: Sequence[_Taps], counts: Shape, groups: int
-) -> Value:
-    if not all(t.numbers for t in taps):
-        zero = context.scalar(0, x.dtype)
-        return context.broadcast(zero, (x.shape[0], *counts, weight.shape[-1]))
-    rank = len(taps)
-    window = Window(
-        weight.shape[:rank], (1,) * rank, tuple(t.dilation for t in taps),
-        tuple(t.begin for t in taps), (0,) * rank, counts,
-    )  # fmt: skip
-    return convolved(context, x, weight, window, groups)
-
-
-def _transposed_extents(
-    context: Context, node: NodeView, x: Value, kernel: Sequence[int], strides: Sequence[int],
-    dilations: Sequence[int],
-) -> tuple[tuple[int, ...], Shape]:  # fmt: skip
-    """The padding before the first output that is cut away, and the extents of the result."""
-    rank = x.rank - 2
-    auto = node.text("auto_pad", "NOTSET")
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise context.malformed(f"auto_pad {auto!r}")
-    before, after = pads_of(context, node, rank)
-    extra = node.integers("output_padding", (0,) * rank)
-    wanted = node.integers("output_shape", ())
-    if len(extra) != rank or min(extra, default=0) < 0 or len(wanted) not in (0, rank, rank + 2):
-        raise context.malformed(f"output_padding {list(extra)}, output_shape {list(wanted)}")
-    begin: list[int] = []
-    extents: list[Dim] = []
-    for axis, n in enumerate(x.shape[2:]):
-        stride = strides[axis]
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        whole = (n - 1) * stride + reach + extra[axis]
-        extent: Dim | None = wanted[len(wanted) - rank + axis] if wanted else None
-        if extent is None and auto.startswith("SAME"):
-            extent = n * stride
-        if extent is None:
-            low, high = (0, 0) if auto == "VALID" else (before[axis], after[axis])
-            begin.append(low)
-            extents.append(whole - low - high)
-            continue
-        total = context.known([whole - extent], "the padding of a transposed convolution")[0]
-        # ONNX gives the larger half to the end with SAME_UPPER, to the beginning otherwise.
-        half = total // 2
-        begin.append(max(half if auto == "SAME_UPPER" else total - half, 0))
-        extents.append(extent)
-    return tuple(begin), tuple(extents)
-
-
-WINDOWS: Table = {
-    ("", "Conv"): _conv,
-    ("", "ConvTranspose"): _transposed,
-}
+WINDOWS: Table = {("", "Conv"): _conv}

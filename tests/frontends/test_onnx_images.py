@@ -1,0 +1,277 @@
+"""Operators on images: in the modes, versions and errors that ONNX's own tests do not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from tests.frontends.onnx_models import model_of, run_node
+
+from ftuner.errors import FTunerError, GraphError, ShapeError
+from ftuner.errors import UnsupportedOperatorError as Unsupported
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.reference import run_reference
+
+RANDOM = np.random.default_rng(0)
+NOTHING = np.zeros(0, np.float32)
+IMAGE = RANDOM.standard_normal((2, 3, 7, 5), np.float32)
+
+
+def floats(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def model(op: str, inputs: list[Any], opset: int, outputs: int = 1, **attributes: Any) -> Any:
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, results, **attributes)
+    given = [(n, x) for n, x in zip(names, inputs, strict=True) if n]
+    return model_of([node], {n: (x.dtype.name, x.shape) for n, x in given}, results, opset=opset)
+
+
+def evaluated(op: str, inputs: list[Any], opset: int = 19, **attributes: Any) -> Any:
+    """What ONNX's evaluator gives."""
+    feeds = {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
+    return ReferenceEvaluator(model(op, inputs, opset, **attributes)).run(None, feeds)[0]
+
+
+def by_onnxruntime(
+    op: str, inputs: list[Any], opset: int, outputs: int = 1, **attributes: Any
+) -> list[Any]:
+    made = model(op, inputs, opset, outputs, **attributes)
+    made.ir_version = 9
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    return list(session.run(None, {f"x{i}": x for i, x in enumerate(inputs) if x is not None}))
+
+
+# Resize.
+
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+               "asymmetric", "tf_crop_and_resize")  # fmt: skip
+WAYS: tuple[dict[str, Any], ...] = (
+    *({"mode": "nearest", "nearest_mode": n}
+      for n in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
+    {"mode": "linear"}, {"mode": "linear", "antialias": 1},
+    {"mode": "linear", "exclude_outside": 1},
+    {"mode": "cubic"}, {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+    {"mode": "cubic", "antialias": 1},
+)  # fmt: skip
+SCALES = ((2.0, 3.0), (0.5, 0.75), (1.5, 0.5), (1.0, 2.5))
+SIZES = ((7, 10), (3, 2), (1, 8))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_resize_in_every_mode(coordinates: str, way: dict[str, Any]) -> None:
+    attributes = {**way, "axes": [2, 3], "coordinate_transformation_mode": coordinates}
+    roi = None
+    if coordinates == "tf_crop_and_resize":
+        roi, attributes["extrapolation_value"] = floats(0.1, -0.2, 0.7, 1.1), 9.0
+    # The evaluator rounds positions that are nearly whole in two ways.
+    symmetric = coordinates == "half_pixel_symmetric"
+    for scales in (SCALES[0], SCALES[-1]) if symmetric else SCALES:
+        inputs = [IMAGE, roi, floats(*scales)]
+        (found,) = run_node("Resize", inputs, 19, fixed=[2], **attributes)
+        np.testing.assert_allclose(found, evaluated("Resize", inputs, **attributes), 1e-4, 1e-5)
+    if coordinates == "pytorch_half_pixel":
+        # To one element: the specification says that it is at zero, the evaluator at -0.5.
+        return
+    for sizes in SIZES:
+        inputs = [IMAGE, roi, None, ints(*sizes)]
+        (found,) = run_node("Resize", inputs, 19, fixed=[3], **attributes)
+        np.testing.assert_allclose(found, evaluated("Resize", inputs, **attributes), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("sizes", [(9, 9), (3, 20), (4, 4)])
+def test_resize_keeps_the_aspect_ratio(policy: str, sizes: tuple[int, int]) -> None:
+    attributes = {"axes": [2, 3], "mode": "linear", "keep_aspect_ratio_policy": policy}
+    for antialias in (0, 1):
+        inputs = [IMAGE, None, None, ints(*sizes)]
+        (found,) = run_node("Resize", inputs, 19, fixed=[3], antialias=antialias, **attributes)
+        expected = evaluated("Resize", inputs, antialias=antialias, **attributes)
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_before_it_had_coordinates(mode: str) -> None:
+    for op, opset, scales in (("Upsample", 9, (1, 1, 2, 3)), ("Resize", 10, (1, 1, 2, 0.4)),
+                              ("Resize", 10, (1, 1, 0.6, 0.5))):  # fmt: skip
+        inputs = [IMAGE, floats(*scales)]
+        (found,) = run_node(op, inputs, opset, fixed=[1], mode=mode)
+        (expected,) = by_onnxruntime(op, inputs, opset, mode=mode)
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5, err_msg=f"{op} {scales}")
+    (found,) = run_node("Upsample", [IMAGE], 7, mode=mode, scales=[1.0, 1.0, 2.0, 3.0])
+    (expected,) = by_onnxruntime("Upsample", [IMAGE, floats(1, 1, 2, 3)], 9, mode=mode)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.6, 1.3, 1 / 3, 0.1, 3.7, 1e-3, 123.4])
+def test_extents_are_those_of_float32(scale: float) -> None:
+    """A scale in float32 stands for the simplest fraction that it is the nearest to."""
+    for n in (1, 5, 7, 10, 30, 100, 1000):
+        x = np.zeros((n,), np.float32)
+        found = run_node("Resize", [x, None, floats(scale)], 18, fixed=[2])[0]
+        assert found.shape == (int(np.float32(n) * np.float32(scale)),)
+
+
+def test_integers_are_rounded() -> None:
+    x = RANDOM.integers(0, 255, (1, 1, 5, 6)).astype(np.uint8)
+    for mode in ("linear", "cubic"):
+        inputs = [x, None, floats(1, 1, 2, 2.5)]
+        (found,) = run_node("Resize", inputs, 18, fixed=[2], mode=mode)
+        np.testing.assert_array_equal(found, evaluated("Resize", inputs, 18, mode=mode))
+
+
+def vision_model(**attributes: Any) -> Any:
+    """A convolution, a resize by two and another convolution."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("Resize", ["a", "", "s"], ["b"], **attributes),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("Conv", ["c", "w"], ["y"], pads=[1] * 4),
+    ]
+    constants = {"w": np.ones((8, 8, 3, 3), np.float32), "s": floats(1, 1, 2, 2)}
+    return model_of(nodes, {"x": ("float32", ["n", 8, "h", "w"])}, ["y"], constants)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resize_between_convolutions_is_one_nest(mode: str) -> None:
+    graph = optimised(import_model(vision_model(mode=mode)).graph)
+    ops = [node.op for node in graph.nodes]
+    assert ops.count("transpose") == 2
+    between = ops[ops.index("convolution") + 1 :]
+    assert "transpose" not in between[: between.index("convolution")]
+    titles = [step.title for step in lower(graph).steps]
+    assert sum("resample" in title for title in titles) == 1
+    assert any(title.endswith("resample + maximum") for title in titles)
+
+
+# Others.
+
+
+@pytest.mark.parametrize("strides", [(5, 4), (1, 17), (20,)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolution_of_many_phases(strides: tuple[int, ...], groups: int) -> None:
+    rank = len(strides)
+    x = RANDOM.standard_normal((2, 4, *(4, 3)[:rank]), np.float32)
+    w = RANDOM.standard_normal((4, 3, *(3, 6)[:rank]), np.float32)
+    attributes = {"strides": strides, "dilations": [2] * rank, "group": groups,
+                  "pads": [1] * rank + [0] * rank}  # fmt: skip
+    (found,) = run_node("ConvTranspose", [x, w], fixed=[1], **attributes)
+    (expected,) = by_onnxruntime("ConvTranspose", [x, w], 18, **attributes)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_positions_of_the_largest(rank: int, order: int) -> None:
+    x = RANDOM.permutation(2 * 3 * 6**rank).astype(np.float32).reshape(2, 3, *[6] * rank)
+    attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "dilations": [2] * rank,
+                  "pads": [1] * (2 * rank), "storage_order": order}  # fmt: skip
+    found = run_node("MaxPool", [x], outputs=2, **attributes)
+    expected = by_onnxruntime("MaxPool", [x], 18, 2, **attributes)
+    for result, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+def test_suppression_of_many_boxes(centred: int) -> None:
+    boxes = RANDOM.uniform(0, 1, (2, 60, 4)).astype(np.float32)
+    scores = RANDOM.uniform(0, 1, (2, 3, 60)).astype(np.float32)
+    for limit, overlap, least in ((5, 0.3, 0.2), (60, 0.05, 0.0), (60, 0.9, 0.9), (0, 0.5, 0.5)):
+        inputs = [boxes, scores, ints(limit), floats(overlap), floats(least)]
+        given = {"center_point_box": centred}
+        (found,) = run_node("NonMaxSuppression", inputs, fixed=[2, 3, 4], **given)
+        (expected,) = by_onnxruntime("NonMaxSuppression", inputs, 18, **given)
+        np.testing.assert_array_equal(found, expected)
+
+
+X = np.ones((1, 4, 6, 6), np.float32)
+W = np.ones((2, 4, 3, 3), np.float32)
+BAD: tuple[tuple[str, list[Any], dict[str, Any], type[FTunerError], str], ...] = (
+    ("Resize", [X, None, floats(1, 1, 0, 1)], {}, GraphError, "scale of 0.0"),
+    ("Resize", [X, None, floats(1, 1, -2, 1)], {}, GraphError, "scale of -2.0"),
+    ("Resize", [X, None, floats(1, 1, np.nan, 1)], {}, GraphError, "scale of nan"),
+    ("Resize", [X, None, floats(1, 1, 2)], {}, GraphError, "3 scales for 4 axes"),
+    ("Resize", [X, None, None, ints(1, 4, 0, 6)], {}, GraphError, "1 or more"),
+    ("Resize", [X, None, None, ints(1, 4, 6)], {}, GraphError, "3 sizes for 4 axes"),
+    ("Resize", [X, None, floats(1, 1, 2, 2), ints(1, 4, 6, 6)], {}, GraphError, "either"),
+    ("Resize", [X], {}, GraphError, "either scales or sizes"),
+    ("Resize", [X, None, floats(2)], {"axes": [4]}, ShapeError, "axis 4"),
+    ("Resize", [X, None, floats(2, 2)], {"axes": [2, 2]}, GraphError, "not different"),
+    ("Resize", [X, None, floats(1, 1, 2, 2)], {"mode": "best"}, GraphError, "'best'"),
+    ("Resize", [X, None, floats(1, 1, 2, 2)], {"antialias": 1}, GraphError, "antialias"),
+    ("Resize", [X, None, floats(1, 1, 2, 2)],
+     {"coordinate_transformation_mode": "tf_crop_and_resize"}, GraphError, "region"),
+    ("Resize", [X > 0, None, floats(1, 1, 2, 2)], {"mode": "linear"}, GraphError, "bool"),
+    ("Conv", [X, W[:, :3]], {}, ShapeError, "channels"),
+    ("Conv", [X, W[:, :, 0]], {}, GraphError, "convolution of"),
+    ("Conv", [X, W], {"group": 3}, GraphError, "3 groups"),
+    ("Conv", [X, W], {"strides": [0, 1]}, GraphError, "strides"),
+    ("Conv", [X, W], {"pads": [1, 1]}, GraphError, "pads"),
+    ("Conv", [X, W], {"auto_pad": "SAME"}, GraphError, "auto_pad 'SAME'"),
+    ("Conv", [X[..., :2, :], W], {}, ShapeError, "a window of 3"),
+    ("Conv", [X, W, floats(1, 2, 3)], {}, ShapeError, "bias"),
+    ("ConvTranspose", [X, W], {}, ShapeError, "convolution of"),
+    ("MaxPool", [X], {"kernel_shape": [3]}, GraphError, "kernel_shape"),
+    ("MaxPool", [X], {"kernel_shape": [7, 7]}, ShapeError, "a window of 7"),
+    ("LpPool", [X], {"kernel_shape": [2, 2], "p": 0}, GraphError, "p is 0"),
+    ("GlobalAveragePool", [X[0, 0]], {}, GraphError, "no spatial axis"),
+    ("MaxUnpool", [X, np.zeros(X.shape, np.int64)], {"kernel_shape": [2]}, GraphError, "window"),
+    ("DepthToSpace", [X], {"blocksize": 3}, ShapeError, "channels as blocks"),
+    ("DepthToSpace", [X], {"blocksize": 0}, GraphError, "blocks of 0"),
+    ("SpaceToDepth", [X], {"blocksize": 4}, ShapeError, "blocks of 4"),
+    ("InstanceNormalization", [X, floats(1, 2), floats(1, 2)], {}, ShapeError, "scale or bias"),
+    ("GroupNormalization", [X, floats(1), floats(1)], {"num_groups": 3}, GraphError, "3 groups"),
+    ("LRN", [X], {"size": 0}, GraphError, "0 channels"),
+    ("LpNormalization", [X], {"p": 3}, GraphError, "p is 3"),
+    ("CenterCropPad", [X, ints(1, 2)], {}, GraphError, "2 sizes for 4 axes"),
+    ("Col2Im", [X[0], ints(5, 5), ints(2, 3)], {}, ShapeError, "blocks"),
+    ("GridSample", [X, np.zeros((2, 1, 1, 2), np.float32)], {}, ShapeError, "samples of"),
+    ("GridSample", [X, np.zeros((1, 1, 2), np.float32)], {}, GraphError, "samples of"),
+    ("RoiAlign", [X, np.zeros((2, 5), np.float32), ints(0, 0)], {"sampling_ratio": 2}, ShapeError,
+     "regions"),
+    ("RoiAlign", [X, np.zeros((2, 4), np.float32), ints(0, 0)], {}, Unsupported, "data-dependent"),
+    ("NonMaxSuppression", [X[0], X[0]], {}, ShapeError, "boxes"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "error", "match"), BAD, ids=[f"{b[0]} {b[4]}" for b in BAD]
+)
+def test_what_is_wrong_is_named(
+    op: str, inputs: list[Any], attributes: dict[str, Any], error: type[FTunerError], match: str
+) -> None:
+    """At once where extents are known; where they are symbols, when the model is run."""
+    small = [i for i, x in enumerate(inputs) if i and x is not None and x.ndim == 1]
+    with pytest.raises(error, match=match):
+        run_node(op, inputs, fixed=small, symbolic=False, **attributes)
+    with pytest.raises(FTunerError):
+        run_node(op, inputs, fixed=small, **attributes)
+
+
+def test_sizes_that_shapes_tell() -> None:
+    """An image resized to the extents of another."""
+    nodes = [
+        helper.make_node("Shape", ["y"], ["s"]),
+        helper.make_node("Resize", ["x", "", "", "s"], ["z"], mode="linear"),
+    ]
+    inputs = {n: ("float32", ["n", 3, f"{n}h", f"{n}w"]) for n in "xy"}
+    graph = import_model(model_of(nodes, inputs, ["z"])).graph
+    for extents in ((4, 9), (7, 5), (1, 1)):
+        y = np.zeros((2, 3, *extents), np.float32)
+        (found,) = run_reference(graph, [IMAGE, y])
+        inputs_ = [IMAGE, None, None, ints(*y.shape)]
+        expected = evaluated("Resize", inputs_, 18, mode="linear")
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
