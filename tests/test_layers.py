@@ -29,6 +29,7 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
+    "report.patches": "on a GPU the tiles of a product are bands and waves",
     "core.windows": "the kernel of single channels; a GPU computes them by their definition",
     "cost.depthwise": "a GPU computes such convolutions by their definition",
     "cost.winograd": "the same",

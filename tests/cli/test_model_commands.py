@@ -148,6 +148,20 @@ def test_explain_with_extents(layer: str) -> None:
     assert found["measured"]["median_s"] >= found["measured"]["least_s"] > 0
 
 
+def test_explain_saves_a_page(layer: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    result = run("explain", layer, "--shape", "x=7x8", "--save", str(path))
+    assert result.exit_code == 0, result.stderr
+    assert f"written to {path}" in result.stdout
+    page = path.read_text(encoding="utf-8")
+    found = document("explain", layer, "--shape", "x=7x8", "--save", str(path))
+    for group in found["groups"]:
+        assert f'id="step-{group["number"]}"' in page
+        assert group["title"] in page
+    for part in ("x=7x8", "median of", "Roofline", "Memory"):
+        assert part in page
+
+
 def test_explain_before(layer: str) -> None:
     shown = run("explain", layer, "--before").stdout
     assert "input x: float32[batch, 8]" in shown
@@ -287,6 +301,8 @@ def test_errors_of_the_measuring_process_keep_their_names() -> None:
         (("run", "MODEL", "--shape", "x=3x8", "--output-dir", "MODEL"), "ConfigurationError"),
         (("explain", "MODEL", "--shape", "x=3x"), "ConfigurationError"),
         (("explain", "MODEL", "--shape", "x=3x8", "--before"), "ConfigurationError"),
+        (("explain", "MODEL", "--save", "plan.html", "--before"), "ConfigurationError"),
+        (("explain", "MODEL", "--save", "plan.svg"), "ConfigurationError"),
         (("bench", "MODEL"), "InputError"),
         (("bench", "MODEL", "--shapes", "x=3x8", "--peers", "nope"), "ConfigurationError"),
         (("bench", "MODEL", "--shapes", "x"), "ConfigurationError"),

@@ -47,13 +47,18 @@ def model(
     ] = False,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
+    save: Annotated[
+        Path | None, typer.Option(help="Write all of it, with charts, to one .html file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the fused groups of an ONNX model; with extents, also their plans and times."""
     from ftuner.frontends.onnx.importer import import_model
 
-    if before and (inputs or shapes):
-        raise ConfigurationError("--before shows the file; it takes neither --input nor --shape")
+    if before and (inputs or shapes or save):
+        raise ConfigurationError(
+            "--before shows the file; it takes none of --input, --shape and --save"
+        )
     imported = import_model(path, tensor_dtypes(device))
     if before:
         _show_nodes(path, imported, as_json)
@@ -62,6 +67,10 @@ def model(
     if inputs or shapes:
         feeds = gathered_inputs(specs_of(imported.graph), inputs, shapes)
     found, measured = _explained(path, imported, feeds, threads, device)
+    if save is not None:
+        from ftuner.report.page import save_page
+
+        save_page(found, save, _title(path, imported, found, feeds), _facts(measured))
     if as_json:
         document: dict[str, Any] = {
             "model": str(path),
@@ -73,7 +82,9 @@ def model(
             document["measured"] = asdict(measured)
         print_json(document)
         return
-    _show(path, imported, found, feeds, measured)
+    _show(_title(path, imported, found, feeds), found, measured)
+    if save is not None:
+        console().print(f"written to {save}", soft_wrap=True)
 
 
 def _explained(
@@ -109,20 +120,32 @@ def _explained(
     return explain_model(programs, extents, machine, seconds, memory), measured
 
 
-def _show(
-    path: Path,
-    imported: Imported,
-    found: ModelExplanation,
-    feeds: dict[str, Array] | None,
-    measured: Measured | None,
-) -> None:
-    from ftuner.core.units import count, duration
-    from ftuner.report.model import model_table, work_table
+def _title(
+    path: Path, imported: Imported, found: ModelExplanation, feeds: dict[str, Array] | None
+) -> str:
+    from ftuner.core.units import count
 
     groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
     title = f"{path.name}: {nodes} of ONNX in {groups}"
     if feeds is not None:
         title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
+    return title
+
+
+def _facts(measured: Measured | None) -> dict[str, str]:
+    """What the page says above all."""
+    from ftuner.core.units import count, duration
+
+    if measured is None:
+        return {}
+    where = f"a run, median of {measured.runs} on {measured.device}"
+    return {f"{where}, {count(measured.threads, 'thread')}": duration(measured.median_s)}
+
+
+def _show(title: str, found: ModelExplanation, measured: Measured | None) -> None:
+    from ftuner.core.units import count, duration
+    from ftuner.report.model import model_table, work_table
+
     out = console()
     out.print(model_table(found, title))
     out.print(_memory_line(found), soft_wrap=True)

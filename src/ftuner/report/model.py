@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 from rich.table import Table
@@ -20,6 +21,8 @@ from ftuner.core.units import capacity, duration, rate
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, ProductStep, Step
+from ftuner.planner.cpu.plan import Plan
+from ftuner.report.arena import ArenaMap, arena_map
 from ftuner.report.roofline import Roofline, roofline_of
 from ftuner.runtime.cpu.steps.contract import StepReport
 from ftuner.runtime.cpu.steps.kinds import kind_of
@@ -82,6 +85,10 @@ class ModelExplanation:
     """Memory of the compiled model, if it is given."""
     roofline: Roofline | None
     """The whole model under the roofline, if all steps have an estimate."""
+    plans: Mapping[int, Plan]
+    """The plans of products on a CPU, by the number of the group."""
+    arenas: tuple[ArenaMap, ...]
+    """The arena of each program on a CPU; none without a machine or if extents are not known."""
 
     @property
     def estimate_s(self) -> float:
@@ -153,6 +160,8 @@ def explain_model(
         sum(b.array.nbytes for b in weights if b.array is not None),
         memory,
         _roofline(steps, reports, machine),
+        {n: r.product for n, r in enumerate(reports, 1) if r is not None and r.product is not None},
+        () if machine is None else _arenas(programs, extents),
     )
 
 
@@ -276,6 +285,12 @@ def _group(
         None if cost is None else cost.estimate.bound,
         measured_s,
     )
+
+
+def _arenas(programs: Sequence[Lowered], extents: Mapping[str, int]) -> tuple[ArenaMap, ...]:
+    firsts = accumulate((len(program.steps) for program in programs), initial=1)
+    found = [arena_map(program, extents, n) for program, n in zip(programs, firsts, strict=False)]
+    return tuple(arena for arena in found if arena is not None)
 
 
 def _live_bytes(lowered: Lowered, extents: Mapping[str, int]) -> int | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ftuner.core.cpu.tile import ROW, UKernel
+from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import Contraction, product_types
 from ftuner.cost.step import Machine
@@ -18,9 +18,10 @@ from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
-from ftuner.planner.cpu.plan import Plan, Range
+from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
+from ftuner.report.cpu.patches import PatchOfWorker, Region, patches_of, regions_of
 from ftuner.report.gpu.explain import (
     BlockExplanation,
     expect_no_cpu_settings,
@@ -31,31 +32,6 @@ from ftuner.ukernels.cpu.library import build_library
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
-
-
-class PatchOfWorker(NamedTuple):
-    """One patch of a worker; all ranges are half open."""
-
-    worker: int
-    kernel: UKernel
-    rows: Range
-    columns: Range
-    tiles: int
-    """Row tiles."""
-    panels: int
-    batch: Range
-    k: Range
-
-
-class Region(NamedTuple):
-    """A rectangle of the C matrix of one batch element, computed by one uKernel."""
-
-    rows: Range
-    columns: Range
-    kernel: UKernel
-    workers: tuple[int, ...]
-    """Several if the batch or the reduction axis is cut: each computes other elements of the batch,
-    or another part of the sum."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +76,11 @@ class Explanation:
 
     def patches(self) -> Iterator[PatchOfWorker]:
         """All patches, worker by worker, in the order in which a worker begins them."""
-        for worker, share in enumerate(self.plan.shares):
-            for patch in self.plan.patches(share):
-                yield PatchOfWorker(
-                    worker,
-                    patch.family.kernels[patch.mr - 1],
-                    (patch.row, patch.row + patch.mr * patch.tiles),
-                    (patch.column, patch.column + patch.columns),
-                    patch.tiles,
-                    patch.panels,
-                    share.batch,
-                    share.k,
-                )
+        return patches_of(self.plan)
 
     def regions(self) -> tuple[Region, ...]:
         """The rectangles of C, each once, in the order of the first worker that computes it."""
-        workers: dict[tuple[Range, Range, UKernel], list[int]] = {}
-        for patch in self.patches():
-            workers.setdefault((patch.rows, patch.columns, patch.kernel), []).append(patch.worker)
-        return tuple(Region(*place, tuple(found)) for place, found in workers.items())
+        return regions_of(self.plan)
 
     def to_document(self) -> dict[str, Any]:
         """The explanation as nested dicts and lists, which JSON can hold."""

@@ -12,7 +12,8 @@ from rich.style import Style
 from rich.text import Text
 
 from ftuner.core.units import count
-from ftuner.report.cpu.explain import Explanation, Region
+from ftuner.report.cpu.explain import Explanation
+from ftuner.report.cpu.patches import Region
 
 MAX_LINES = 28
 MIN_LINES = 3

@@ -77,7 +77,7 @@ class ProgramWriter:
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         self._stages = stages(lowered.steps)
-        arena = _arena_buffers(lowered, self._stages)
+        arena = arena_buffers(lowered, self._stages)
         records = RecordLayout(len(compiled), len(lowered.inputs), [b for b, _, _ in arena])
         dims = records.dims
         self._arena = [
@@ -207,7 +207,7 @@ def stages(steps: Sequence[Step]) -> list[int]:
     return found
 
 
-def _arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
+def arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
     """The first and the last stage that access each arena buffer."""
     spans: dict[Buffer, list[int]] = {}
     for stage, step in zip(stages, lowered.steps, strict=True):

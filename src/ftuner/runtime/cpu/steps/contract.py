@@ -12,6 +12,7 @@ from ftuner.core.dim import Shape
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.products import Products
@@ -69,6 +70,8 @@ class StepReport(NamedTuple):
     plan: str
     """The plan in words."""
     cost: StepCost
+    product: Plan | None = None
+    """The plan of a product."""
 
 
 def no_cost(machine: Machine) -> StepCost:

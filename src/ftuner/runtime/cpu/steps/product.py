@@ -238,7 +238,7 @@ class ProductKind(StepKind[ProductStep]):
             synchronise_s=max(estimate.synchronise_s, rest.synchronise_s),
         )
         flops = elements * (2 * k + expression_operations(step.epilogue))
-        return StepReport(_in_words(plan), StepCost(flops, reads, writes, estimate))
+        return StepReport(_in_words(plan), StepCost(flops, reads, writes, estimate), plan)
 
 
 def _in_words(plan: Plan) -> str:
