@@ -1,0 +1,47 @@
+"""Convolution, pooling and resizing on a GPU, in the interpreter, as one model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import helper
+from tests.frontends.onnx_models import model_of
+from tests.runtime.gpu.backends import interpreted
+
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
+
+H200 = interpreted("h200")
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_a_small_network(pool: str, mode: str) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4, strides=[2, 1]),
+        helper.make_node(pool, ["a"], ["b"], kernel_shape=[2, 3], pads=[0, 1, 0, 1]),
+        helper.make_node("Conv", ["b", "d"], ["c"], pads=[1] * 4, group=4),
+        helper.make_node("Resize", ["c", "", "s"], ["e"], mode=mode),
+        helper.make_node("Relu", ["e"], ["y"]),
+    ]
+    constants = {
+        "w": RANDOM.standard_normal((4, 3, 3, 3), np.float32),
+        "d": RANDOM.standard_normal((4, 1, 3, 3), np.float32),
+        "s": np.array([1, 1, 2, 1.5], np.float32),
+    }
+    graph = import_model(
+        model_of(nodes, {"x": ("float32", ["n", 3, "h", "w_"])}, ["y"], constants)
+    ).graph
+    model = Model(optimised(graph), H200)
+    for extents in ((1, 3, 5, 6), (2, 3, 4, 3)):
+        x = RANDOM.standard_normal(extents, np.float32)
+        (found,) = model.run({"x": x})
+        (expected,) = run_reference(graph, [x])
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
