@@ -92,6 +92,15 @@ def test_resize_in_every_mode(coordinates: str, way: dict[str, Any]) -> None:
         np.testing.assert_allclose(found, evaluated("Resize", inputs, **attributes), 1e-4, 1e-5)
 
 
+def test_resize_with_the_coordinates_of_tensorflow() -> None:
+    attributes = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
+    for scales in ((1, 1, 2, 3), (1, 1, 0.5, 1.5)):
+        inputs = [IMAGE, NOTHING, floats(*scales)]
+        (found,) = run_node("Resize", inputs, 11, fixed=[1, 2], **attributes)
+        (expected,) = by_onnxruntime("Resize", inputs, 11, **attributes)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("sizes", [(9, 9), (3, 20), (4, 4)])
 def test_resize_keeps_the_aspect_ratio(policy: str, sizes: tuple[int, int]) -> None:

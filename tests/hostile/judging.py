@@ -50,7 +50,7 @@ EXPLAINED = {
         r"Softsign \S+ .*: (infinity|minus infinity|mixed)",
     ),
     "samples at positions that are no numbers: peers convert them to integers": (
-        r"RoiAlign \S+ (input 1|spatial_scale)", r"GridSample \S+ input 1",
+        r"RoiAlign \S+ (input 1|spatial_scale)", r"GridSample \S+ (input 1|all inputs)",
     ),
     "zeros around an image are multiplied by weights, which peers leave out": (
         r"ConvTranspose \S+ (input 1|all inputs): .*(nan|inf|mixed|huge)",
@@ -58,6 +58,7 @@ EXPLAINED = {
     "samples of huge elements of both signs cancel but for their rounding": (
         r"(RoiAlign|GridSample) \S+ (input 0|all inputs): huge",
     ),
+    "peers have it for four axes only": (r"LRN \S+ input 0: (an axis|two of it|its first)",),
     "onnxruntime never returns from a convolution of no channels": (
         r"Conv \S+ all inputs: 0 along axis -3",
     ),

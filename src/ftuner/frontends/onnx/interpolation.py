@@ -121,6 +121,10 @@ def _pytorch_half_pixel(line: Line) -> Value:
     return line.unless_single(_half_pixel(line), line.number(0))
 
 
+def _half_pixel_of_tensorflow(line: Line) -> Value:
+    return line.scaled(line.add(line.numbers, line.number(0.5)))
+
+
 def _align_corners(line: Line) -> Value:
     steps = line.add(line.width, line.number(-1))
     return line.unless_single(
@@ -148,6 +152,8 @@ COORDINATES: Mapping[str, Callable[[Line], Value]] = {
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
+    # Of opsets 11 and 13.
+    "tf_half_pixel_for_nn": _half_pixel_of_tensorflow,
     "asymmetric": _asymmetric,
     CROPS: _crop_and_resize,
 }

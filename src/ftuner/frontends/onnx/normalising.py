@@ -73,7 +73,8 @@ def _group_norm(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _mean_variance_norm(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    axes = context.axes(node.integers("axes", (0, 2, 3)), x.rank)
+    # No axes are all, as in the reductions that define the operator.
+    axes = context.axes(node.integers("axes", (0, 2, 3)) or range(x.rank), x.rank)
     centred, variance = _centred(context, x, axes)
     # The number that ONNX's definition of the operator adds to the deviation.
     deviation = context.add_to(context.add("sqrt", variance), 1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ftuner.core.dim import Dim, product, row_major_strides
+from ftuner.core.dim import Dim, minimum, product, row_major_strides
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.windows import (
@@ -167,12 +167,19 @@ def _global_mean(context: Context, node: NodeView, x: Value, axes: Sequence[int]
     return context.mean(x, axes)
 
 
+def _expect_elements(context: Context, x: Value, axes: Sequence[int]) -> None:
+    some = minimum(product(x.shape[axis] for axis in axes), 1)
+    context.builder.require(some, 1, f"a pool of no elements of {x.type}")
+
+
 def _global_max(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
+    _expect_elements(context, x, axes)
     return context.reduce(x, "maximum", axes)
 
 
 def _global_lp(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
     p = node.integer("p", 2)
+    _expect_elements(context, x, axes)
     return _root(context, context.reduce(_power(context, x, p), "sum", axes), p)
 
 
