@@ -29,7 +29,6 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
-    "report.patches": "on a GPU the tiles of a product are bands and waves",
     "core.windows": "the kernel of single channels; a GPU computes them by their definition",
     "cost.depthwise": "a GPU computes such convolutions by their definition",
     "cost.winograd": "the same",
@@ -38,6 +37,7 @@ ONLY_ON_CPU = {
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
     "planner.panel_width": "only a CPU packs weights into panels",
+    "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",

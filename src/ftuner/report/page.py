@@ -201,7 +201,8 @@ def _memory(found: ModelExplanation, bars: Mapping[int, Bar]) -> str | None:
         said.append(
             "Intermediate results share one arena: results that are alive at the same time have "
             "different places. Each rectangle is a result, from the step that writes it to the "
-            "last one that may read it, in the colour of the kind of step that wrote it."
+            "last one that may read it, in the colour of the kind of step that wrote it. At most "
+            f"{capacity(found.live_bytes or 0)} are alive at once."
         )
     if memory is not None:
         said.append(
@@ -217,9 +218,9 @@ def _steps(found: ModelExplanation, colours: Mapping[str, str]) -> str:
     groups = found.groups
     timed = any(seconds_of(g) is not None for g in groups)
     most = max(max(g.measured_s or 0.0, g.estimate_s or 0.0) for g in groups) or 1.0
-    columns = ["#", "kind", "operators; shapes; plan"]
     numbers = ["measured", "estimate", "ratio", "flop/byte"] if timed else []
-    head = "".join(element("th", name) for name in columns)
+    head = element("th", "#", class_="number")
+    head += element("th", "kind") + element("th", "operators; shapes; plan")
     head += element("th", "") if timed else ""
     head += "".join(element("th", name, class_="number") for name in numbers)
     rows = []
