@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from tests.graph.graphs import (
@@ -271,6 +273,27 @@ def test_a_product_that_is_an_output_has_no_bias() -> None:
 
     graph = applied(merge_products, graph_of(body))
     assert ops(graph).count("matmul") == 1
+
+
+def activated(g: Maker) -> list[Value]:
+    """As the first block of a residual network: one branch begins with an activation."""
+    x = g.given("x", B, S, 6)
+    y = g.add("maximum", g.linear(x, 3), g.number(0))
+    return [g.add("matmul", y, g.weight(3, 3)), g.linear(x, 4)]
+
+
+def gated(g: Maker) -> list[Value]:
+    """The activation is multiplied by the other product."""
+    x = g.given("x", B, S, 6)
+    gate, up = g.linear(x, 3), g.linear(x, 3)
+    return [g.add("matmul", g.add("multiply", g.add("silu", gate), up), g.weight(3, 3))]
+
+
+@pytest.mark.parametrize(("body", "left"), [(activated, 3), (gated, 2)])
+def test_a_product_with_an_activation_stays_alone(
+    body: Callable[[Maker], list[Value]], left: int
+) -> None:
+    assert ops(applied(merge_products, graph_of(body))).count("matmul") == left
 
 
 def test_products_whose_bias_is_no_row() -> None:

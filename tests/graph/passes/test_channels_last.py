@@ -140,6 +140,20 @@ def test_an_operand_that_is_channels_first_is_transposed() -> None:
     assert ops(graph).count("transpose") == 3
 
 
+def test_a_table_that_is_broadcast_does_not_turn_what_it_is_added_to() -> None:
+    """Positions of (1, S * T, 4), which were channels first, and rows of a map."""
+
+    def body(g: Maker) -> Value:
+        table = g.add("reshape", g.given("table", 1, 4, S, T), shape=(1, 4, S * T))
+        positions = g.add("transpose", table, perm=(0, 2, 1))
+        x = g.add("reshape", convolution(g, picture(g), 4), shape=(B, 4, S * T))
+        rows = g.add("add", g.add("transpose", x, perm=(0, 2, 1)), positions)
+        return g.linear(rows, 3)
+
+    graph = applied(move_transpositions, graph_of(body))
+    assert [n.output.shape[0] for n in graph.nodes if n.op == "transpose"] == [B, 1]
+
+
 def test_graphs_without_windows_stay() -> None:
     def body(g: Maker) -> Value:
         x = g.add("transpose", g.given("x", B, S, T, 4), perm=FIRST)

@@ -194,14 +194,16 @@ class _Moving:
         found = self._most_common(inputs, node.output.rank)
         if found is None:
             return False
-        permutation, count = found
+        permutation = found[0]
         inverse = _inverse(permutation)
+        # What is broadcast is small: its transposition costs little, whichever way it goes.
+        whole = [v for v in inputs if v.constant is None and v.shape == node.output.shape]
+        waiting = [v for v in whole if self._waiting.get(v, (v, ()))[1] == permutation]
         copied = [
-            v for v in inputs
-            if v.constant is None and self._waiting.get(v, (v, ()))[1] != permutation
-            and not _is_reshape(v.shape, node.output.rank, inverse)
+            v for v in whole
+            if v not in waiting and not _is_reshape(v.shape, node.output.rank, inverse)
         ]  # fmt: skip
-        if len(copied) > count:
+        if len(copied) > len(waiting):
             return False
         operands = [self._permuted(v, permutation, node.output.rank) for v in inputs]
         self._add(node, operands, node.attributes, permutation)

@@ -9,11 +9,14 @@ import numpy as np
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
 
 MAX_COPIED_BYTES = 16 << 10
 """Largest constant that several groups may copy: the bias of a layer, but no weight."""
+
+AFFINE = frozenset({"add", "subtract", "multiply", "divide", "negative"})
 
 
 class _Member(NamedTuple):
@@ -39,6 +42,7 @@ def merge_products(graph: Graph) -> Graph:
     """Merge products such as query, key and value of attention, or gate and up of a gated layer.
 
     Each product may be followed by a multiplication with a constant row and by the addition of one.
+    A product with an activation of its own stays alone, because the activation is its epilogue.
     The weights are concatenated, and the results become slices of one result. Groups that read the
     same weights share one concatenation. A weight that different groups read is left alone, because
     each group would copy it.
@@ -49,7 +53,8 @@ def merge_products(graph: Graph) -> Graph:
         if _has_weight(node) and node.inputs[0].constant is None:
             member = _member(around, node)
             members.setdefault((node.inputs[0], member.form), []).append(member)
-    groups = [(x, group) for (x, _), group in members.items() if len(group) > 1]
+    found = [(x, _without_activated(around, group)) for (x, _), group in members.items()]
+    groups = [(x, group) for x, group in found if len(group) > 1]
     joined = _Joined([_arrays(group) for _, group in groups])
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -110,6 +115,30 @@ def _member(around: Surroundings, product: Node) -> _Member:
     scale = _row(around, product.output, product, "multiply")
     last = product if scale is None else scale[0]
     return _Member(product, scale, _row(around, last.output, product, "add"))
+
+
+def _without_activated(around: Surroundings, members: Sequence[_Member]) -> list[_Member]:
+    """The members but those with an activation of their own: all that is read of the result is a
+    function that is not affine, and that does not go on to meet another member, as a gate does."""
+    ends = {member.result: member for member in members}
+    kept = []
+    for member in members:
+        end, activated = member.result, False
+        node = around.only_consumer(end)
+        while node is not None and _reads_constants(node, end):
+            activated = activated or node.op not in AFFINE
+            end = node.output
+            node = around.only_consumer(end)
+        meets = node is not None and any(ends.get(v, member) is not member for v in node.inputs)
+        if not activated or meets:
+            kept.append(member)
+    return kept
+
+
+def _reads_constants(node: Node, x: Value) -> bool:
+    """Whether a node is a scalar function of x and of constants."""
+    others = (v for v in node.inputs if v is not x)
+    return node.op in SCALAR_FUNCTIONS and all(v.constant is not None for v in others)
 
 
 def _row(around: Surroundings, value: Value, product: Node, op: str) -> tuple[Node, Array] | None:
