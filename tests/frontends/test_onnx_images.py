@@ -182,6 +182,24 @@ def test_transposed_convolution_of_many_phases(strides: tuple[int, ...], groups:
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("kernel", [(2,), (2, 2), (3, 2, 4)])
+@pytest.mark.parametrize(("groups", "biased"), [(1, True), (2, True), (1, False)])
+def test_transposed_convolution_whose_blocks_are_side_by_side(
+    kernel: tuple[int, ...], groups: int, biased: bool
+) -> None:
+    """As in the networks that segment: one product, whose epilogue is the bias, and one copy."""
+    x = RANDOM.standard_normal((2, 4, *(4, 3, 2)[: len(kernel)]), np.float32)
+    inputs = [x, RANDOM.standard_normal((4, 3, *kernel), np.float32)]
+    if biased:
+        inputs.append(RANDOM.standard_normal(3 * groups, np.float32))
+    attributes = {"strides": kernel, "group": groups}
+    (found,) = run_node("ConvTranspose", inputs, fixed=[*range(1, len(inputs))], **attributes)
+    (expected,) = by_onnxruntime("ConvTranspose", inputs, 18, **attributes)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    graph = import_model(model("ConvTranspose", inputs, 18, **attributes)).graph
+    assert sum(node.op in ("matmul", "convolution") for node in graph.nodes) == 1
+
+
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_positions_of_the_largest(rank: int, order: int) -> None:

@@ -1,7 +1,8 @@
 """Transposed convolution.
 
 The result is written as convolutions of x, one for each phase of the result modulo the strides. If
-there are many phases, it is the sum of blocks, one for each element of x.
+there are many phases, it is the sum of blocks, one for each element of x. Where blocks do not
+overlap, they are one product and one copy.
 """
 
 from __future__ import annotations
@@ -66,31 +67,61 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     turned = context.reshape(w, (groups, depth, *w.shape[1:]))
     turned = context.transpose(turned, (*range(3, 3 + rank), 1, 0, 2))
     turned = context.reshape(turned, (*kernel, depth, each * groups))
-    last = channels_last(context, x)
+    last, bias = channels_last(context, x), node.optional(2)
+    whole = tuple(n * stride for n, stride in zip(x.shape[2:], strides, strict=True))
+    if kernel == strides and extents == whole and not any(begin) and set(dilations) == {1}:
+        return [channels_first(context, _side_by_side(context, last, turned, groups, bias))]
     if math.prod(strides) <= MAX_PHASES:
         result = _by_phases(context, last, turned, groups, strides, dilations, begin, extents)
     else:
         counts = x.shape[2:]
         blocks = Blocks(kernel, counts, strides, dilations, begin)
         result = summed_blocks(context, _blocks(context, last, turned, groups), 1, blocks, extents)
-    return [channels_first(context, with_bias(context, result, node.optional(2)))]
+    return [channels_first(context, with_bias(context, result, bias))]
 
 
 def _blocks(context: Context, x: Value, weight: Value, groups: int) -> Value:
     """What each element of x adds to the result: (batch, K1, D1, ..., Kr, Dr, channels)."""
     rank = x.rank - 2
+    found = _products(context, x, weight, groups, None)
+    pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
+    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
+    return context.reshape(moved, (*moved.shape[:-2], weight.shape[-1]))
+
+
+def _side_by_side(
+    context: Context, x: Value, weight: Value, groups: int, bias: Value | None
+) -> Value:
+    """The result where what elements of x add to it does not overlap: the window is as large as the
+    strides. The bias is added to the product, whose epilogue it is."""
+    rank = x.rank - 2
+    found = _products(context, x, weight, groups, bias)
+    pairs = [axis for i in range(rank) for axis in (1 + i, 2 + rank + i)]
+    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
+    extents = (n * k for n, k in zip(x.shape[1:-1], weight.shape[:rank], strict=True))
+    return context.reshape(moved, (x.shape[0], *extents, weight.shape[-1]))
+
+
+def _products(context: Context, x: Value, weight: Value, groups: int, bias: Value | None) -> Value:
+    """Each element of x by the weights of its group, and a bias for each channel of the result:
+    (batch, D..., groups, K..., channels of a group)."""
+    rank = x.rank - 2
     *kernel, depth, channels = weight.shape
-    each = quotient(channels, groups)
-    apart = context.reshape(weight, (math.prod(kernel), depth, groups, each))
+    each, elements = quotient(channels, groups), math.prod(kernel)
+    apart = context.reshape(weight, (elements, depth, groups, each))
     flat = context.transpose(apart, (1, 2, 0, 3))
-    point = context.reshape(flat, (*[1] * rank, depth, math.prod(kernel) * channels))
+    point = context.reshape(flat, (*[1] * rank, depth, elements * channels))
     ones, none = (1,) * rank, (0,) * rank
     window = Window(ones, ones, ones, none, none, x.shape[1:-1])
     found = convolved(context, x, point, window, groups)
-    found = context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
-    pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
-    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
-    return context.reshape(moved, (*moved.shape[:-2], channels))
+    if bias is not None:
+        if bias.rank != 1:
+            raise context.malformed(f"the bias is {bias.type}; expected one axis")
+        context.builder.require(bias.shape[0], channels, f"the bias {bias.type}")
+        one = context.reshape(bias, (groups, 1, each))
+        rows = context.broadcast(one, (groups, elements, each))
+        found = with_bias(context, found, context.reshape(rows, (elements * channels,)))
+    return context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
 
 
 def _by_phases(
