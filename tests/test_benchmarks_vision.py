@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from benchmarks.vision.writing import Size  # noqa: E402
 from benchmarks.vision.zoo import NETWORKS, Picture  # noqa: E402
 
 import ftuner  # noqa: E402
+from ftuner.frontends.onnx import import_model  # noqa: E402
+from ftuner.graph.lowering import lower  # noqa: E402
+from ftuner.graph.passes.pipeline import optimised  # noqa: E402
+from ftuner.graph.steps import NestStep  # noqa: E402
 
 SMALL = Size(width=0.125, depth=0.34)
 CORE = ("resnet18", "unet", "mobilenet-v3", "vit-tiny")
@@ -57,6 +62,32 @@ def test_networks_equal_onnx_runtime_at_resolutions_never_seen(name: str) -> Non
         assert 0.05 < expected.std() < 10.0
         (found,) = model.run(feeds)
         np.testing.assert_allclose(found, expected, rtol=RTOL, atol=ATOL)
+
+
+POOLED = {"reduce": 1, "dims + cast + divide": 1}
+"""The mean of each channel, and the number of its elements."""
+NESTS: dict[str, dict[str, int]] = {
+    "resnet18": {"pad": 1, **POOLED},
+    "resnet50": {"pad": 1, **POOLED},
+    "mobilenet-v2": {"pad": 1, **POOLED},
+    "mobilenet-v3": {"pad": 1, "reduce": 9, "dims + cast + divide": 9, "multiply": 8},
+    "efficientnet-b0": {"pad": 1, "reduce": 8, "dims + cast + divide": 8, "multiply": 7},
+    "convnext-tiny": {"pad": 1, "norm": 11, **POOLED},
+    "unet": {"pad": 1, "copy": 13},
+    "segformer-b0": {"pad": 1, "norm": 19, "copy": 2},
+    "vit-tiny": {"pad": 1, "norm": 9, "copy": 1, "add": 1, "gather": 1},
+}
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_all_of_it_is_fused(name: str) -> None:
+    """Norms are folded, activations and sums are epilogues, and nothing is transposed on the way:
+    the steps that are no products, windows or attention, but for tables of positions."""
+    written = NETWORKS[name].write(SMALL)
+    steps = lower(optimised(import_model(written).graph)).steps
+    titles = Counter(step.title for step in steps if isinstance(step, NestStep))
+    of_tables = {t for t in titles if any(op in t for op in ("iota", "floor", "less_equal"))}
+    assert {t: n for t, n in titles.items() if t not in of_tables} == NESTS[name]
 
 
 @pytest.mark.full

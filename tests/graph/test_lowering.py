@@ -331,11 +331,32 @@ def sliced_residual(g: Maker) -> Value:
     return g.add("add", g.linear(g.given("x", B, 6, 8), 9), part)
 
 
+def rows_of_a_map(g: Maker) -> Value:
+    """The rows are merged: the epilogue goes on."""
+    y = g.linear(g.given("x", B, S, 3, 8), 8)
+    rows = g.add("gelu", g.add("reshape", y, shape=(B, S * 3, 8)))
+    return g.add("add", rows, g.given("residual", B, S * 3, 8))
+
+
+def rows_of_a_map_in_a_concat(g: Maker) -> Value:
+    y = g.linear(g.given("x", B, S, 3, 8), 8)
+    rows = g.add("tanh", g.add("reshape", y, shape=(B, 1, S * 3, 8)))
+    return g.add("concat", rows, g.given("y", B, 1, S * 3, 4), axis=3)
+
+
+def rows_of_a_map_read_twice(g: Maker) -> list[Value]:
+    y = g.linear(g.given("x", B, S, 3, 8), 8)
+    return [g.add("gelu", g.add("reshape", y, shape=(B, S * 3, 8))), g.add("negative", y)]
+
+
 PRODUCTS: tuple[tuple[Body, list[str]], ...] = (
     (product, ["matmul"]),
     (bias, ["matmul + add"]),
     (bias_and_gelu, ["matmul + add + gelu"]),
     (bias_and_residual, ["matmul + add + add"]),
+    (rows_of_a_map, ["matmul + add + gelu + add"]),
+    (rows_of_a_map_in_a_concat, ["matmul + add + tanh", "copy"]),
+    (rows_of_a_map_read_twice, ["matmul + add", "gelu", "negative"]),
     (scale_and_floor, ["matmul + multiply + maximum"]),
     (norm_behind, ["matmul + add", "norm"]),
     (bias_of_rows, ["matmul", "add"]),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.core.expr import (
     ACCUMULATOR,
@@ -21,8 +22,8 @@ from ftuner.core.expr import (
     operands,
 )
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.buffers import View
-from ftuner.graph.ir import Node, Value
+from ftuner.graph.buffers import View, reshaped_strides
+from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
 
 MAX_EPILOGUE_STEPS = 48
@@ -80,6 +81,32 @@ class PendingRows(Pending):
         if len(flatten(grown.expr)) > MAX_EPILOGUE_STEPS:
             return None
         return replace(self, epilogue=grown, title=f"{self.title} + {node.op}")
+
+    def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingRows | None:
+        """The same rows in another shape, whose epilogue may still grow."""
+        if not (read_once and self.flat) or len(new) < 2 or old[-1] != new[-1]:
+            return None
+        result = replace(self.result, type=TensorType(self.result.dtype, new))
+        return _Reshaped(result, True, self.epilogue, self.title, self)
+
+
+@dataclass(frozen=True)
+class _Reshaped(PendingRows):
+    rows: PendingRows
+    """The rows in the shape in which they are computed."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.rows.dtype
+
+    def store(self, target: View, placement: Placement) -> None:
+        shape = self.rows.result.shape
+        strides = reshaped_strides(target, shape)
+        if strides is None:
+            placement.store_by_copy(self, self.dtype, target)
+            return
+        view = View(target.buffer, replace(target.layout, shape=shape, strides=strides))
+        replace(self.rows, epilogue=self.epilogue, title=self.title).store(view, placement)
 
 
 def extended(
