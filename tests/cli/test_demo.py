@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.demo_extra import needs_extra
 from tests.cli.invoking import document, run
+
+from ftuner.cli.demo_sentences import ENCODER
 
 LINES = (
     "Region-based segmentation",
@@ -26,6 +30,13 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = result.stderr.splitlines()
     assert line.startswith("ftuner: ConfigurationError: ")
     assert "pip install 'ftuner[demo]'" in line
+
+
+def test_the_extra_has_all_that_is_imported() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    (extra,) = re.findall(r"^demo = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    listed = {re.split("[=<>]", entry)[0] for entry in re.findall(r'"(.*?)"', extra)}
+    assert listed == {"onnx", "blingfire", ENCODER, "rapidocr", "scikit-image"}
 
 
 @needs_extra
