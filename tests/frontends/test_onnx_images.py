@@ -212,6 +212,17 @@ def test_positions_of_the_largest(rank: int, order: int) -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_samples_far_outside(mode: str, padding: str, corners: int) -> None:
+    grid = RANDOM.uniform(-3, 3, (2, 6, 9, 2)).astype(np.float32)
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    (found,) = run_node("GridSample", [IMAGE, grid], 20, **attributes)
+    (expected,) = by_onnxruntime("GridSample", [IMAGE, grid], 20, **attributes)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+
+
 @pytest.mark.parametrize("centred", [0, 1])
 def test_suppression_of_many_boxes(centred: int) -> None:
     boxes = RANDOM.uniform(0, 1, (2, 60, 4)).astype(np.float32)

@@ -145,9 +145,10 @@ def _grid_line(
         borders = (context.scalar(-0.5, dtype), context.add("subtract", count, half))
     if mode == "nearest":
         position = context.add("rint", position)
-    if padding == "border":
+    # Cubic interpolation finds each element that it reads within the borders, as PyTorch does.
+    if padding == "border" and mode != "cubic":
         position = context.at_least(context.add("minimum", position, last), 0)
-    elif padding == "reflection":
+    elif padding == "reflection" and mode != "cubic":
         position = _reflected(context, position, *borders)
     position = context.unsqueeze(position, [1])
     weight: Value | None = None
