@@ -164,7 +164,8 @@ def _global(reduce: Callable[[Context, NodeView, Value, Sequence[int]], Value]) 
 
 
 def _global_mean(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
-    return context.mean(x, axes)
+    # Axes of extent 1 last, so that the quotient is in the stores of the reduction.
+    return context.unsqueeze(context.mean(x, axes, keep=False), axes)
 
 
 def _expect_elements(context: Context, x: Value, axes: Sequence[int]) -> None:
