@@ -10,12 +10,14 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import WINDOW_AXES, Call
 from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.dim import Dim
+from ftuner.core.evaluation import evaluate
+from ftuner.cost.step import Machine
 from ftuner.graph.steps import ConvolutionStep, ProductStep
-from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import Loaded
+from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
 from ftuner.runtime.cpu.steps.winograd import WinogradChoice, choice_of
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
@@ -53,12 +55,8 @@ class CompiledConvolution(CompiledProduct):
         if not step.winograd:
             return task
         library = self.products.compiled.library
-        channels = (step.window.run, step.b.shape[-1])
-        extents = step.window.extents
-        choice = choice_of(
-            step.a, channels, extents, step.epilogue, library.hardware, library.isa.name
-        )
-        numbers = records.dims.numbers((step.a.shape[0], *extents))
+        choice = _choice_of(step, library.hardware, library.isa)
+        numbers = records.dims.numbers((step.a.shape[0], *step.window.extents))
         return _UnlessWinograd(task, choice, tuple(numbers))
 
     def lay_out_window(self, records: RecordLayout, call: int) -> None:
@@ -89,6 +87,11 @@ class CompiledConvolution(CompiledProduct):
         records.constant(record + WindowSlot.ZEROS, int(self.zeros.ctypes.data))
 
 
+def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> WinogradChoice:
+    channels = (step.window.run, step.b.shape[-1])
+    return choice_of(step.a, channels, step.window.extents, step.epilogue, hardware, isa.name)
+
+
 class ConvolutionKind(ProductKind):
     """A convolution runs uKernels that read A through a window."""
 
@@ -99,6 +102,18 @@ class ConvolutionKind(ProductKind):
         assert isinstance(step, ConvolutionStep)
         zeros = np.zeros(step.window.run, step.a.layout.dtype.name)
         return CompiledConvolution(*self.packed(step, required, loaded), zeros)
+
+    def report(
+        self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        assert isinstance(step, ConvolutionStep)
+        if step.winograd:
+            positions = (step.a.shape[0], *step.window.extents)
+            images, rows, columns = (evaluate(n, extents) for n in positions)
+            choice = _choice_of(step, machine.hardware, machine.isa)
+            if choice.is_faster(images, rows, columns, machine.workers):
+                return StepReport("nothing: the step before does it", no_cost(machine))
+        return super().report(step, extents, machine, resident_bytes)
 
 
 KIND = ConvolutionKind()
