@@ -82,7 +82,8 @@ def _instance_norm(maker: Maker) -> None:
 def _group_norm(maker: Maker) -> None:
     x = image(maker, ("float32",))
     channels = x.shape[1].at[0]
-    groups = maker.draws.pick([g for g in (1, 2, 4, 3, channels) if channels % g == 0])
+    counts = (1, 2, 4, 3, max(channels, 1))
+    groups = maker.draws.pick([g for g in counts if channels % g == 0])
     operands = [x, *_channels(maker, x, channels)]
     maker.add("GroupNormalization", operands, x.shape, x.dtype, -40, 40, num_groups=groups)
 

@@ -140,7 +140,7 @@ def test_tuning(two: CpuBackend, cache_folder: Path) -> None:
             backends.append(CpuBackend(Cache(cache_folder), HOST_ISAS[-1]))
         backend = backends[0]
         backend.threads = 2
-        backend.kernels.tune(FLOAT32, ACCUMULATOR)
+        backend.kernels.tune(product_types(FLOAT32), ACCUMULATOR)
         assert np.allclose(Matmul(backend)(A, B), PRODUCT, rtol=1e-4)
         check(backend)
         backends.pop().kernels.runtime.pool.shut_down()
