@@ -124,7 +124,7 @@ def spend(maker: Maker, shape: Sequence[Extent], taps: int) -> None:
 def _groups(maker: Maker, channels: int) -> int:
     kind = maker.draws.weighted(("one", "depthwise", "some"), (0.6, 0.2, 0.2))
     if kind == "depthwise":
-        return channels
+        return max(channels, 1)
     return maker.draws.pick([g for g in (2, 3, 4) if channels % g == 0] or [1]) if (
         kind == "some") else 1  # fmt: skip
 
