@@ -127,6 +127,13 @@ def test_dims_are_integers_that_are_not_known_yet(tree: Tree, bindings: Bindings
     assert compiled([dim, dim], NAMES)([bindings[n] for n in NAMES]) == [expected, expected]
 
 
+@given(trees(leaves=4), BINDINGS)
+def test_the_text_has_the_value(tree: Tree, bindings: Bindings) -> None:
+    dim = dim_of(tree)
+    expected = value_of(tree, bindings)
+    assert eval(str(dim), {"max": max, "min": min}, dict(bindings)) == expected
+
+
 @given(trees(leaves=12), BINDINGS, st.integers(1, 3), st.integers(1, 3), st.integers(70, 90))
 def test_dims_of_bounded_size_have_the_same_values(
     tree: Tree, bindings: Bindings, terms: int, degree: int, bits: int
@@ -310,7 +317,10 @@ def test_symbols_in_the_order_of_their_use() -> None:
         (A + 2 * B - 3, "A + 2*B - 3"),
         (-A, "-A"),
         (A * B, "A*B"),
-        (quotient(A + 1, 2), "(A + 1 // 2)"),
+        (quotient(A + 1, 2), "((A + 1) // 2)"),
+        (quotient(3 * A, 2 * B), "(3*A // (2*B))"),
+        (remainder(A, B + 1), "(A % (B + 1))"),
+        (2 * quotient(A, 2), "2*(A // 2)"),
         (maximum(A, B), "max(A, B)"),
         (broadcast(A, B), "broadcast(A, B)"),
     ],

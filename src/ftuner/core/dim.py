@@ -91,7 +91,7 @@ class Atom:
     def _text(self) -> str:
         sign = {"quotient": "//", "remainder": "%"}.get(self.kind)
         if sign:
-            return f"({self.x} {sign} {self.y})"
+            return f"({_operand_text(self.x)} {sign} {_operand_text(self.y, divides=True)})"
         if self.kind == "whole":
             return f"({self.x})"
         return f"{WORDS[self.kind]}({self.x}, {self.y})"
@@ -359,6 +359,14 @@ def _shortened(text: str, digest: bytes) -> str:
         return text
     end = f"...#{digest.hex()}"
     return text[: MAX_TEXT - len(end)] + end
+
+
+def _operand_text(dim: Dim, divides: bool = False) -> str:
+    """The text of a dim beside `//` or `%`: a sum, and a product that divides, in parentheses."""
+    terms = _terms(dim)
+    factors = sum(len(monomial) + (coefficient != 1) for monomial, coefficient in terms)
+    grouped = len(terms) > 1 or (divides and factors > 1)
+    return f"({dim})" if grouped else str(dim)
 
 
 def _term_text(monomial: Monomial, coefficient: int) -> str:
