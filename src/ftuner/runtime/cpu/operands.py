@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ftuner.core.cpu.tile import COLUMN, ROW, WINDOW
+from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.dim import Dim
 from ftuner.core.product import ProductTypes
-from ftuner.graph.steps import ConvolutionStep, ProductStep
+from ftuner.graph.buffers import View
+from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.shapes.strides import StridedArray
@@ -114,8 +115,6 @@ def step_types(step: ProductStep) -> ProductTypes:
 def step_operands(step: ProductStep) -> Operands:
     """The layouts that A and B of a step may have: what `a_layout` and `b_source` return for them
     at any extents of the graph."""
-    if isinstance(step, ConvolutionStep):
-        return Operands((WINDOW,), ("panels",))
     (k, a_k), (n, b_n) = ((v.shape[-1], v.layout.strides[-1]) for v in (step.a, step.b))
     layouts = [_layout_of_a(*known) for known in product(_is(a_k, 1), _is(k, 1))]
     a_layouts = tuple(dict.fromkeys(layouts))
@@ -131,9 +130,18 @@ def _is(x: Dim, value: int) -> tuple[bool, ...]:
     return (x == value,) if isinstance(x, int) else (True, False)
 
 
+ProblemOf = Callable[
+    [
+        StridedArray, StridedArray, StridedArray, Sequence[StridedArray], int, int, CpuHardware
+    ],
+    tuple[Problem, Strides],
+]  # fmt: skip
+"""A function with the arguments of `step_problem`."""
+
+
 def step_problem(
     a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
-    width: int, workers: int, hardware: CpuHardware, window: ReadWindow | None = None,
+    width: int, workers: int, hardware: CpuHardware,
 ) -> tuple[Problem, Strides]:  # fmt: skip
     """The problem of a step of a program, and the strides of its arrays.
 
@@ -141,9 +149,6 @@ def step_problem(
     """
     k, n = b.shape[-2:]
     steps = tuple(x.strides[0] for x in operands)
-    if window is not None:
-        problem = panel_problem(n, k, width, c.shape[0], workers, WINDOW, window=window)
-        return problem, Strides(0, 0, 0, 0, c.strides[-2], (), steps, False)
     layout = a_layout(a, n, hardware)
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
@@ -162,18 +167,11 @@ def step_problem(
     return problem, strides
 
 
-def read_window(step: ProductStep) -> ReadWindow | None:
-    """How a step reads A through a window, if it does."""
-    if not isinstance(step, ConvolutionStep):
-        return None
-    window = step.window
-    read = math.prod(window.kernel) * window.run
-    channels = step.a.shape[-1]
-    if not isinstance(channels, int):
-        # A row of the window is then the channels of one element.
-        channels = window.run
-    new = math.prod(window.strides) * channels
-    return ReadWindow(window.run, max(read / new, 1.0))
+def row_distances(views: Sequence[View]) -> tuple[int, ...] | None:
+    """Bytes between two rows of each matrix; None unless all are known without the extents."""
+    distances = (view.layout.strides[0] * view.layout.dtype.itemsize for view in views)
+    known = tuple(distance for distance in distances if isinstance(distance, int))
+    return known if len(known) == len(views) else None
 
 
 def overlaps_itself(c: Array) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.problem import Problem, ReadWindow
 from ftuner.runtime.cpu.arrays import Array, readable
 from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES
@@ -24,10 +24,11 @@ class Panels:
     k: int
 
     def problem(
-        self, rows: int, workers: int, layout: str = ROW, must_pack: bool = False
-    ) -> Problem:
+        self, rows: int, workers: int, layout: str = ROW, must_pack: bool = False,
+        window: ReadWindow | None = None,
+    ) -> Problem:  # fmt: skip
         """The problem of a product with `rows` rows of A in a layout."""
-        return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack)
+        return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack, window)
 
 
 def pack(products: Products, weight: Array, width: int) -> Panels:

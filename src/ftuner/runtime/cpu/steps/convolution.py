@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import WINDOW_AXES, Call
 from ftuner.codegen.llvm.native.records import Window as WindowSlot
+from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import ConvolutionStep, ProductStep
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.problem import Problem, ReadWindow
 from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.operands import ProblemOf, row_distances
+from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
@@ -22,6 +30,8 @@ from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
 from ftuner.runtime.cpu.steps.winograd import WinogradChoice, choice_of
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.ukernels.cpu.library import Operands
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class _UnlessWinograd(Task):
 class CompiledConvolution(CompiledProduct):
     """A product with the record of its window."""
 
-    zeros: Array | None = None
+    zeros: Array = field(kw_only=True)
     """What is read outside of x."""
 
     def task(self, records: RecordLayout) -> Task:
@@ -59,10 +69,18 @@ class CompiledConvolution(CompiledProduct):
         numbers = records.dims.numbers((step.a.shape[0], *step.window.extents))
         return _UnlessWinograd(task, choice, tuple(numbers))
 
+    def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
+        step = self.step
+        assert isinstance(step, ConvolutionStep)
+        distances = row_distances((step.c, *step.operands))
+        if distances is None:
+            return None
+        window = _read_window(step)
+        return panels.problem(1, 1, WINDOW, window=window), _strides(*distances)
+
     def lay_out_window(self, records: RecordLayout, call: int) -> None:
         step = self.step
         assert isinstance(step, ConvolutionStep)
-        assert self.zeros is not None
         record = records.reserve(WindowSlot.SIZE)
         records.point(call + Call.WINDOW, record)
         window, layout = step.window, step.a.layout
@@ -87,6 +105,33 @@ class CompiledConvolution(CompiledProduct):
         records.constant(record + WindowSlot.ZEROS, int(self.zeros.ctypes.data))
 
 
+def _read_window(step: ConvolutionStep) -> ReadWindow:
+    """How a step reads A through its window."""
+    window = step.window
+    read = math.prod(window.kernel) * window.run
+    channels = step.a.shape[-1]
+    if not isinstance(channels, int):
+        # A row of the window is then the channels of one element.
+        channels = window.run
+    new = math.prod(window.strides) * channels
+    return ReadWindow(window.run, max(read / new, 1.0))
+
+
+def _window_problem(
+    window: ReadWindow, a: StridedArray, b: StridedArray, c: StridedArray,
+    operands: Sequence[StridedArray], width: int, workers: int, hardware: CpuHardware,
+) -> tuple[Problem, Strides]:  # fmt: skip
+    """`step_problem` of an A that is read through a window, and of a B in panels."""
+    k, n = b.shape
+    problem = panel_problem(n, k, width, c.shape[0], workers, WINDOW, window=window)
+    return problem, _strides(*(x.strides[0] for x in (c, *operands)))
+
+
+def _strides(c_row: int, *operands: int) -> Strides:
+    """The record of the window has the strides of A."""
+    return Strides(0, 0, 0, 0, c_row, (), operands, False)
+
+
 def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> WinogradChoice:
     channels = (step.window.run, step.b.shape[-1])
     return choice_of(step.a, channels, step.window.extents, step.epilogue, hardware, isa.name)
@@ -95,13 +140,20 @@ def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> Winogr
 class ConvolutionKind(ProductKind):
     """A convolution runs uKernels that read A through a window."""
 
+    def operands(self, step: ProductStep) -> Operands:
+        return Operands((WINDOW,), ("panels",))
+
+    def problem_of(self, step: ProductStep) -> ProblemOf:
+        assert isinstance(step, ConvolutionStep)
+        return partial(_window_problem, _read_window(step))
+
     def compiled(
         self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledConvolution:
         assert required is not None
         assert isinstance(step, ConvolutionStep)
         zeros = np.zeros(step.window.run, step.a.layout.dtype.name)
-        return CompiledConvolution(*self.packed(step, required, loaded), zeros)
+        return CompiledConvolution(*self.parts(step, required, loaded), zeros=zeros)
 
     def report(
         self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int

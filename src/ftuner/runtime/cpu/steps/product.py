@@ -9,17 +9,23 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.cpu.tile import MAX_OPERANDS, ROW, WINDOW
+from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import best_width, panel_problem
+from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem, ReadWindow
-from ftuner.runtime.cpu.operands import read_window, step_operands, step_problem, step_types
+from ftuner.planner.cpu.problem import Problem
+from ftuner.runtime.cpu.operands import (
+    ProblemOf,
+    row_distances,
+    step_operands,
+    step_problem,
+    step_types,
+)
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
@@ -36,8 +42,8 @@ from ftuner.runtime.cpu.steps.contract import (
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Dims, Layouts
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class ProductTask(Task):
     """Vectors of a panel of its packed weight; 0 if it has none."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of A, B, C and the operands of the epilogue."""
-    window: ReadWindow | None
+    problem_of: ProblemOf
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
@@ -57,9 +63,7 @@ class ProductTask(Task):
         a, b, c, *operands = [layouts.strided(n, values) for n in self.layouts]
         if 0 in c.shape:
             return nothing_to_do(workers, 1)
-        problem, strides = step_problem(
-            a, b, c, operands, self.width, workers, hardware, self.window
-        )
+        problem, strides = self.problem_of(a, b, c, operands, self.width, workers, hardware)
         return _bound(self.products.ready(problem, strides), workers)
 
 
@@ -112,6 +116,7 @@ class CompiledProduct(CompiledStep):
 
     step: ProductStep
     products: Products
+    problem_of: ProblemOf
     panels: Panels | None
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
@@ -138,33 +143,23 @@ class CompiledProduct(CompiledStep):
     def task(self, records: RecordLayout) -> Task:
         """What is planned when extents are bound."""
         step, panels = self.step, self.panels
-        if panels is not None:
-            task = rows_task(step, self.products, panels.width, records.dims)
-            if task is not None:
-                return task
+        one_row = None if panels is None else self.one_row(panels)
+        if one_row is not None:
+            return RowsTask(self.products, *one_row, records.dims.number(step.c.shape[0]))
         layouts = tuple(records.layouts.number(view.layout) for view in step.views)
         width = 0 if panels is None else panels.width
-        return ProductTask(self.products, width, layouts, read_window(step))
+        return ProductTask(self.products, width, layouts, self.problem_of)
 
-
-def rows_task(step: ProductStep, products: Products, width: int, dims: Dims) -> RowsTask | None:
-    """The task of a product with a weight in panels of `width` vectors; None unless its number of
-    rows is all that is left to be known."""
-    views = (step.a, step.c, *step.operands)
-    apart = [view.layout.strides[0] * view.layout.dtype.itemsize for view in views]
-    window = read_window(step)
-    if window is not None:
-        apart[0] = 0
-    known = [distance for distance in apart if isinstance(distance, int)]
-    if step.a.layout.strides[-1] != 1 or len(known) < len(apart):
-        return None
-    a_row, c_row, *operands = known
-    k, n = (extent for extent in step.b.shape if isinstance(extent, int))
-    layout = ROW if window is None else WINDOW
-    problem = panel_problem(n, k, width, 1, 1, layout, window=window)
-    a_k = step.a.layout.dtype.itemsize if window is None else 0
-    strides = Strides(a_row, a_k, 0, 0, c_row, (), tuple(operands), False)
-    return RowsTask(products, problem, strides, dims.number(step.c.shape[0]))
+    def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
+        """The problem of one row and one worker, and its strides; None unless the number of rows
+        is all that is left to be known."""
+        a = self.step.a.layout
+        distances = row_distances((self.step.a, self.step.c, *self.step.operands))
+        if a.strides[-1] != 1 or distances is None:
+            return None
+        a_row, c_row, *operands = distances
+        strides = Strides(a_row, a.dtype.itemsize, 0, 0, c_row, (), tuple(operands), False)
+        return panels.problem(1, 1), strides
 
 
 class ProductKind(StepKind[ProductStep]):
@@ -172,12 +167,20 @@ class ProductKind(StepKind[ProductStep]):
 
     has_workspace = True
 
+    def operands(self, step: ProductStep) -> Operands:
+        """The layouts that A and B may have."""
+        return step_operands(step)
+
+    def problem_of(self, step: ProductStep) -> ProblemOf:
+        """The function from the arrays of the step to its problem and their strides."""
+        return step_problem
+
     def required_families(
         self, step: ProductStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         name = LibraryName(step_types(step), step.epilogue)
         library = build_library(hardware, isa, *name)
-        operands = step_operands(step)
+        operands = self.operands(step)
         k, n = (extent if isinstance(extent, int) else None for extent in step.b.shape[-2:])
         width = 0
         if step.by_weight:
@@ -190,20 +193,21 @@ class ProductKind(StepKind[ProductStep]):
         self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledProduct:
         assert required is not None
-        return CompiledProduct(*self.packed(step, required, loaded))
+        return CompiledProduct(*self.parts(step, required, loaded))
 
-    def packed(
+    def parts(
         self, step: ProductStep, required: RequiredFamilies, loaded: Loaded
-    ) -> tuple[ProductStep, Products, Panels | None]:
-        """The step without its array, its library, and its weight packed if it has one."""
+    ) -> tuple[ProductStep, Products, ProblemOf, Panels | None]:
+        """The fields of a `CompiledProduct`: the step is without its array once that is packed."""
         products, width = loaded.products(required.library), required.width
+        problem_of = self.problem_of(step)
         array = step.b.buffer.array
         if array is None or not width:
-            return step, products, None
+            return step, products, problem_of, None
         panels = packed_once(array, step.b.shape, products, width, loaded)
         # The packed weight replaces the array.
         b = replace(step.b, buffer=replace(step.b.buffer, array=None))
-        return replace(step, b=b), products, panels
+        return replace(step, b=b), products, problem_of, panels
 
     def report(
         self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
@@ -217,8 +221,7 @@ class ProductKind(StepKind[ProductStep]):
         dtype, k = step.c.layout.dtype, b.shape[-2]
         need = self.required_families(step, hardware, isa.name, workers)
         planner = planner_for(build_library(hardware, isa.name, *need.library))
-        window = read_window(step)
-        problem, _ = step_problem(a, b, c, operands, need.width, workers, hardware, window)
+        problem, _ = self.problem_of(step)(a, b, c, operands, need.width, workers, hardware)
         plan = planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers
