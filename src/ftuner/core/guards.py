@@ -40,6 +40,15 @@ def inner_steps(kernel: Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
+def _terms(kernel: Kernel, condition: int, wanted: bool) -> Guard:
+    """What has to hold for a condition to be as wanted: each part of a conjunction for itself,
+    because a place outside the loop over the reduced axes may know only some of them."""
+    step = kernel.steps[condition]
+    if not wanted or step.op != "logical_and":
+        return frozenset({(condition, wanted)})
+    return frozenset().union(*(_terms(kernel, part, True) for part in step.arguments))
+
+
 def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
     """For each step, the conditions of `where` outside which no step takes its value: of those that
     follow from indices alone, so that no load waits for another. With `necessary`, only conditions
@@ -61,7 +70,7 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
         for position, needed in enumerate(needs(kernel, number)):
             guard = own
             if guarded and position and known[step.arguments[0]]:
-                guard = own | {(step.arguments[0], position == 1)}
+                guard = own | _terms(kernel, step.arguments[0], position == 1)
             # A place outside the loop over the reduced axes knows no condition within it.
             guard = frozenset(g for g in guard if needed in inner or g[0] not in inner)
             other = found[needed]

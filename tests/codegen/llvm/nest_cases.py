@@ -219,6 +219,9 @@ def _layout_cases() -> list[Case]:
     for dtype in ("float32", "int64", "bool"):
         for perm in ((2, 0, 1), (1, 0, 2), (2, 1, 0)):
             found.append(Case("transpose", ((dtype, whole),), {"perm": perm}))
+        for few in (2, 3, 4):
+            found.append(Case("transpose", ((dtype, (A, few, C)),), {"perm": (0, 2, 1)}))
+            found.append(Case("transpose", ((dtype, (few, C)),), {"perm": (1, 0)}))
         for shape in ((B, 1), (C,), ()):
             found.append(Case("broadcast", ((dtype, shape),), {"shape": whole}))
         found += [

@@ -356,6 +356,16 @@ def test_schedules(case: Case, vector: int | None, lanes: int) -> None:
         assert schedule.lanes == lanes
 
 
+def test_few_channels_are_interleaved() -> None:
+    """Where vectors of each channel are read, and results have channels side by side."""
+    for few, interleaved in ((2, 2), (4, 2), (5, None)):
+        case = Case("transpose", (("float32", (A, few, C)),), {"perm": (0, 2, 1)})
+        schedule = schedule_of(case.kernel(), 64, BLOCK)
+        assert (schedule.interleaved, schedule.vector == 1) == (interleaved, few < 5)
+    back = Case("transpose", (("float32", (A, C, 3)),), {"perm": (0, 2, 1)})
+    assert schedule_of(back.kernel(), 64, BLOCK).interleaved is None
+
+
 def test_tasks_are_blocks_of_the_only_axis() -> None:
     kernel = Case("negative", (("float32", (A, B)),)).kernel()
     tasks = task_count(kernel, schedule_of(kernel, 64, BLOCK))

@@ -13,6 +13,9 @@ few lines are written by two workers, and few enough for all workers to have tas
 LEAST_TRANSPOSED = 8
 """Elements along both axes from which squares are transposed. With fewer, as of the channels of a
 picture, most of a square would be empty."""
+MOST_INTERLEAVED = 4
+"""Elements of an axis of which vectors are interleaved, such as the channels of a picture. Derived:
+each vector is put together from as many others."""
 TRANSPOSED_BYTES = (4, 8)
 """Sizes of elements that are transposed in registers."""
 
@@ -31,6 +34,9 @@ class Schedule:
     across: int | None = None
     """Of a copy that exchanges axes: the axis along which its operand is contiguous. Squares of
     both axes are transposed in registers, and tasks are numbered by blocks of `vector`, too."""
+    interleaved: int | None = None
+    """An axis of few elements that results have side by side, one place of `vector` after the
+    other: the vectors of all its elements are computed, then interleaved."""
 
 
 def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
@@ -47,6 +53,11 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         others = tuple(a for a in range(kept) if a not in exchanged)
         lanes = vector_bytes // kernel.steps[0].dtype.itemsize
         return Schedule(exchanged[0], lanes, others, TRANSPOSED_BLOCK, exchanged[1])
+    together = _interleaved(kernel)
+    if together is not None:
+        others = tuple(a for a in range(kept) if a not in together)
+        lanes = vector_bytes // _widest(kernel)
+        return Schedule(together[0], lanes, others, block, interleaved=together[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
@@ -81,6 +92,26 @@ def _exchanged(kernel: Kernel) -> tuple[int, int] | None:
     extents = (kernel.axes[vector], kernel.axes[across])
     few = any(isinstance(n, int) and n < LEAST_TRANSPOSED for n in extents)
     return None if few else (vector, across)
+
+
+def _interleaved(kernel: Kernel) -> tuple[int, int] | None:
+    """A vector axis and one of few elements behind it, where loads are contiguous along the former
+    and results along both together."""
+    if kernel.stages or kernel.combine or kernel.reduced or len(kernel.kept) < 2:
+        return None
+    few = len(kernel.kept) - 1
+    extent = kernel.kept[few]
+    if not isinstance(extent, int) or not 1 < extent <= MOST_INTERLEAVED:
+        return None
+    loads = [a for a in kernel.accesses if a is not None]
+    for axis in range(few):
+        side_by_side = all(
+            t.coefficients[axis] == extent and t.coefficients[few] == 1 for t in kernel.targets
+        )
+        along, behind = (sum(1 for a in loads if a.coefficients[n] == 1) for n in (axis, few))
+        if side_by_side and along > behind:
+            return axis, few
+    return None
 
 
 def _widest(kernel: Kernel) -> int:

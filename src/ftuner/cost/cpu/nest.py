@@ -235,7 +235,12 @@ class NestCost:
             target = kernel.targets[result]
             needed |= {kernel.values[result], *(step for step, _ in target.rest)}
             size = kernel.steps[kernel.values[result]].dtype.itemsize
-            issue += times[-1] * self._access_cycles(target, size, isa.store_per_cycle)
+            if self.schedule.interleaved is None:
+                issue += times[-1] * self._access_cycles(target, size, isa.store_per_cycle)
+            else:
+                # Each vector is put together from those of all elements of the short axis.
+                shuffles = self.extents[self.schedule.interleaved] - 1
+                issue += times[-1] * (shuffles + 1.0 / isa.store_per_cycle)
             if kernel.combine:
                 issue += times[-1] * self._access_cycles(target, size, isa.load_per_cycle)
         for number in reversed(range(len(kernel.steps))):

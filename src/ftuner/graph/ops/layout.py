@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, least_value, maximum, minimum
+from ftuner.core.dim import Dim, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
@@ -82,11 +82,6 @@ class _Padding(NamedTuple):
         cut more than there are."""
         return self.extent + minimum(self.before, 0) + minimum(self.after, 0)
 
-    @property
-    def may_be_empty(self) -> bool:
-        least = least_value(self.extent)
-        return least is None or least < 1
-
 
 def _paddings(x: TensorType, attributes: Attributes) -> list[_Padding]:
     pairs = zip(attributes["before"], attributes["after"], strict=True)
@@ -142,7 +137,6 @@ def _define_pad(types: Types, attributes: Attributes, results: Types) -> Nest:
     mode = attributes["mode"]
     paddings = _paddings(types[0], attributes)
     padded = [(p.before, p.after) != (0, 0) for p in paddings]
-    absent = any(p.may_be_empty for p, other in zip(paddings, padded, strict=True) if other)
 
     def body(writer: Writer, index: Index) -> int:
         inside = None
@@ -160,11 +154,11 @@ def _define_pad(types: Types, attributes: Attributes, results: Types) -> Nest:
             high = writer.compare("less", position, n)
             both = writer.step("logical_and", BOOL, low, high)
             inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
-            at.append(_clipped(writer, position, n))
+            at.append(position)
         value = load(writer, types, 0, at)
         if inside is None:
             return value
-        return writer.where(inside, value, load(writer, types, 1, ()), absent)
+        return writer.where(inside, value, load(writer, types, 1, ()), absent=True)
 
     return injective(types, results[0], body)
 

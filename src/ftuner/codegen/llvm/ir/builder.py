@@ -118,6 +118,24 @@ def transpose(builder: ir.IRBuilder, rows: list[ir.Value], n: int) -> list[ir.Va
     return rows
 
 
+def interleave(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> list[ir.Value]:
+    """As many vectors, with lane 0 of all given ones first, then lane 1 of all, and so on."""
+    lanes, count = vectors[0].type.count, len(vectors)
+    found = []
+    for part in range(count):
+        places = [divmod(part * lanes + lane, count) for lane in range(lanes)]
+        value = vectors[0]
+        for number, vector in enumerate(vectors[1:], 1):
+            # Lanes of the vectors so far are in place, except that the first has not moved yet.
+            taken = [
+                lanes + source if of == number else lane if number > 1 else source
+                for lane, (source, of) in enumerate(places)
+            ]
+            value = shuffle(builder, value, vector, taken)
+        found.append(value)
+    return found
+
+
 def intrinsic(
     module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]
 ) -> ir.Function:

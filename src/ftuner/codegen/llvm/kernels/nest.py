@@ -79,7 +79,20 @@ class _Emission(Frame):
         return index
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
-        self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
+        few = self.schedule.interleaved
+        if few is None:
+            self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
+            return
+        extent = self.kernel.axes[few]
+        assert isinstance(extent, int)
+
+        def side_by_side(lanes: Lanes) -> None:
+            places = [Place({**index, few: const(i)}, lanes, ()) for i in range(extent)]
+            values = [Values(self, place) for place in places]
+            for result in range(len(self.kernel.values)):
+                values[0].store_interleaved(result, values[1:])
+
+        self._by_vectors(first, last, side_by_side)
 
     def _by_vectors(self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None]) -> None:
         """Emit `body` for whole vectors from `first` on, and under a mask for the rest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import llvmlite.ir as ir
@@ -13,6 +13,8 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     any_lane,
     const,
+    interleave,
+    lanes_below,
     masked_load,
     masked_store,
     pointer_slot,
@@ -201,8 +203,9 @@ class Values:
     def _load(self, number: int, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
         builder, lanes = self._builder, self._place.lanes
         guard = self._guard(number)
-        # If a lane is needed, the operand has elements, so that all lanes may read one.
+        # Where one lane is needed, so is what all lanes read alike.
         needed = None if guard is None else any_lane(self._builder, guard)
+        own = guard if guard is not None and elements.lanes_of(guard) else None
         vector = self._frame.schedule.vector
         coefficient: Dim = 0
         if lanes is not None:
@@ -219,8 +222,12 @@ class Values:
         type_ = ir.VectorType(element, count)
         if apart is None and coefficient == 1:
             assert lanes is not None
-            address = self._chosen(needed, self._address(buffer, offset, dtype))
-            value = _vector_load(builder, address, type_, dtype.itemsize, lanes.mask)
+            address, mask = self._address(buffer, offset, dtype), lanes.mask
+            if own is None:
+                address = self._chosen(needed, address)
+            else:
+                mask = own if mask is None else builder.and_(mask, own)
+            value = _vector_load(builder, address, type_, dtype.itemsize, mask)
             return elements.from_memory(builder, value, dtype)
         if coefficient != 0:
             # Large strides, or data-dependent positions: compute from positions, which stay in
@@ -235,7 +242,8 @@ class Values:
         offsets = builder.add(apart, splat(builder, offset, count))
         if needed is not None:
             buffer = self._chosen(needed, buffer)
-            offsets = builder.select(needed, offsets, elements.zero(offsets.type))
+            each = needed if own is None else own
+            offsets = builder.select(each, offsets, elements.zero(offsets.type))
         return self._gather(buffer, offsets, dtype)
 
     def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
@@ -291,6 +299,28 @@ class Values:
             moved = builder.add(offset, builder.mul(lane, self._frame.dim(coefficient)))
             one = builder.load(place, typ=element)
             builder.store(one, self._address(buffer, moved, dtype), align=dtype.itemsize)
+
+    def store_interleaved(self, result: int, others: Sequence[Values]) -> None:
+        """Store one result at this place and at those that follow it in memory: for each lane, the
+        elements of all places one after the other."""
+        builder, kernel, lanes = self._builder, self._kernel, self._place.lanes
+        assert lanes is not None
+        number, count = kernel.values[result], self._frame.schedule.lanes
+        dtype = kernel.steps[number].dtype
+        vectors = []
+        for place in (self, *others):
+            value = elements.to_memory(builder, place.value(number), dtype)
+            vectors.append(value if elements.lanes_of(value) else splat(builder, value, count))
+        offset, apart = self._offset(kernel.targets[result], base=True)
+        assert apart is None, "vectors of results have affine offsets"
+        for part, value in enumerate(interleave(builder, vectors)):
+            here = builder.add(offset, const(part * count))
+            address = self._address(self._frame.results[result], here, dtype)
+            mask = None
+            if lanes.count is not None:
+                left = builder.mul(lanes.count, const(len(vectors)))
+                mask = lanes_below(builder, builder.sub(left, const(part * count)), count)
+            _vector_store(builder, value, address, dtype.itemsize, mask)
 
 
 def _vector_load(
