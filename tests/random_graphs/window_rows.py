@@ -141,7 +141,8 @@ def _conv(maker: Maker) -> None:
     x = image(maker, dtypes_of(maker, "Conv", FLOATS))
     channels = x.shape[1].at[0]
     groups = _groups(maker, channels)
-    count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33))
+    some = (1, 2, 3, max(channels // groups, 1)) if groups > 1 else (8, 16, 5, 1, 33)
+    count = groups * maker.draws.pick(some)
     found = window(maker, x)
     taps = int(np.prod(found.kernel)) * channels // groups
     operands = [x, _weight(maker, (count, channels // groups, *found.kernel), x.dtype)]

@@ -147,14 +147,15 @@ class ConvolutionStep(ProductStep):
 
 @dataclass(frozen=True)
 class DepthwiseStep:
-    """A convolution of each channel by its own window, or a reduction of its windows. x and the
-    result are (images, rows, positions, channels), with contiguous channels."""
+    """A convolution of each channel by its own window, or of each of some channels by windows over
+    all of them, or a reduction of each channel's windows. x and the result are (images, rows,
+    positions, channels), with contiguous channels."""
 
     kind: ClassVar[str] = "depthwise"
     title: str
     x: View
     weight: View | None
-    """(rows, positions, channels) of the window, in row-major order; None for a reduction."""
+    """(rows, positions, channels of a group, channels), row-major; None for a reduction."""
     reduction: str | None
     """`sum`, `maximum` or `minimum`; None for a convolution."""
     out: View
@@ -166,6 +167,8 @@ class DepthwiseStep:
     epilogue: Expr
     operands: tuple[View, ...]
     """As of a product whose rows are the positions of the result."""
+    group: int = 1
+    """Channels of a group of a convolution, of x and of the result."""
 
     @property
     def reads(self) -> tuple[Buffer, ...]:

@@ -146,6 +146,11 @@ DEPTHWISE = [
     Convolution((1, 9), 3, 3, groups=3, pads=(4, 4), residual=True),
     Convolution((5,), 24, 24, groups=24, pads=(2, 2)),
     Convolution((3, 3), 6, 6, groups=6, strides=3, pads=(0, 0), dtype=DTYPES["float64"]),
+    Convolution((3, 3), 44, 44, groups=22, residual=True),
+    Convolution((3, 3), 36, 36, groups=9, strides=2),
+    Convolution((2, 5), 24, 24, groups=3, dilation=2, pads=(3, 1)),
+    Convolution((3,), 40, 40, groups=10, residual=True),
+    Convolution((3, 3), 24, 24, groups=3, dtype=DTYPES["float64"]),
 ]
 
 

@@ -11,7 +11,7 @@ BLOCK = 32
 """Positions of a row in a task. Derived: a task is some microseconds,
 and its borders are few of its positions."""
 MOST_TOGETHER = 8
-"""Positions computed at once. Derived: from here on the weight's loads are less than a tenth of the
+"""Positions computed at once. Derived: the weight's loads are then an eighth of the
 multiply-adds."""
 
 
@@ -27,12 +27,15 @@ class DepthwiseKernel:
     strides: tuple[int, int]
     dilations: tuple[int, int]
     epilogue: Expr
+    group: int = 1
+    """Channels of a group, a power of two: each is a sum over all of them."""
 
     def together(self, registers: int) -> int:
         """Positions of a row that are computed at once: one register holds an element of x, one
-        is left over, the others hold the sums and a row of the weight, if there is one."""
-        weights = self.window[1] if self.reduction is None else 0
-        return max(min(registers - weights - 2, MOST_TOGETHER), 1)
+        is left over, the others hold the sums and a row of the weight, if there is one. Half of
+        the most are worth loading parts of the weight again."""
+        weights = self.window[1] * self.group if self.reduction is None else 0
+        return max(min(registers - weights - 2, MOST_TOGETHER), MOST_TOGETHER // 2)
 
 
 class DepthwiseDims:

@@ -24,12 +24,15 @@ def depthwise_cost(problem: DepthwiseProblem, machine: Machine) -> StepCost:
     windows of a row that are computed together."""
     kernel, isa, tuning = problem.kernel, machine.isa, machine.hardware.tuning
     images, rows, positions, channels = problem.shape
-    size, taps = kernel.dtype.itemsize, math.prod(kernel.window)
+    size, taps = kernel.dtype.itemsize, math.prod(kernel.window) * kernel.group
     vectors = images * rows * positions * math.ceil(channels / isa.lanes(kernel.dtype))
     mine = math.ceil(images * rows / machine.workers) / max(images * rows, 1)
     together = kernel.together(isa.vector_registers)
     reach = (together - 1) * kernel.strides[1] + kernel.window[1]
-    loads = kernel.window[0] * (reach + kernel.window[1]) / together
+    loads = kernel.window[0] * (reach + kernel.window[1] * kernel.group) / together
+    if kernel.group > 1:
+        # A shuffle for each channel of a group.
+        loads += kernel.window[0] * reach * kernel.group / together
     cycles = max(taps / isa.fma_per_cycle, loads / isa.load_per_cycle)
     cycles += expression_cycles(kernel.epilogue, kernel.dtype, isa, tuning)
     fixed = vectors / together * tuning.loop_cycles * kernel.window[0]

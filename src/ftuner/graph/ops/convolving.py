@@ -25,6 +25,9 @@ REDUCTIONS = frozenset({"sum", "maximum", "minimum"})
 LEAST_COLUMNS = 4
 """Columns of a group from which it is a product of its own. With fewer, most of each vector would
 be left over."""
+FEW_OF_GROUP = (1, 2, 4, 8)
+"""Channels of a group, of x and of the result, that the kernel of single channels computes: vectors
+hold whole groups. More are a product of their own, whose vectors are full."""
 LEAST_CHANNELS = 8
 """Channels from which Winograd's products are tried."""
 
@@ -104,6 +107,7 @@ class _PendingDepthwise(PendingRows):
     strides: tuple[int, int]
     dilations: tuple[int, int]
     begin: Shape
+    group: int
 
     @property
     def dtype(self) -> DType:
@@ -117,7 +121,7 @@ class _PendingDepthwise(PendingRows):
             DepthwiseStep(
                 self.title, self.x, self.weight, self.reduction, _of_two_axes(target), self.window,
                 self.strides, self.dilations, self.begin, self.epilogue.expr,
-                self.ordered_operands(),
+                self.ordered_operands(), self.group,
             )
         )  # fmt: skip
 
@@ -138,9 +142,10 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
     groups, rank = node.attributes["groups"], weight.rank - 2
     if weight.constant is None or 0 in weight.shape:
         return None
-    single = weight.shape[-2] == 1 and weight.shape[-1] == groups and groups > 1
-    if single and rank <= 2 and placement.runs(DepthwiseStep.kind):
-        return (_depthwise(node, placement),)
+    if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind):
+        own, columns = weight.shape[-2:]
+        if columns == groups * own and own in FEW_OF_GROUP:
+            return (_depthwise(node, placement),)
     each = weight.shape[-1] // groups if isinstance(weight.shape[-1], int) else 0
     fits = groups == 1 or each >= LEAST_COLUMNS
     if fits and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind):
@@ -195,22 +200,23 @@ def _lies_inside(x: Value, kernel: int, attributes: Mapping[str, Any]) -> bool:
 
 def _depthwise(node: Node, placement: Placement) -> PendingRows:
     view, weight = _operands(node, placement)
-    kernel = tuple(n for n in node.inputs[1].shape[:-2] if isinstance(n, int))
-    window = _of_rows(kernel, 1)
-    whole = row_major(TensorType(weight.layout.dtype, (*window, weight.shape[-1])))
+    *kernel, group, channels = (n for n in node.inputs[1].shape if isinstance(n, int))
+    window = _of_rows(tuple(kernel), 1)
+    whole = row_major(TensorType(weight.layout.dtype, (*window, group, channels)))
     w = View(weight.buffer, replace(whole, offset=weight.layout.offset))
-    return _pending_depthwise(node, "depthwise", view, w, None, window)
+    title = "depthwise" if group == 1 else f"convolution of groups of {group}"
+    return _pending_depthwise(node, title, view, w, None, window, group)
 
 
 def _pending_depthwise(
     node: Node, title: str, view: View, weight: View | None, reduction: str | None,
-    window: tuple[int, int],
+    window: tuple[int, int], group: int = 1,
 ) -> PendingRows:  # fmt: skip
     attributes = node.attributes
     return _PendingDepthwise(
         node.output, True, NO_EPILOGUE, title, _of_two_axes(view), weight, reduction, window,
         _of_rows(attributes["strides"], 1), _of_rows(attributes["dilations"], 1),
-        _of_rows(attributes["begin"], 0),
+        _of_rows(attributes["begin"], 0), group,
     )  # fmt: skip
 
 

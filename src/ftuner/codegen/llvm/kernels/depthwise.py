@@ -1,8 +1,11 @@
 """Windows of single channels, channels last, in LLVM IR: depthwise convolutions and pooling.
 
-A task is `BLOCK` positions of one row of the result, with all channels. Positions whose windows lie
-within the operand along the row are computed several at once: an element that several windows read
-is loaded once. The other positions are computed one by one. Vectors lie along channels.
+A task is `BLOCK` positions of one row of the result, with all channels. Several positions are
+computed at once, so that an element that several windows read is loaded once; where windows reach
+out of the operand along the row, each load is checked. Vectors lie along channels.
+
+Channels may be in groups: each is then a sum over the channels of its group, which shuffles put
+beside it.
 
 `buffers` holds x, the weight if there is one, the operands of the epilogue, and the result; `dims`
 the slots of `DepthwiseDims`, then an offset and a distance of rows for each operand of the
@@ -18,6 +21,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import (
+    I32,
     at,
     const,
     lanes_below,
@@ -25,6 +29,7 @@ from ftuner.codegen.llvm.ir.builder import (
     masked_store,
     pointer_slot,
     scalar_type,
+    shuffle,
     slot,
     splat,
 )
@@ -51,7 +56,7 @@ class _Row:
     """The part of a task that all its positions share."""
 
     x: ir.Value
-    """The first element that the first row of the windows reads, were the row not padded."""
+    """The first pixel of the line of x that the first row of the windows reads."""
     weight: ir.Value
     """Of the first row of the windows that lies within x."""
     rows: ir.Value
@@ -63,9 +68,10 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Channels:
-    """A vector of channels: bytes to the first one, and a mask if some do not exist."""
+    """A vector of channels: bytes to the first one, its number, and a mask if some do not exist."""
 
     offset: ir.Value
+    first: ir.Value
     mask: ir.Value | None
 
 
@@ -112,17 +118,30 @@ class _Emission:
             first = builder.mul(block, const(BLOCK))
             last = self._least(builder.add(first, const(BLOCK)), width)
             inner_first, inner_last = self._inside(first, last)
-            with counted_loop(builder, first, inner_first) as position:
-                self._one(row, position)
-            count = builder.sub(inner_last, inner_first)
-            whole = builder.sub(count, builder.srem(count, const(self._together)))
-            middle = builder.add(inner_first, whole)
-            with counted_loop(builder, inner_first, middle, self._together) as position:
-                self._several(row, position, self._together)
-            with counted_loop(builder, middle, inner_last) as position:
-                self._several(row, position, 1)
-            with counted_loop(builder, inner_last, last) as position:
-                self._one(row, position)
+            with counted_loop(builder, first, last, self._together) as position:
+                end = builder.add(position, const(self._together))
+                inside = builder.and_(
+                    builder.icmp_signed(">=", position, inner_first),
+                    builder.icmp_signed("<=", end, inner_last),
+                )
+                with builder.if_else(inside) as (all_, some):
+                    with all_:
+                        self._several(row, position, self._together)
+                    with some:
+                        self._checked(row, position, builder.sub(last, position), self._together)
+
+    def _checked(self, row: _Row, position: ir.Value, left: ir.Value, count: int) -> None:
+        """The next `count` positions, or as few as are left: the fewer, the fewer at once."""
+        fewer = count // 2
+        if fewer < 2:
+            self._several(row, position, count, left)
+            return
+        few = self._builder.icmp_signed("<=", left, const(fewer))
+        with self._builder.if_else(few) as (some, all_):
+            with some:
+                self._checked(row, position, left, fewer)
+            with all_:
+                self._several(row, position, count, left)
 
     def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self._builder.select(self._builder.icmp_signed("<", x, y), x, y)
@@ -159,7 +178,8 @@ class _Emission:
         out = at(builder, self._out, self._bytes(DepthwiseDims.OUT_OFFSET))
         out = at(builder, out, builder.mul(image, self._bytes(DepthwiseDims.OUT_IMAGE)))
         out = at(builder, out, builder.mul(y, self._bytes(DepthwiseDims.OUT_ROW)))
-        line = builder.mul(self._bytes(DepthwiseDims.CHANNELS), const(kernel.window[1]))
+        taps = const(kernel.window[1] * kernel.group)
+        line = builder.mul(self._bytes(DepthwiseDims.CHANNELS), taps)
         weight = at(builder, self._weight, builder.mul(low, line))
         return _Row(x, weight, builder.sub(high, low), out, number)
 
@@ -182,17 +202,27 @@ class _Emission:
         channels = self._dim(DepthwiseDims.CHANNELS)
         whole = builder.and_(channels, const(-lanes))
         with counted_loop(builder, 0, whole, lanes) as channel:
-            body(_Channels(builder.mul(channel, const(self._size)), None))
+            body(_Channels(builder.mul(channel, const(self._size)), channel, None))
         left = builder.sub(channels, whole)
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
             mask = lanes_below(builder, left, lanes)
-            body(_Channels(builder.mul(whole, const(self._size)), mask))
+            body(_Channels(builder.mul(whole, const(self._size)), whole, mask))
 
-    def _load(self, address: ir.Value, channels: _Channels) -> ir.Value:
-        address = at(self._builder, address, channels.offset)
-        if channels.mask is None:
-            return self._builder.load(address, typ=self._vector, align=self._size)
-        return masked_load(self._builder, address, self._vector, self._size, channels.mask)
+    def _load(
+        self, address: ir.Value, channels: _Channels, inside: ir.Value | None = None
+    ) -> ir.Value:
+        """`inside`: whether there is anything; nothing is read elsewhere."""
+        builder, mask = self._builder, channels.mask
+        address = at(builder, address, channels.offset)
+        there = None if inside is None else splat(builder, inside, self._lanes)
+        if there is not None:
+            mask = there if mask is None else builder.and_(mask, there)
+        if mask is None:
+            return builder.load(address, typ=self._vector, align=self._size)
+        value = masked_load(builder, address, self._vector, self._size, mask)
+        if there is None or self._kernel.reduction in (None, "sum"):
+            return value
+        return builder.select(there, value, self._nothing)
 
     def _tap(self, address: ir.Value, channels: _Channels) -> ir.Value | None:
         """An element of the weight, if there is one."""
@@ -205,16 +235,18 @@ class _Emission:
             return elements.combine(self._builder, kind, before, element, self._kernel.dtype)
         return self._multiply_add(self._builder, element, tap, before)
 
-    def _several(self, row: _Row, position: ir.Value, count: int) -> None:
-        """Positions whose windows lie within x along the row."""
+    def _several(
+        self, row: _Row, position: ir.Value, count: int, live: ir.Value | None = None
+    ) -> None:
+        """`count` successive positions. `live`: how many of them exist, where not all do or windows
+        may reach out of x along the row; None where neither is so."""
         builder, kernel = self._builder, self._kernel
         width, stride, dilation = kernel.window[1], kernel.strides[1], kernel.dilations[1]
-        pixel = self._bytes(DepthwiseDims.X_PIXEL)
         left = builder.mul(position, const(stride))
         left = builder.sub(left, self._dim(DepthwiseDims.BEGIN_X))
-        first = at(builder, row.x, builder.mul(left, pixel))
         line = builder.mul(self._bytes(DepthwiseDims.X_ROW), const(kernel.dilations[0]))
         channel_bytes = self._bytes(DepthwiseDims.CHANNELS)
+        factors = width * kernel.group
         uses: dict[int, list[tuple[int, int]]] = {}
         for number in range(count):
             for tap in range(width):
@@ -224,83 +256,94 @@ class _Emission:
             def window_row(values: list[ir.Value]) -> list[ir.Value]:
                 x, weight, *sums = values
                 taps = [
-                    self._tap(at(builder, weight, builder.mul(channel_bytes, const(t))), channels)
-                    for t in range(width)
+                    self._tap(at(builder, weight, builder.mul(channel_bytes, const(f))), channels)
+                    for f in range(factors)
                 ]
                 for offset in sorted(uses):
-                    place = at(builder, x, builder.mul(pixel, const(offset)))
-                    element = self._load(place, channels)
+                    index = builder.add(left, const(offset))
+                    own = self._elements(x, index, channels, live is not None)
                     for number, tap in uses[offset]:
-                        sums[number] = self._gathered(element, taps[tap], sums[number])
-                after = at(builder, weight, builder.mul(channel_bytes, const(width)))
+                        for factor, element in enumerate(own, tap * kernel.group):
+                            sums[number] = self._gathered(element, taps[factor], sums[number])
+                after = at(builder, weight, builder.mul(channel_bytes, const(factors)))
                 return [at(builder, x, line), after, *sums]
 
-            values = [first, row.weight, *([self._nothing] * count)]
+            values = [row.x, row.weight, *([self._nothing] * count)]
             sums = carried_loop(builder, row.rows, values, window_row)[2:]
-            self._finish(row, position, sums, channels)
+            self._finish(row, position, sums, channels, live)
 
         self._channels(vector)
 
-    def _one(self, row: _Row, position: ir.Value) -> None:
-        """A position whose window may lie partly outside x."""
-        builder, kernel = self._builder, self._kernel
-        width, dilation = kernel.window[1], kernel.dilations[1]
-        left = builder.mul(position, const(kernel.strides[1]))
-        left = builder.sub(left, self._dim(DepthwiseDims.BEGIN_X))
-        low, high = self._taps(left, self._dim(DepthwiseDims.WIDTH), width, dilation)
-        pixel = self._bytes(DepthwiseDims.X_PIXEL)
-        channel_bytes = self._bytes(DepthwiseDims.CHANNELS)
-        left = builder.add(left, builder.mul(low, const(dilation)))
-        first = at(builder, row.x, builder.mul(left, pixel))
-        weights = at(builder, row.weight, builder.mul(low, channel_bytes))
-        line = builder.mul(self._bytes(DepthwiseDims.X_ROW), const(kernel.dilations[0]))
-        step = builder.mul(pixel, const(dilation))
-        count = builder.sub(high, low)
+    def _elements(
+        self, line: ir.Value, index: ir.Value, channels: _Channels, checked: bool
+    ) -> list[ir.Value]:
+        """What the channels of a vector are multiplied with at a pixel of a line of x: for each
+        channel of a group, that of each channel's group. `checked`: nothing outside the line."""
+        builder, lanes, group = self._builder, self._lanes, self._kernel.group
+        place = builder.mul(index, self._bytes(DepthwiseDims.X_PIXEL))
+        inside = None
+        if checked:
+            inside = builder.icmp_unsigned("<", index, self._dim(DepthwiseDims.WIDTH))
+            place = builder.select(inside, place, const(0))
+        place = at(builder, line, place)
+        if group > lanes:
+            # All lanes are of one group.
+            own = builder.udiv(channels.first, const(group))
+            place = at(builder, place, builder.mul(own, const(group * self._size)))
+            return [self._repeated(place, number, inside) for number in range(group)]
+        value = self._load(place, channels, inside)
+        if group == 1:
+            return [value]
+        starts = [lane - lane % group for lane in range(lanes)]
+        return [
+            shuffle(builder, value, value, [start + number for start in starts])
+            for number in range(group)
+        ]
 
-        def vector(channels: _Channels) -> None:
-            def window_row(values: list[ir.Value]) -> list[ir.Value]:
-                x, weight, total = values
-
-                def tap(inner: list[ir.Value]) -> list[ir.Value]:
-                    place, factor, before = inner
-                    tap_weight = self._tap(factor, channels)
-                    after = self._gathered(self._load(place, channels), tap_weight, before)
-                    return [at(builder, place, step), at(builder, factor, channel_bytes), after]
-
-                total = carried_loop(builder, count, [x, weight, total], tap)[2]
-                after = at(builder, weight, builder.mul(channel_bytes, const(width)))
-                return [at(builder, x, line), after, total]
-
-            values = [first, weights, self._nothing]
-            total = carried_loop(builder, row.rows, values, window_row)[2]
-            self._finish(row, position, [total], channels)
-
-        self._channels(vector)
+    def _repeated(self, group: ir.Value, number: int, inside: ir.Value | None) -> ir.Value:
+        """A channel of a group, in all lanes."""
+        builder, alone = self._builder, ir.VectorType(self._vector.element, 1)
+        place = at(builder, group, const(number * self._size))
+        if inside is None:
+            value = builder.load(place, typ=self._vector.element, align=self._size)
+        else:
+            loaded = masked_load(builder, place, alone, self._size, splat(builder, inside, 1))
+            value = builder.extract_element(loaded, ir.Constant(I32, 0))
+        return splat(builder, value, self._lanes)
 
     def _finish(
-        self, row: _Row, position: ir.Value, sums: Sequence[ir.Value], channels: _Channels
-    ) -> None:
-        """The epilogue of successive positions, and their stores."""
-        builder = self._builder
-        pixel = self._bytes(DepthwiseDims.OUT_PIXEL)
+        self, row: _Row, position: ir.Value, sums: Sequence[ir.Value], channels: _Channels,
+        live: ir.Value | None,
+    ) -> None:  # fmt: skip
+        """The epilogue of successive positions, and the stores of those that exist."""
         for number, value in enumerate(sums):
-            here = builder.add(position, const(number))
-            env = {ACCUMULATOR.name: value}
-            for index, operand in enumerate(self._operands):
-                at_dims = DepthwiseDims.SIZE + 2 * index
-                base = at(builder, self._read[index], self._bytes(at_dims))
-                if operand.kind != "column":
-                    rows = builder.add(row.number, here)
-                    base = at(builder, base, builder.mul(rows, self._bytes(at_dims + 1)))
-                if operand.kind == "row":
-                    scalar = builder.load(base, typ=self._vector.element, align=self._size)
-                    env[operand.name] = splat(builder, scalar, self._lanes)
-                else:
-                    env[operand.name] = self._load(base, channels)
-            result = elements.emit(builder, self._kernel.epilogue, env, self._fused)
-            place = at(builder, row.out, builder.mul(here, pixel))
-            place = at(builder, place, channels.offset)
-            if channels.mask is None:
-                builder.store(result, place, align=self._size)
+            if live is None or not number:
+                self._store(row, position, number, value, channels)
+                continue
+            with self._builder.if_then(self._builder.icmp_signed("<", const(number), live)):
+                self._store(row, position, number, value, channels)
+
+    def _store(
+        self, row: _Row, position: ir.Value, number: int, value: ir.Value, channels: _Channels
+    ) -> None:
+        builder = self._builder
+        here = builder.add(position, const(number))
+        env = {ACCUMULATOR.name: value}
+        for index, operand in enumerate(self._operands):
+            at_dims = DepthwiseDims.SIZE + 2 * index
+            base = at(builder, self._read[index], self._bytes(at_dims))
+            if operand.kind != "column":
+                rows = builder.add(row.number, here)
+                base = at(builder, base, builder.mul(rows, self._bytes(at_dims + 1)))
+            if operand.kind == "row":
+                scalar = builder.load(base, typ=self._vector.element, align=self._size)
+                env[operand.name] = splat(builder, scalar, self._lanes)
             else:
-                masked_store(builder, result, place, self._size, channels.mask)
+                env[operand.name] = self._load(base, channels)
+        result = elements.emit(builder, self._kernel.epilogue, env, self._fused)
+        place = builder.mul(here, self._bytes(DepthwiseDims.OUT_PIXEL))
+        place = at(builder, at(builder, row.out, place), channels.offset)
+        if channels.mask is None:
+            builder.store(result, place, align=self._size)
+        else:
+            masked_store(builder, result, place, self._size, channels.mask)

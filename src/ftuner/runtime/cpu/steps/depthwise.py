@@ -25,7 +25,7 @@ from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 def _kernel(step: DepthwiseStep) -> DepthwiseKernel:
     return DepthwiseKernel(
         step.x.layout.dtype, step.reduction, step.window, step.strides, step.dilations,
-        step.epilogue,
+        step.epilogue, step.group,
     )  # fmt: skip
 
 
