@@ -73,8 +73,8 @@ NESTS: dict[str, dict[str, int]] = {
     "mobilenet-v3": {"pad": 1, "reduce + divide": 9, "multiply": 8},
     "efficientnet-b0": {"pad": 1, "reduce + divide": 8, "multiply": 7},
     "convnext-tiny": {"pad": 1, "norm": 11, **POOLED},
-    "unet": {"pad": 1, "copy": 13},
-    "segformer-b0": {"pad": 1, "norm": 19, "copy": 2},
+    "unet": {"pad": 1, "copy": 5},
+    "segformer-b0": {"pad": 1, "norm": 19, "copy": 1},
     "vit-tiny": {"pad": 1, "norm": 9, "copy": 1, "add": 1, "gather": 1},
 }
 

@@ -12,7 +12,7 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
 from ftuner.core.index_expr import Operand
-from ftuner.graph.buffers import Buffer, View, as_rows, reshaped_strides
+from ftuner.graph.buffers import Buffer, View, as_rows, reshaped
 
 B, S, T = symbol("B"), symbol("S"), symbol("T")
 
@@ -65,9 +65,20 @@ def test_other_shapes_have_the_addresses_of_the_view(
         left //= other[-1]
     for _ in range(data.draw(st.integers(0, 2))):
         other.insert(data.draw(st.integers(0, len(other))), 1)
-    found = reshaped_strides(x, tuple(other))
+    found = reshaped(x, tuple(other))
     if found is not None:
-        assert addresses(view(tuple(other), found)) == addresses(x)
+        assert found.shape == tuple(other)
+        assert addresses(found) == addresses(x)
+
+
+def test_axes_that_one_stride_walks_are_merged_and_split() -> None:
+    """Rows of a part of the channels."""
+    x = view((B, S, T, 8), (S * T * 20, T * 20, 20, 1), 4)
+    for shape in ((B * S * T, 8), (B, S * T, 8), (B, S, T, 2, 4), (B * S, T, 8)):
+        found = reshaped(x, shape)
+        assert found is not None
+        assert addresses(found, B=2, S=3, T=5) == addresses(x, B=2, S=3, T=5)
+    assert reshaped(x, (B, S, T * 8)) is None
 
 
 def test_rows_at_extents_of_run_time() -> None:

@@ -195,7 +195,7 @@ NESTS: tuple[tuple[Body, list[str]], ...] = (
     (ones_come_and_go, ["negative + add"]),
     (view_as_output, ["copy"]),
     (concat_in_place, ["exp", "copy", "negative"]),
-    (concat_of_one_value, ["exp", "copy", "copy", "copy"]),
+    (concat_of_one_value, ["exp", "copy", "copy"]),
     (concat_in_the_middle, ["exp", "copy", "reduce"]),
     (outputs_that_are_no_results, ["copy", "copy", "exp", "copy", "copy"]),
     (output_that_is_read_too, ["exp", "reduce", "copy"]),

@@ -272,6 +272,12 @@ def broadcast(x: Dim, y: Dim) -> Dim:
     return _atom("broadcast", *sorted((x, y), key=str))
 
 
+def simplest(dims: Sequence[Dim]) -> Dim:
+    """The first of the shortest of some dims that are equal whenever they are bound: a number, or
+    what has the shortest text."""
+    return min(dims, key=lambda dim: 0 if isinstance(dim, int) else len(dim.text))
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     total: Dim = 1
     for dim in dims:

@@ -89,13 +89,44 @@ def as_rows(view: View) -> View | None:
     return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
 
 
-def reshaped_strides(view: View, shape: Shape) -> Shape | None:
-    """The strides of the same elements in another shape; None if there are none, or if that is not
-    known."""
+def same_elements(x: View, y: View) -> bool:
+    """Whether two views of one shape have each element at one address. Strides of axes of extent 1
+    do not matter."""
+    strides = zip(x.shape, x.layout.strides, y.layout.strides, strict=True)
+    return (
+        x.buffer is y.buffer
+        and (x.layout.dtype, x.shape, x.layout.offset) == (y.layout.dtype, y.shape, y.layout.offset)
+        and all(n == 1 or a == b for n, a, b in strides)
+    )
+
+
+def reshaped(view: View, shape: Shape) -> View | None:
+    """The same elements in another shape; None if no strides give it, or if that is not known."""
     if view.contiguous:
-        return row_major_strides(shape)
-    # Match runs of axes with equal numbers of elements in both shapes.
-    old = [(n, s) for n, s in zip(view.shape, view.layout.strides, strict=True) if n != 1]
+        strides: Shape | None = row_major_strides(shape)
+    else:
+        axes = [(n, s) for n, s in zip(view.shape, view.layout.strides, strict=True) if n != 1]
+        strides = _split(axes, shape)
+        if strides is None:
+            strides = _split(_merged(axes), shape)
+    if strides is None:
+        return None
+    return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
+
+
+def _merged(axes: list[tuple[Dim, Dim]]) -> list[tuple[Dim, Dim]]:
+    """Axes, as (extent, stride), of which neighbours that one stride walks are one axis."""
+    found: list[tuple[Dim, Dim]] = []
+    for extent, stride in axes:
+        if found and found[-1][1] == stride * extent:
+            extent = found.pop()[0] * extent
+        found.append((extent, stride))
+    return found
+
+
+def _split(axes: list[tuple[Dim, Dim]], shape: Shape) -> Shape | None:
+    """The strides of a shape whose axes are parts of the given ones, in their order; None if they
+    are not."""
     strides: list[Dim] = []
     i = j = 0
     while j < len(shape):
@@ -103,22 +134,18 @@ def reshaped_strides(view: View, shape: Shape) -> Shape | None:
             strides.append(0)
             j += 1
             continue
-        if i == len(old):
+        if i == len(axes):
             return None
-        first_new, old_count, new_count = j, old[i][0], shape[j]
-        last_old = i
-        while old_count != new_count:
-            # One old axis becomes several new ones.
-            if j + 1 < len(shape):
-                j += 1
-                new_count = new_count * shape[j]
-            else:
+        first, (whole, stride), count = j, axes[i], shape[j]
+        while whole != count:
+            if j + 1 == len(shape):
                 return None
-        _, stride = old[last_old]
+            j += 1
+            count = count * shape[j]
         run: list[Dim] = []
-        for extent in reversed(shape[first_new : j + 1]):
+        for extent in reversed(shape[first : j + 1]):
             run.append(stride)
             stride = stride * extent
         strides += reversed(run)
         i, j = i + 1, j + 1
-    return tuple(strides) if i == len(old) else None
+    return tuple(strides) if i == len(axes) else None

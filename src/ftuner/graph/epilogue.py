@@ -22,7 +22,7 @@ from ftuner.core.expr import (
     operands,
 )
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.buffers import View, reshaped_strides
+from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
 
@@ -100,12 +100,10 @@ class _Reshaped(PendingRows):
         return self.rows.dtype
 
     def store(self, target: View, placement: Placement) -> None:
-        shape = self.rows.result.shape
-        strides = reshaped_strides(target, shape)
-        if strides is None:
+        view = reshaped(target, self.rows.result.shape)
+        if view is None:
             placement.store_by_copy(self, self.dtype, target)
             return
-        view = View(target.buffer, replace(target.layout, shape=shape, strides=strides))
         replace(self.rows, epilogue=self.epilogue, title=self.title).store(view, placement)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Stage, Store
-from ftuner.graph.buffers import Buffer, View, as_rows, row_major
+from ftuner.graph.buffers import Buffer, View, as_rows, row_major, same_elements
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
     MAX_REPEATED_STEPS,
@@ -20,6 +20,7 @@ from ftuner.graph.fused_nest import (
     identity,
 )
 from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
+from ftuner.graph.parts import parts
 from ftuner.graph.steps import Step
 
 
@@ -81,6 +82,7 @@ class Placement:
         self.constants: dict[Value, View] = {}
         self._others: dict[tuple[Buffer, DType], Buffer] = {}
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
+        self._parts = parts(graph, self.alone, self.type_of)
 
     def type_of(self, value: Value) -> TensorType:
         """The type of a value in the arena or among constants."""
@@ -140,7 +142,7 @@ class Placement:
             return view
         if view is not self.forms.get(value):
             return self.copied(view, self.apart(TensorType(view.layout.dtype, view.shape)))
-        view = self.forms[value] = self.copied(view, self.place(value))
+        view = self.forms[value] = self.copied(view, self.alone(value))
         return view if dtype is None else self.converted(view, dtype)
 
     def rows(self, value: Value, dtype: DType) -> View:
@@ -153,13 +155,19 @@ class Placement:
         return rows
 
     def place(self, value: Value) -> View:
-        """Memory for a value. That is the caller's if the value is an output that no step has
-        written, and if no other node reads it in another dtype."""
+        """Memory for a value: its part of a concatenation, if it is computed to that, or memory of
+        its own."""
+        part = self._parts.get(value)
+        return self.alone(value) if part is None else part
+
+    def alone(self, value: Value) -> View:
+        """Row-major memory for a value. That is the caller's if the value is an output that no
+        step has written, and if no other node reads it in another dtype."""
         number = self.output_numbers.get(value)
         elements = product(value.shape)
         type_ = self.type_of(value)
-        alone = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
-        if number is not None and alone and number not in self._written:
+        as_given = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
+        if number is not None and as_given and number not in self._written:
             return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
         return self.apart(type_)
 
@@ -191,7 +199,9 @@ class Placement:
         """Have a value in a target: computed to it, or copied if something else reads it too."""
         pending = self.pending(value)
         if pending is None or not self.read_once(value):
-            self.copied(self.view(value), target)
+            view = self.view(value)
+            if not same_elements(view, target):
+                self.copied(view, target)
         else:
             self.forms[value] = self.store(pending, target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View, reshaped_strides, spread
+from ftuner.graph.buffers import View, reshaped, spread
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.operator import Attributes, Numerics, Operator, Require
 from ftuner.graph.ops.pointwise import broadcast_shape
@@ -90,16 +90,13 @@ class PendingAttention(Pending):
         return True
 
     def store(self, target: View, placement: Placement) -> None:
-        strides = reshaped_strides(target, self.type.shape)
-        dtype = self.q.layout.dtype
-        if strides is None or target.layout.dtype != dtype:
+        out, dtype = reshaped(target, self.type.shape), self.q.layout.dtype
+        if out is None or target.layout.dtype != dtype:
             placement.store_by_copy(self, dtype, target)
             return
-        out = replace(target.layout, shape=self.type.shape, strides=strides)
         placement.add(
-            AttentionStep(self.softmax.title, self.q, self.k, self.v, self.mask,
-                          View(target.buffer, out), self.softmax)
-        )  # fmt: skip
+            AttentionStep(self.softmax.title, self.q, self.k, self.v, self.mask, out, self.softmax)
+        )
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
         # `store` finds the axes of `type` in any target.

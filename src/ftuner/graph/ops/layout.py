@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, maximum, minimum
+from ftuner.core.dim import Dim, maximum, minimum, simplest
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
@@ -23,6 +22,7 @@ from ftuner.graph.operator import (
     load,
     same_dtype,
 )
+from ftuner.graph.parts import pieces
 from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
@@ -40,8 +40,10 @@ def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tup
             if i != axis:
                 require(x, y, f"concat of {first} and {t}")
         total = total + t.shape[axis]
-    shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
-    return (TensorType(first.dtype, shape),)
+    # What is equal has one name from here on, so that rows of the result are one axis.
+    shape = [simplest(extents) for extents in zip(*(t.shape for t in types), strict=True)]
+    shape[axis] = total
+    return (TensorType(first.dtype, tuple(shape)),)
 
 
 def _reference_concat(*arrays: Any, axis: int) -> Any:
@@ -50,14 +52,9 @@ def _reference_concat(*arrays: Any, axis: int) -> Any:
 
 def _lower_concat(node: Node, placement: Placement) -> tuple[View]:
     """Each operand is computed to its part of the result."""
-    axis = node.attributes["axis"]
     whole = placement.place(node.output)
-    begin: Dim = 0
-    for value in node.inputs:
-        offset = whole.layout.offset + begin * whole.layout.strides[axis]
-        layout = replace(whole.layout, shape=value.shape, offset=offset)
-        placement.put(value, View(whole.buffer, layout))
-        begin = begin + value.shape[axis]
+    for value, target in pieces(node, whole):
+        placement.put(value, target)
     return (whole,)
 
 

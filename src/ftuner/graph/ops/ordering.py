@@ -92,7 +92,7 @@ def _reference_top_k(x: Any, axis: int, k: int, largest: bool) -> tuple[Any, Any
 def _lower_top_k(node: Node, placement: Placement) -> list[View]:
     (x,) = node.inputs
     axis, k = node.attributes["axis"], node.attributes["k"]
-    places = [placement.place(v) for v in node.outputs]
+    places = [placement.alone(v) for v in node.outputs]
     values, positions = (place.buffer for place in places)
     distance = product(x.shape[axis + 1 :])
     rows = product(x.shape[:axis]) * distance

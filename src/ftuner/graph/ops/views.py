@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, row_major_strides
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import ShapeError
-from ftuner.graph.buffers import View, permuted, reshaped_strides, row_major, spread
+from ftuner.graph.buffers import View, permuted, reshaped, spread
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, injective, load
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
@@ -104,22 +104,24 @@ def _lower_reshape(node: Node, placement: Placement) -> tuple[Form]:
     (value,) = node.inputs
     shape = node.attributes["shape"]
     pending = placement.pending(value)
+    read_once = placement.read_once(value)
     if pending is not None:
-        read_once = placement.read_once(value)
-        reshaped = pending.reshaped(value.shape, shape, read_once)
-        if reshaped is not None:
-            return (reshaped,)
-        if read_once:
-            place = placement.place(node.output)
-            layout = row_major(TensorType(place.layout.dtype, value.shape))
-            placement.store(pending, View(place.buffer, layout))
+        grown = pending.reshaped(value.shape, shape, read_once)
+        if grown is not None:
+            return (grown,)
+    if pending is None or not read_once:
+        view = reshaped(placement.view(value), shape)
+        if view is not None:
+            return (view,)
+    if read_once:
+        place = placement.place(node.output)
+        target = reshaped(place, value.shape)
+        if target is not None:
+            placement.put(value, target)
             return (place,)
-    view = placement.view(value)
-    strides = reshaped_strides(view, shape)
-    if strides is None:
-        view = placement.contiguous(value)
-        strides = row_major_strides(shape)
-    return (View(view.buffer, replace(view.layout, shape=shape, strides=strides)),)
+    view = reshaped(placement.contiguous(value), shape)
+    assert view is not None
+    return (view,)
 
 
 def _lower_transpose(node: Node, placement: Placement) -> tuple[View] | None:
