@@ -165,6 +165,13 @@ def _own() -> Iterator[tuple[Key, Node]]:
         return random.standard_normal(shape).astype(np.float32)
 
     x, row, column, image = floats(2, 3, 8), floats(8), floats(4, 8), floats(1, 2, 5, 6)
+    levels, kernel = random.integers(0, 256, image.shape, np.uint8), floats(4, 2, 3, 3)
+    matrix, weight = levels[0, 0], random.integers(-128, 128, (6, 4), np.int8)
+    taps = random.integers(-128, 128, kernel.shape, np.int8)
+    scale, zero, own_zero = np.float32(0.1), np.uint8(120), np.int8(3)
+    of_x, of_w, of_y = [scale, zero], [scale, own_zero], [np.float32(2), zero]
+    activation = {"activation": "LeakyRelu"}
+    window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
     for domain, op, inputs, attributes in (
         ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
         ("", "GlobalLpPool", [image], {"p": 3}),
@@ -173,9 +180,34 @@ def _own() -> Iterator[tuple[Key, Node]]:
         (MICROSOFT, "Gelu", [x], {}),
         (MICROSOFT, "QuickGelu", [x], {"alpha": 1.5}),
         (MICROSOFT, "FusedMatMul", [x, column], {"transB": 1, "alpha": 0.5}),
+        (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
+        (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
+        (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),
+        (MICROSOFT, "FusedGemm", [column, row[:, None]], {**activation, "activation_alpha": 0.5}),
+        (
+            MICROSOFT,
+            "MatMulIntegerToFloat",
+            [matrix, weight, scale, scale, *of_x[1:], own_zero],
+            {},
+        ),
+        (MICROSOFT, "NhwcMaxPool", [levels], window),
+        (MICROSOFT, "QGemm", [matrix, *of_x, weight, *of_w, None, *of_y], {"alpha": 0.5}),
+        (MICROSOFT, "QLinearAdd", [levels, *of_x, matrix, *of_x, *of_y], {}),
+        (MICROSOFT, "QLinearAveragePool", [levels, *of_x, *of_y], window),
+        (MICROSOFT, "QLinearConcat", [*of_y, levels, *of_x, levels, *of_x], {"axis": 1}),
+        (MICROSOFT, "QLinearConv", [levels, *of_x, taps, *of_w, *of_y], {"pads": [1, 0, 0, 1]}),
+        (MICROSOFT, "QLinearGlobalAveragePool", [levels, *of_x, *of_y], {"channels_last": 0}),
+        (MICROSOFT, "QLinearLeakyRelu", [levels, *of_x, *of_y], {"alpha": 0.5}),
+        (MICROSOFT, "QLinearMul", [levels, *of_x, matrix, *of_x, *of_y], {}),
+        (MICROSOFT, "QLinearReduceMean", [levels, *of_x, *of_y], {"axes": [2], "keepdims": 0}),
+        (MICROSOFT, "QLinearSigmoid", [levels, *of_x, *of_y], {}),
+        (MICROSOFT, "QLinearSoftmax", [levels, *of_x, *of_y], {"axis": 3, "opset": 13}),
+        (MICROSOFT, "QLinearWhere", [matrix > 99, levels, *of_x, matrix, *of_x, *of_y], {}),
+        (MICROSOFT, "QuantizeLinear", [image, *of_x], {}),
         (MICROSOFT, "SkipLayerNormalization", [x, x + 1, row, row], {"epsilon": 1e-5}),
         (MICROSOFT, "SkipSimplifiedLayerNormalization", [x, x + 1, row], {"epsilon": 1e-5}),
     ):
         made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
-        node = Node(op, domain, op, 17, tuple(inputs), frozenset(), made, (True,))
+        given = tuple(None if i is None else np.asarray(i) for i in inputs)
+        node = Node(op, domain, op, 17, given, frozenset(), made, (True,))
         yield (domain, op), node

@@ -41,6 +41,7 @@ EXPLAINED = {
     "floats that no integer holds: ONNX leaves open what they become, peers differ": (
         r"(Cast|CastLike) ", r"Pow test_pow_types_int",
         r"QuantizeLinear \S+ (input [01]|all inputs): ",
+        r"(DynamicQuantizeLinear|DynamicQuantizeMatMul) \S+ .*: .*(nan|inf|mixed|1e-45)",
     ),
     "indices are cast to integers, as the specification says, and NaN is none": (
         r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
@@ -61,6 +62,10 @@ EXPLAINED = {
     "peers have it for four axes only": (r"LRN \S+ input 0: (an axis|two of it|its first)",),
     "onnxruntime never returns from a convolution of no channels": (
         r"Conv \S+ all inputs: 0 along axis -3",
+    ),
+    "peers have one scale and one zero point for all rows": (r"QLinearMatMul \S+ input [12]: ",),
+    "onnxruntime leaves open what a convolution by no weights gives": (
+        r"QLinearConv \S+ (input 3|all inputs): 0 along axis",
     ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",

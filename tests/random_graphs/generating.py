@@ -16,6 +16,7 @@ from tests.random_graphs import (  # noqa: F401
     image_rows,
     indexing_rows,
     pointwise_rows,
+    quantised_product_rows,
     quantised_rows,
     reduction_rows,
     shape_rows,

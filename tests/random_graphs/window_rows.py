@@ -121,7 +121,7 @@ def spend(maker: Maker, shape: Sequence[Extent], taps: int) -> None:
     maker.spend([n * taps for n in elements(shape)])
 
 
-def _groups(maker: Maker, channels: int) -> int:
+def groups_of(maker: Maker, channels: int) -> int:
     kind = maker.draws.weighted(("one", "depthwise", "some"), (0.6, 0.2, 0.2))
     if kind == "depthwise":
         return max(channels, 1)
@@ -140,7 +140,7 @@ def _weight(maker: Maker, shape: Sequence[int], dtype: str) -> Tensor:
 def _conv(maker: Maker) -> None:
     x = image(maker, dtypes_of(maker, "Conv", FLOATS))
     channels = x.shape[1].at[0]
-    groups = _groups(maker, channels)
+    groups = groups_of(maker, channels)
     some = (1, 2, 3, max(channels // groups, 1)) if groups > 1 else (8, 16, 5, 1, 33)
     count = groups * maker.draws.pick(some)
     found = window(maker, x)
@@ -161,7 +161,7 @@ def _transposed(maker: Maker) -> None:
     draws = maker.draws
     x = image(maker, dtypes_of(maker, "ConvTranspose", FLOATS), (4, 3))
     channels, rank = x.shape[1].at[0], x.rank - 2
-    groups = _groups(maker, channels)
+    groups = groups_of(maker, channels)
     each = draws.pick((2, 1, 3))
     kernel = [draws.pick((3, 2, 1, 4)) for _ in range(rank)]
     strides = [draws.pick((2, 1, 3)) for _ in range(rank)]

@@ -108,6 +108,24 @@ def _line(context: Context, x: Value, alpha: float, beta: float) -> Value:
     return context.add_to(context.scaled(x, alpha), beta)
 
 
+def fused_activation(context: Context, x: Value, name: str, parameters: Sequence[float]) -> Value:
+    """The activation that a fused operator of onnxruntime names, with its parameters, all of which
+    it writes."""
+    counts = {"Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "HardSigmoid": 2, "Clip": 2}
+    if len(parameters) < counts.get(name, 1 << 32):
+        raise context.malformed(
+            f"activation {name!r} with {len(parameters)} parameters; there are "
+            + ", ".join(f"{known} with {count}" for known, count in counts.items())
+        )
+    if name == "LeakyRelu":
+        return _where_negative(context, x, context.scaled(x, parameters[0]), x)
+    if name == "HardSigmoid":
+        return _hard_sigmoid(context, x, *parameters[:2])
+    if name == "Clip":
+        return context.at_most(context.at_least(x, parameters[0]), parameters[1])
+    return context.at_least(x, 0) if name == "Relu" else context.add(name.lower(), x)
+
+
 def _softsign(context: Context, node: NodeView, x: Value) -> Value:
     quotient = context.add("divide", x, context.add_to(context.add("absolute", x), 1))
     # Infinity over infinity is NaN.

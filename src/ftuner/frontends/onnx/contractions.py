@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.einsum import einsum
@@ -27,6 +28,13 @@ def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("add", result, context.fitting(context.scaled(c, beta), result, "C"))]
 
 
+def _fused_gemm(context: Context, node: NodeView) -> Sequence[Value]:
+    (result,) = _gemm(context, node)
+    name = node.text("activation", "")
+    parameters = [node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")]
+    return [fused_activation(context, result, name, parameters) if name else result]
+
+
 def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
     operands = []
     for number, side in ((0, "A"), (1, "B")):
@@ -48,5 +56,6 @@ CONTRACTIONS: Table = {
     ("", "Einsum"): _einsum,
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,
+    (MICROSOFT, "FusedGemm"): _fused_gemm,
     (MICROSOFT, "FusedMatMul"): _fused_matmul,
 }

@@ -26,6 +26,8 @@ from ftuner.frontends.onnx.normalising import NORMALISING
 from ftuner.frontends.onnx.pointwise import POINTWISE
 from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
+from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
+from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
 from ftuner.frontends.onnx.reading import Source, domain_of, load, nodes_of, read, text_of
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
-    **SAMPLING, **DEFORMABLE, **DETECTION,
+    **SAMPLING, **DEFORMABLE, **DETECTION, **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ftuner.core.dim import Dim, minimum, product, row_major_strides
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.windows import (
     Window,
     channels_first,
@@ -40,6 +41,14 @@ def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
         return [result]
     taps = channels_first(context, _reduced(context, last, window, "argmax"))
     return [result, _numbers(context, x, window, taps, node.flag("storage_order"))]
+
+
+def _nhwc_max_pool(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    if x.rank < 3:
+        raise context.malformed(f"a pool of {x.type}, which has no spatial axis")
+    window = _pool_window(context, node, channels_first(context, x))
+    return [_reduced(context, x, window, "maximum")]
 
 
 def _numbers(context: Context, x: Value, window: Window, taps: Value, columns: bool) -> Value:
@@ -192,4 +201,5 @@ POOLING: Table = {
     ("", "LpPool"): _lp_pool,
     ("", "MaxPool"): _max_pool,
     ("", "MaxUnpool"): _max_unpool,
+    (MICROSOFT, "NhwcMaxPool"): _nhwc_max_pool,
 }

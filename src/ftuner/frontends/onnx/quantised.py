@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dim import ceil_quotient
-from ftuner.core.dtype import UINT8, DType
+from ftuner.core.dtype import FLOAT32, UINT8, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
 
 
@@ -45,43 +46,94 @@ def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | Non
     return dtype_of(number, what, context.dtypes) if number else None
 
 
+def rounded(context: Context, x: Value, zero: Value | None, to: DType) -> Value:
+    """Floats as levels of an integer dtype: rounded to even, shifted by the zero point, which
+    broadcasts to them, and clipped.
+
+    Raises:
+        GraphError: the dtype is not of integers.
+    """
+    if to.kind not in ("int", "uint"):
+        raise context.malformed(f"quantising to {to}")
+    levels = context.add("rint", x)
+    limits = np.iinfo(to.name)
+    # Sums of 16-bit levels are exact in float32; larger ones are clipped.
+    if zero is not None:
+        levels = context.add("add", levels, context.cast(zero, x.dtype))
+    levels = context.at_most(context.at_least(levels, int(limits.min)), int(limits.max))
+    return context.cast(levels, to)
+
+
+def quantised(context: Context, x: Value, scale: Value, zero: Value | None, to: DType) -> Value:
+    """The levels of a float tensor in an integer dtype. The scale and the zero point broadcast to
+    x; the arithmetic is of the scale's dtype."""
+    return rounded(context, context.add("divide", context.cast(x, scale.dtype), scale), zero, to)
+
+
+def levels_of(context: Context, x: Value, zero: Value | None, dtype: DType) -> Value:
+    """Levels less their zero point, which broadcasts to them, as floats of a dtype.
+
+    Raises:
+        GraphError: x is not of integers, or the zero point has another dtype.
+    """
+    if x.dtype.kind not in ("int", "uint"):
+        raise context.malformed(f"{x.type}; expected integers")
+    levels = context.cast(x, dtype)
+    if zero is None:
+        return levels
+    if zero.dtype != x.dtype:
+        raise context.malformed(f"the zero point is {zero.dtype}, what it is of {x.dtype}")
+    return context.add("subtract", levels, context.cast(zero, dtype))
+
+
 def _quantize(context: Context, node: NodeView) -> Sequence[Value]:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     to = _attribute_dtype(context, node, "output_dtype")
     if zero is not None and to not in (None, zero.dtype):
         raise context.malformed(f"output_dtype is {to}, the zero point {zero.dtype}")
     to = zero.dtype if zero is not None else to or UINT8
-    if to.kind not in ("int", "uint"):
-        raise context.malformed(f"quantising to {to}")
     precision = _attribute_dtype(context, node, "precision") or scale.dtype
     divisor = context.cast(_aligned(context, node, scale, x), precision)
-    levels = context.add("rint", context.add("divide", context.cast(x, precision), divisor))
-    limits = np.iinfo(to.name)
-    # Sums of 16-bit levels are exact in float32; larger ones are clipped.
-    if zero is not None:
-        levels = context.add(
-            "add", levels, context.cast(_aligned(context, node, zero, x), precision)
-        )
-    levels = context.at_most(context.at_least(levels, int(limits.min)), int(limits.max))
-    return [context.cast(levels, to)]
+    zero = None if zero is None else _aligned(context, node, zero, x)
+    return [quantised(context, x, divisor, zero, to)]
 
 
 def _dequantize(context: Context, node: NodeView) -> Sequence[Value]:
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     to = _attribute_dtype(context, node, "output_dtype") or scale.dtype
-    if x.dtype.kind not in ("int", "uint") or {scale.dtype.kind, to.kind} != {"float"}:
+    if {scale.dtype.kind, to.kind} != {"float"}:
         raise context.malformed(f"{x.type} by {scale.type} as {to}; expected integers as floats")
-    if zero is not None and zero.dtype != x.dtype:
-        raise context.malformed(f"the zero point is {zero.dtype}, what it is of {x.dtype}")
-    levels = context.cast(x, scale.dtype)
-    if zero is not None:
-        zero = context.cast(_aligned(context, node, zero, x), scale.dtype)
-        levels = context.add("subtract", levels, zero)
+    zero = None if zero is None else _aligned(context, node, zero, x)
+    levels = levels_of(context, x, zero, scale.dtype)
     result = context.add("multiply", levels, _aligned(context, node, scale, x))
     return [context.cast(result, to)]
 
 
+def dynamic_levels(context: Context, x: Value) -> tuple[Value, Value, Value]:
+    """A tensor as levels of uint8, with the scale and the zero point that its range gives."""
+    if x.dtype != FLOAT32:
+        raise context.malformed(f"quantising {x.type}; expected float32")
+    levels = int(np.iinfo(UINT8.name).max)
+    axes = range(x.rank)
+    low = context.at_most(context.reduce(x, "minimum", axes, keep=False), 0)
+    high = context.at_least(context.reduce(x, "maximum", axes, keep=False), 0)
+    span = context.add("subtract", high, low)
+    scale = context.add("divide", span, context.scalar(levels, x.dtype))
+    # Zeros alone have the scale 1.
+    none = context.add("equal", scale, context.scalar(0, x.dtype))
+    scale = context.add("where", none, context.scalar(1, x.dtype), scale)
+    zero = rounded(context, context.add("divide", context.add("negative", low), scale), None, UINT8)
+    return quantised(context, x, scale, zero, UINT8), scale, zero
+
+
+def _dynamic_quantize(context: Context, node: NodeView) -> Sequence[Value]:
+    return dynamic_levels(context, node.input(0))
+
+
 QUANTISED: Table = {
     ("", "DequantizeLinear"): _dequantize,
+    ("", "DynamicQuantizeLinear"): _dynamic_quantize,
     ("", "QuantizeLinear"): _quantize,
+    (MICROSOFT, "DequantizeLinear"): _dequantize,
+    (MICROSOFT, "QuantizeLinear"): _quantize,
 }

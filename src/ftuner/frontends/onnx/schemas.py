@@ -39,12 +39,46 @@ _NORM = {"axis": "INT", "epsilon": "FLOAT", "stash_type": "INT"}
 _FUSED_MATMUL = {
     "alpha": "FLOAT", **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), "INT")
 }  # fmt: skip
+_FUSED_GEMM = {
+    "activation": "STRING", "transA": "INT", "transB": "INT",
+    **dict.fromkeys(
+        ("alpha", "beta", "activation_alpha", "activation_beta", "activation_gamma"), "FLOAT"
+    ),
+}  # fmt: skip
+_WINDOW = {
+    "auto_pad": "STRING", **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), "INTS")
+}  # fmt: skip
+_CONV = {**_WINDOW, "group": "INT"}
+_LAST = {"channels_last": "INT"}
 _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     ("", "SimplifiedLayerNormalization"): _Schema(_NORM, 2, 2),
     (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
+    (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
+    (MICROSOFT, "DynamicQuantizeMatMul"): _Schema({}, 5, 1),
     (MICROSOFT, "FastGelu"): _Schema({}, 2, 1),
+    (MICROSOFT, "FusedConv"): _Schema(
+        {**_CONV, "activation": "STRING", "activation_params": "FLOATS"}, 4, 1
+    ),
+    (MICROSOFT, "FusedGemm"): _Schema(_FUSED_GEMM, 3, 1),
     (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
     (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
+    (MICROSOFT, "MatMulIntegerToFloat"): _Schema({}, 7, 1),
+    (MICROSOFT, "NhwcMaxPool"): _Schema({**_WINDOW, "ceil_mode": "INT"}, 1, 1),
+    (MICROSOFT, "QGemm"): _Schema({"alpha": "FLOAT", "transA": "INT", "transB": "INT"}, 9, 1),
+    (MICROSOFT, "QLinearAdd"): _Schema({}, 8, 1),
+    (MICROSOFT, "QLinearAveragePool"): _Schema(
+        {**_WINDOW, **_LAST, "ceil_mode": "INT", "count_include_pad": "INT"}, 5, 1
+    ),
+    (MICROSOFT, "QLinearConcat"): _Schema({"axis": "INT"}, _MAX_VERSION, 1),
+    (MICROSOFT, "QLinearConv"): _Schema({**_CONV, **_LAST}, 9, 1),
+    (MICROSOFT, "QLinearGlobalAveragePool"): _Schema(_LAST, 5, 1),
+    (MICROSOFT, "QLinearLeakyRelu"): _Schema({"alpha": "FLOAT"}, 5, 1),
+    (MICROSOFT, "QLinearMul"): _Schema({}, 8, 1),
+    (MICROSOFT, "QLinearReduceMean"): _Schema({"axes": "INTS", "keepdims": "INT"}, 5, 1),
+    (MICROSOFT, "QLinearSigmoid"): _Schema({}, 5, 1),
+    (MICROSOFT, "QLinearSoftmax"): _Schema({"axis": "INT", "opset": "INT"}, 5, 1),
+    (MICROSOFT, "QLinearWhere"): _Schema({}, 9, 1),
+    (MICROSOFT, "QuantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "QuickGelu"): _Schema({"alpha": "FLOAT"}, 1, 1),
     (MICROSOFT, "SkipLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 5, 4),
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 4, 4),

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
+from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
 
 
@@ -159,4 +161,15 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
-WINDOWS: Table = {("", "Conv"): _conv}
+def _fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
+    """A convolution, a tensor that is added, and an activation."""
+    (result,) = _conv(context, node)
+    addend = node.optional(3)
+    if addend is not None:
+        result = context.add("add", result, context.fitting(addend, result, "Z"))
+    parameters = node.numbers("activation_params") if node.has("activation_params") else ()
+    name = node.text("activation", "")
+    return [fused_activation(context, result, name, parameters) if name else result]
+
+
+WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): _fused_conv}
