@@ -98,10 +98,11 @@ def _explained(
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
     from ftuner.runtime.cpu.backend import default_backend
+    from ftuner.runtime.cpu.steps.kinds import runs
     from ftuner.runtime.devices import CPU
     from ftuner.runtime.shapes.binding import bind
 
-    programs = [lower(part.graph) for part in split(optimised(imported.graph))]
+    programs = [lower(part.graph, runs=runs) for part in split(optimised(imported.graph))]
     if feeds is None:
         return explain_model(programs, {}), None
     compiled, _ = loaded(path, threads, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from ftuner.core.dtype import DType
 
@@ -41,6 +42,17 @@ def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
     given."""
     return ProductTypes(dtype, b or dtype, dtype, dtype)
+
+
+class ReadWindow(NamedTuple):
+    """How an A is read through a window."""
+
+    axes: int
+    """Spatial axes."""
+    run: int
+    """k steps of one element of the window, which are consecutive in memory."""
+    reuse: float
+    """How many rows of A share an element of memory, on average."""
 
 
 @dataclass(frozen=True)

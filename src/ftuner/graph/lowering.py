@@ -43,8 +43,8 @@ def lower(
     Args:
         held: the dtypes of values in memory, other than those that they are computed in; see
             `graph.precision`.
-        runs: whether a back end has a kind of step. Where it has none for an operator that may do
-            without, the operator is lowered by its definition.
+        runs: whether a back end has a kind of step for a dtype. Where it has none for an operator
+            that may do without, the operator is lowered by its definition.
 
     Raises:
         UnsupportedOperatorError: an operator without a schedule.

@@ -55,11 +55,11 @@ class Pending(ABC):
 
 Form = View | Pending
 """A value in memory, or one that is not there yet."""
-Runs = Callable[[str], bool]
-"""Whether a back end has a kind of step."""
+Runs = Callable[[str, DType], bool]
+"""Whether a back end has a kind of step for elements of a dtype."""
 
 
-def runs_all(kind: str) -> bool:
+def runs_all(kind: str, dtype: DType) -> bool:
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -10,6 +11,7 @@ from ftuner.core.access import Kernel
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
+from ftuner.core.product import ReadWindow
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 
@@ -140,9 +142,35 @@ class ConvolutionStep(ProductStep):
     def dims(self) -> tuple[Dim, ...]:
         return (*super().dims, *self.window.begin, *self.window.extents)
 
+    @property
+    def read_window(self) -> ReadWindow:
+        """How A is read through the window."""
+        window = self.window
+        read = math.prod(window.kernel) * window.run
+        channels = self.a.shape[-1]
+        if not isinstance(channels, int):
+            # A row of the window is then the channels of one element.
+            channels = window.run
+        new = math.prod(window.strides) * channels
+        return ReadWindow(len(window.kernel), window.run, max(read / new, 1.0))
+
     def described(self, text: DimText) -> str:
         a, c = (_described(view.shape, text) for view in (self.a, self.c))
         return f"{a} by {_described(self.window.kernel, text)} -> {c}"
+
+
+@dataclass(frozen=True)
+class GroupedConvolutionStep(ConvolutionStep):
+    """A convolution in groups, each by its own matrix: A and C have the channels of all groups side
+    by side, and B is (groups, k, columns of a group)."""
+
+    kind: ClassVar[str] = "grouped_convolution"
+
+    @property
+    def read_window(self) -> ReadWindow:
+        own = super().read_window
+        read = math.prod(self.window.kernel) / math.prod(self.window.strides)
+        return own._replace(reuse=max(read, 1.0))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ftuner.codegen.triton.product_arguments import (
 from ftuner.codegen.triton.source import load
 from ftuner.core.expr import operands
 from ftuner.core.gpu.tile import ProductKernel
+from ftuner.runtime.gpu.windows import BoundWindow
 
 TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -37,10 +38,12 @@ def run(
     split_k: int = 1,
     counters: torch.Tensor | None = None,
     bases: Mapping[str, torch.Tensor] | None = None,
+    window: BoundWindow | None = None,
 ) -> None:
     """Fill `c` (batch, m, n) with the product of `a` (batch, m, k) and `b` (batch, n, k), whose
     strides say how they are stored; an extent of one along the batch is shared. `bases` are passed
-    instead of the tensors, where these are too large to be."""
+    instead of the tensors, where these are too large to be. Through a `window`, `a` is what
+    `matrix_of` gives."""
     batch, m, n = c.shape
     k = a.shape[2]
     a_stored = a if kernel.a_order == "k" else a.transpose(1, 2)
@@ -84,6 +87,9 @@ def run(
         if operand.kind == "matrix":
             values[f"{name}_row"] = tensor.stride(1)
             values[f"{name}_batch"] = 0 if tensor.shape[0] == 1 else tensor.stride(0)
+        else:
+            values[f"{name}_batch"] = 0 if batch == 1 else n
+    values.update(window.arguments if window is not None else ())
     values.update(bases or {})
     source = gemm_source(kernel)
     assert source.arguments == gemm_arguments(kernel)

@@ -18,7 +18,7 @@ from ftuner.codegen.triton.source import HEADER, Argument, Source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.expr import ACCUMULATOR, Operand, applied
+from ftuner.core.expr import ACCUMULATOR, Operand, applied, relu
 from ftuner.core.gpu.tile import BlockTile, Multiply, Order, ProductKernel
 from ftuner.errors import ObjectFileError
 
@@ -93,6 +93,16 @@ CASES = [
                          grouped=True), (r"fma\.rn\.f32",)),
     Case("sm_100", kernel((128, 128, 64, 4, 4), grouped=True), (TCGEN05, VECTOR_STORE)),
     Case("gfx942", kernel((128, 128, 32, 8, 2), grouped=True), (r"v_mfma_f32_\S*bf16",)),
+    Case("sm_90", kernel((128, 256, 64, 8, 3), window=2, epilogue=relu(ACCUMULATOR + BIAS)),
+         (ASYNC, WGMMA)),
+    Case("sm_90", kernel((128, 128, 32, 8, 3), dtype=FLOAT32, multiply="tf32", window=3),
+         (ASYNC, r"wgmma\.mma_async\S*tf32")),
+    Case("sm_80", kernel((128, 128, 32, 8, 3), (64, 128, 32, 8, 3), window=2, split=True),
+         (ASYNC, MMA, COUNT)),
+    Case("sm_80", kernel((64, 64, 16, 4, 3), dtype=FLOAT32, multiply="float32", window=1),
+         (r"cp\.async\.cg", r"fma\.rn\.f32")),
+    Case("sm_100", kernel((128, 128, 64, 4, 4), window=2), (TCGEN05, VECTOR_STORE)),
+    Case("gfx942", kernel((128, 128, 32, 8, 2), window=2), (r"v_mfma_f32_\S*bf16",)),
 ]  # fmt: skip
 
 

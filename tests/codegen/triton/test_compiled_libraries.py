@@ -19,20 +19,22 @@ from tests.codegen.triton.compiling import compile_all
 
 
 @pytest.mark.parametrize(
-    ("chip", "multiply"),
+    ("chip", "multiply", "window"),
     [
-        ("h200", "bfloat16"),
-        pytest.param("a100-sxm-80gb", "bfloat16", marks=pytest.mark.full),
-        pytest.param("h200", "tf32", marks=pytest.mark.full),
-        pytest.param("b200", "bfloat16", marks=pytest.mark.full),
-        pytest.param("mi300x", "bfloat16", marks=pytest.mark.full),
+        ("h200", "bfloat16", 0),
+        pytest.param("a100-sxm-80gb", "bfloat16", 0, marks=pytest.mark.full),
+        pytest.param("h200", "tf32", 0, marks=pytest.mark.full),
+        pytest.param("b200", "bfloat16", 0, marks=pytest.mark.full),
+        pytest.param("mi300x", "bfloat16", 0, marks=pytest.mark.full),
+        pytest.param("h200", "bfloat16", 2, marks=pytest.mark.full),
+        pytest.param("a100-sxm-80gb", "bfloat16", 3, marks=pytest.mark.full),
     ],
 )
-def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply) -> None:
+def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply, window: int) -> None:
     hardware = load_recorded(chip)
     assert isinstance(hardware, GpuHardware)
     dtype = FLOAT32 if multiply == "tf32" else BFLOAT16
-    kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k")
+    kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k", window=window)
     target = TARGETS[hardware.architecture]
     found = {}
     for kernel, compiled in zip(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
+from ftuner.core.product import ReadWindow
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
@@ -43,21 +44,30 @@ def covered(plan: ProductPlan) -> int:
 @given(
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
     batch=st.integers(1, 200), name=st.sampled_from(GPUS), aligned=st.booleans(),
+    elements=st.integers(0, 49), reuse=st.floats(1.0, 9.0),
 )  # fmt: skip
-@example(m=20, n=3073, k=1, batch=96, name="b200", aligned=False)
-def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool) -> None:
+@example(m=20, n=3073, k=1, batch=96, name="b200", aligned=False, elements=0, reuse=1.0)
+def test_any_shape(
+    m: int, n: int, k: int, batch: int, name: str, aligned: bool, elements: int, reuse: float
+) -> None:
     planner = planner_of(name)
-    plan = planner.plan(ProductProblem(m, n, k, batch, aligned=aligned))
+    window, steps = None, [k]
+    if elements:
+        window, steps = ReadWindow(2, k, reuse), [k] * elements
+        k *= elements
+    problem = ProductProblem(m, n, k, batch, aligned=aligned, window=window)
+    plan = planner.plan(problem)
     assert covered(plan) == m * n
     tiles = plan.kernel.tiles
     assert plan.rows == m if len(tiles) == 1 else 0 < plan.rows < m
     assert len(tiles) == 1 or plan.rows % tiles[0].bm == 0
     assert (plan.split_k > 1) == plan.kernel.split
-    assert 1 <= plan.split_k <= -(-k // plan.kernel.main.bk)
+    assert 1 <= plan.split_k <= sum(-(-run // plan.kernel.main.bk) for run in steps)
     assert 1 <= plan.programs <= plan.tiles * plan.split_k
     assert plan.swizzle >= 1
     # What is compiled beforehand is all that a plan may launch.
-    assert plan.kernel in planner.library.kernels("k", "k", aligned)
+    axes = 0 if window is None else window.axes
+    assert plan.kernel in planner.library.kernels("k", "k", aligned, window=axes)
     terms = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     assert terms.seconds > 0
@@ -69,6 +79,18 @@ def test_any_shape(m: int, n: int, k: int, batch: int, name: str, aligned: bool)
     assert (estimate.swizzle, estimate.programs) == (plan.swizzle, plan.programs)
     exponent = planner.library.hardware.tuning.overlap_exponent
     assert estimate.seconds(m, exponent) == pytest.approx(terms.seconds, rel=1e-9)
+
+
+def test_windows_that_share_elements_take_less_from_memory() -> None:
+    planner = planner_of("h200")
+    apart = ProductProblem(1 << 20, 64, 9 * 64, window=ReadWindow(2, 64, 1.0))
+    shared = apart._replace(window=ReadWindow(2, 64, 9.0))
+    few = apart._replace(k=9 * 63, window=ReadWindow(2, 63, 1.0))
+    dram_s = [planner.estimate(planner.plan(p)).dram_s for p in (apart, shared)]
+    assert dram_s[1] < 0.4 * dram_s[0]
+    # Each element of a window takes whole steps of k.
+    tilings = [planner.candidates(p)[0].tiling for p in (apart, few)]
+    assert tilings[0].steps == tilings[1].steps
 
 
 @pytest.mark.parametrize("name", GPUS)

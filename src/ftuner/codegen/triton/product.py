@@ -24,6 +24,8 @@ def gemm_source(kernel: ProductKernel) -> Source:
     arguments = gemm_arguments(kernel)
     main = kernel.main
     steps = f"tl.cdiv(k, {main.bk})"
+    if kernel.window:
+        steps = f"taps * tl.cdiv(run, {main.bk})"
     lines = [
         "program = tl.program_id(0)",
         "programs = tl.num_programs(0)",

@@ -45,6 +45,8 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     `a_batch`, `b_batch`, `c_batch`, `operand_NAME_batch`: elements between batch elements, 0 if all
     share one matrix; for descriptors of A and B 1 or 0, and none for C.
     `swizzle`: as in `ProductPlan`. `split_k`: parts of k, if it is split.
+    With a window there are no `k` and `a_stride`; batch elements are groups, also for rows of the
+    epilogue; and `window_arguments` come last.
     """
     dtype, itemsize = TRITON_TYPES[kernel.dtype.name], kernel.dtype.itemsize
     ab, c = granule(kernel), c_granule(kernel)
@@ -80,12 +82,13 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
             elements * held.itemsize,
         )
     walks_k = not described and "k" in (kernel.a_order, kernel.b_order)
-    for name in ("m", "n", "k", "batch"):
+    for name in ("m", "n", "batch") if kernel.window else ("m", "n", "k", "batch"):
         add(name, "i32", ab if name == "k" and walks_k else 1)
     if len(kernel.tiles) > 1:
         add("rows", "i32")
     if not described:
-        add("a_stride", _STRIDE, ab)
+        if not kernel.window:
+            add("a_stride", _STRIDE, ab)
         add("b_stride", _STRIDE, ab)
     for name in ("a_batch", "b_batch"):
         add(name, *(("i32",) if described else (_STRIDE, ab)))
@@ -94,10 +97,32 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     for name in matrices:
         add(f"{name}_row", _STRIDE, c)
         add(f"{name}_batch", _STRIDE, c)
+    for operand in extra if kernel.window else ():
+        if operand.kind == "column":
+            add(f"{operand_argument(operand.name)}_batch", _STRIDE)
     add("swizzle", "i32")
     if kernel.split:
         add("split_k", "i32")
-    return tuple(found)
+    return (*found, *window_arguments(kernel))
+
+
+def window_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
+    """Returns the arguments of the window that A is read through; none if A is a matrix.
+
+    `taps`: elements of the window. `run`: elements of x for each. For each spatial axis `extentI`:
+    of x. `positionsI`: of the result. `tapsI`: elements of the window. `strideI`, `dilationI`:
+    elements of x between windows, and between elements of a window. `beginI`: padding before x.
+    `axisI`, `image`: elements of memory between two along an axis of x, and between images.
+    """
+    if not kernel.window:
+        return ()
+    ab = granule(kernel)
+    found = [Argument("taps", "i32"), Argument("run", "i32", ab)]
+    for i in range(kernel.window):
+        names = ("extent", "positions", "taps", "stride", "dilation", "begin")
+        found += [Argument(f"{name}{i}", "i32") for name in names]
+        found.append(Argument(f"axis{i}", _STRIDE, ab))
+    return (*found, Argument("image", _STRIDE, ab))
 
 
 def workspace_elements(

@@ -96,7 +96,8 @@ def _operand(kernel: ProductKernel, operand: Operand) -> str:
     """Returns the load of an operand of the epilogue, broadcast over the slice."""
     name = operand_argument(operand.name)
     if operand.kind == "column":
-        return f"tl.load({name} + c_columns, mask=c_columns < n, other=0.0)[None, :]"
+        first = element_base(kernel, name) if kernel.window else name
+        return f"tl.load({first} + c_columns, mask=c_columns < n, other=0.0)[None, :]"
     if operand.kind == "row":
         return f"tl.load({name} + c_rows, mask=c_rows < m, other=0.0)[:, None]"
     # Whole granules, as in `product_tiles`.

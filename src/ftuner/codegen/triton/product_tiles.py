@@ -4,7 +4,8 @@ With *pointers*, rows and columns beyond an edge repeat the edge or are zeros; t
 stored. Every k step is masked, with zeros beyond the end: a separate last step would be a second
 product in the text. Along a contiguous axis an aligned kernel reads whole granules of 16 bytes, up
 to the one with the last element, because with a mask by the element Triton loads elements one by
-one. With *descriptors* the copy engine fills with zeros.
+one. With *descriptors* the copy engine fills with zeros. `product_window` has the loads of an A
+that is read through a window.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.codegen.triton.product_arguments import granule, stored_block
+from ftuner.codegen.triton.product_window import window_lines
 from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 
 
@@ -57,7 +59,10 @@ def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
         ]
         steps = "begin_step, end_step"
     inside: list[str] = []
-    if kernel.loads == "descriptors":
+    if kernel.window:
+        placed, inside = window_lines(kernel, tile)
+        before += placed
+    elif kernel.loads == "descriptors":
         for side in _sides(kernel, tile):
             inside.append(f"{side.name}_tile = {_described(side, tile.bk, rest)}")
     else:

@@ -102,6 +102,8 @@ class ProductKernel:
     grouped: bool = False
     """Grouped products: one launch multiplies many pairs of matrices, whose extents are in a table.
     Only with one tile, pointers, no split-k and no epilogue."""
+    window: int = 0
+    """Spatial axes of the window that A is read through; 0 if A is a matrix. Only with pointers."""
     epilogue: Expr = ACCUMULATOR
     vectors: DType | None = None
     """The dtype of the epilogue's rows and columns, if not `dtype`."""
@@ -186,7 +188,7 @@ class ProductKernel:
             for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
                                ("c", self.aligned and self.c_aligned), ("s", self.split),
                                ("w", self.specialised), ("g", self.grouped),
-                               ("v", self.vectors is not None))
+                               ("v", self.vectors is not None), (f"x{self.window}", self.window))
             if on
         )  # fmt: skip
         return (

@@ -12,6 +12,8 @@ excess over an even share is the tail of the last wave.
 L2 is read once for each tile's rows of A and columns of B, by all multiprocessors together. DRAM is
 read again for what L2 could not keep: blocks of `swizzle` row tiles are walked column by
 column, so that B is read once a block, and A once if L2 holds the block's rows, else once a wave.
+Rows that are read through a window share elements: L2 delivers an element for each of these rows,
+and holds it once.
 
 Sources: makespans by waves from FTuner (arXiv 2407.21418); split-k from Stream-K (arXiv
 2301.03598); reuse in L2 by the tiles that run together from Origami (tritonBLAS).
@@ -23,6 +25,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.product import ReadWindow
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.gpu_model import GpuHardware
 
@@ -120,6 +123,19 @@ class Tiling(NamedTuple):
     n: int
     k: int
     batch: int
+    window: ReadWindow | None
+
+    @property
+    def steps(self) -> int:
+        """Stages of a tile. Each element of a window begins a new one."""
+        bk = self.first.tile.bk
+        run = self.k if self.window is None else self.window.run
+        return self.k // run * -(-run // bk)
+
+    @property
+    def reuse(self) -> float:
+        """How many rows of A share an element of memory, on average."""
+        return 1.0 if self.window is None else self.window.reuse
 
 
 def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
@@ -137,11 +153,15 @@ def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
     )
 
 
-def tiling_of(tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool) -> Tiling:
+def tiling_of(
+    tiles: tuple[TileCost, ...], n: int, k: int, batch: int, chained: bool,
+    window: ReadWindow | None = None,
+) -> Tiling:  # fmt: skip
     """Returns the tiling by one tile or two; a launch of both has blocks of the larger one."""
     second = tiles[1] if len(tiles) > 1 else None
     blocks = min(tile.blocks for tile in tiles)
-    return Tiling(tiles[0], second, blocks, -(-n // tiles[0].tile.bn), chained, n, k, batch)
+    columns = -(-n // tiles[0].tile.bn)
+    return Tiling(tiles[0], second, blocks, columns, chained, n, k, batch, window)
 
 
 def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int) -> ProductEstimate:
@@ -152,8 +172,7 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
     units_tall, units_low = tall * per_row, low * per_row
     units = units_tall + units_low
     sms = chip.multiprocessors
-    all_steps = -(-tiling.k // first.tile.bk)
-    steps = -(-all_steps // split_k)
+    steps = -(-tiling.steps // split_k)
 
     # The busiest multiprocessor.
     share = -(-units // sms)
@@ -190,7 +209,7 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
     written_bytes = tiling.batch * m * tiling.n * chip.itemsize
     l2_bytes = row_bytes * (m * tiling.columns + tiling.n * (tall + low)) + written_bytes
     passes_a, passes_b = passes(chip, tiling, schedule)
-    dram_bytes = row_bytes * (m * passes_a + tiling.n * passes_b) + written_bytes
+    dram_bytes = row_bytes * (m * passes_a / tiling.reuse + tiling.n * passes_b) + written_bytes
     return ProductEstimate(
         overlap_exponent=chip.overlap_exponent,
         issue_s=issue_s,
@@ -212,13 +231,13 @@ def passes(chip: Chip, tiling: Tiling, schedule: TileSchedule) -> tuple[int, int
     if tiling.second is not None:
         rows += schedule.row_tiles[1] * tiling.second.tile.bm
     row_bytes = tiling.k * chip.itemsize
-    if (rows + tiling.n) * row_bytes <= chip.held_bytes:
+    if (rows / tiling.reuse + tiling.n) * row_bytes <= chip.held_bytes:
         return 1, 1
     tiles = schedule.row_tiles[0] + schedule.row_tiles[1]
     # Half of L2's share is for the operand that is reused, half for the one that streams.
     kept = chip.held_bytes / 2
     passes_b = 1 if tiling.n * row_bytes <= kept else -(-tiles // schedule.swizzle)
-    if schedule.swizzle * tiling.first.tile.bm * row_bytes <= kept:
+    if schedule.swizzle * tiling.first.tile.bm * row_bytes / tiling.reuse <= kept:
         return 1, passes_b
     at_once = max(schedule.programs // schedule.split_k, 1)
     return -(-schedule.swizzle * tiling.columns // at_once), passes_b

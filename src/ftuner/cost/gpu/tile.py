@@ -241,13 +241,15 @@ def registers_per_thread(
 
 
 def fits_unaligned(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, window: int = 0
 ) -> bool:
-    """Whether the registers suffice for a tile whose elements are loaded one by one."""
+    """Whether the registers suffice for a tile whose elements are loaded one by one. Through a
+    window of `window` spatial axes, a thread also has the indices of each element of A."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return False
     needed = registers_per_thread(hardware, tile, instruction, dtype.itemsize, aligned=False)
+    needed += window * tile.bm * tile.bk // (tile.warps * hardware.warp_threads)
     return needed <= hardware.registers_per_thread
 
 

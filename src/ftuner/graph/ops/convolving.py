@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,13 @@ from ftuner.graph.buffers import View, as_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Placement
-from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, Window, WinogradStep
+from ftuner.graph.steps import (
+    ConvolutionStep,
+    DepthwiseStep,
+    GroupedConvolutionStep,
+    Window,
+    WinogradStep,
+)
 
 MAX_AXES = 3
 """Spatial axes of a window that products read through."""
@@ -48,6 +54,16 @@ class _PendingConvolution(PendingRows):
             placement.store_by_copy(self, self.dtype, target)
             return
         operands, expr = self.ordered_operands(), self.epilogue.expr
+        if len(self.weights) > 1 and placement.runs(GroupedConvolutionStep.kind, self.dtype):
+            rows = as_rows(target)
+            assert rows is not None
+            weight = _stacked(self.weights)
+            placement.add(
+                GroupedConvolutionStep(
+                    self.title, self.x, weight, rows, expr, operands, self.window, False
+                )
+            )
+            return
         kinds = [operand.kind for operand in operands_of(expr)]
         first = 0
         for group, weight in enumerate(self.weights):
@@ -69,7 +85,7 @@ class _PendingConvolution(PendingRows):
     ) -> None:  # fmt: skip
         expr, window, rows = self.epilogue.expr, self.window, as_rows(target)
         assert rows is not None
-        winograd = _fits_winograd(window) and placement.runs(WinogradStep.kind)
+        winograd = _fits_winograd(window) and placement.runs(WinogradStep.kind, self.dtype)
         if winograd:
             shape = (*window.kernel, window.run, weight.shape[-1])
             whole = row_major(TensorType(weight.layout.dtype, shape))
@@ -79,6 +95,15 @@ class _PendingConvolution(PendingRows):
         placement.add(
             ConvolutionStep(self.title, x, weight, rows, expr, operands, window, winograd)
         )
+
+
+def _stacked(weights: Sequence[View]) -> View:
+    """Constant matrices of one shape as one tensor."""
+    first = weights[0]
+    array = np.stack([w.buffer.array for w in weights if w.buffer.array is not None])
+    buffer = replace(first.buffer, elements=array.size, array=array)
+    shape = (len(weights), *first.shape)
+    return View(buffer, row_major(TensorType(first.layout.dtype, shape)))
 
 
 def _columns(view: View, first: int, count: int) -> View:
@@ -142,13 +167,14 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
     groups, rank = node.attributes["groups"], weight.rank - 2
     if weight.constant is None or 0 in weight.shape:
         return None
-    if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind):
+    dtype = placement.type_of(node.output).dtype
+    if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind, dtype):
         own, columns = weight.shape[-2:]
         if columns == groups * own and own in FEW_OF_GROUP:
             return (_depthwise(node, placement),)
     each = weight.shape[-1] // groups if isinstance(weight.shape[-1], int) else 0
     fits = groups == 1 or each >= LEAST_COLUMNS
-    if fits and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind):
+    if fits and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind, dtype):
         return (_convolution(node, placement),)
     return None
 
@@ -232,9 +258,9 @@ def lower_window_reduce(node: Node, placement: Placement) -> tuple[PendingRows] 
     kernel, kind = node.attributes["kernel"], node.attributes["kind"]
     known = all(isinstance(n, int) for n in kernel) and len(kernel) <= 2
     fits = known and x.dtype.kind == "float" and kind in REDUCTIONS and x.rank == len(kernel) + 2
-    if not fits or not placement.runs(DepthwiseStep.kind):
-        return None
     dtype = placement.type_of(node.output).dtype
+    if not fits or not placement.runs(DepthwiseStep.kind, dtype):
+        return None
     view = placement.view(x, dtype)
     if view.layout.strides[-1] != 1:
         view = placement.contiguous(x, dtype)

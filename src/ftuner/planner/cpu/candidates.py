@@ -11,11 +11,12 @@ from functools import lru_cache
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
 from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
+from ftuner.core.product import ReadWindow
 from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, RowBlocks
 from ftuner.cost.terms import Estimate
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Choice
-from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
 K_ALIGNMENT = 8

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from ftuner.core.cpu.tile import ROW
+from ftuner.core.product import ReadWindow
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.planner.cpu.problem import Problem
 
 REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
 """The definition of a good width: the one that is best over these rows, equally weighted. They are

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.core.product import ReadWindow
 from ftuner.ukernels.cpu.library import BSource
-
-
-class ReadWindow(NamedTuple):
-    """How an A is read through a window."""
-
-    run: int
-    """k steps of one element of the window, which are consecutive in memory."""
-    reuse: float
-    """How many rows of A share an element of memory, on average."""
 
 
 class Problem(NamedTuple):

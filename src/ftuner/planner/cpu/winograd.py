@@ -6,6 +6,7 @@ import math
 
 from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.dim import Dim
+from ftuner.core.product import ReadWindow
 from ftuner.core.winograd import OUTPUTS
 from ftuner.core.winograd import WINDOW as EXTENT
 from ftuner.cost.cpu.product import Covers
@@ -21,7 +22,6 @@ from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import ReadWindow
 from ftuner.ukernels.cpu.library import Library
 
 ELEMENTS_OF_WINDOW = EXTENT**2
@@ -90,7 +90,7 @@ def winograd_is_faster(
         return False
     channels = problem.channels
     rows = problem.images * problem.rows * problem.positions
-    window = ReadWindow(channels, float(ELEMENTS_OF_WINDOW))
+    window = ReadWindow(2, channels, float(ELEMENTS_OF_WINDOW))
     product = panel_problem(
         problem.columns, ELEMENTS_OF_WINDOW * channels, direct.library.widths[0], rows,
         problem.workers, WINDOW, window=window,

@@ -70,7 +70,7 @@ class Candidate:
         self._blocks = tiling.blocks
         self._resident = tiling.blocks * chip.multiprocessors
         self._per_row_tile = tiling.batch * tiling.columns
-        self._steps = -(-tiling.k // tiles[0].bk)
+        self._steps = tiling.steps
         self._split_k_steps = tuning.split_k_steps
         self._tall, self._low = tiling.first, tiling.second or tiling.first
         self._tall_step_s = self._step_table(self._tall)
@@ -87,10 +87,11 @@ class Candidate:
         )
         # What L2 holds, in rows of A or columns of B.
         row_bytes = tiling.k * size
-        kept = int(chip.held_bytes / 2) // row_bytes
-        self._kept_tiles = kept // tiles[0].bm
+        kept = chip.held_bytes / 2 / row_bytes
+        self._reuse = tiling.reuse
+        self._kept_tiles = int(kept * tiling.reuse) // tiles[0].bm
         self._b_is_kept = tiling.n <= kept
-        self._all_kept = int(chip.held_bytes) // row_bytes - tiling.n
+        self._all_kept = (chip.held_bytes / row_bytes - tiling.n) * tiling.reuse
         self._wave_aspect = tiles[0].bn / tiles[0].bm
         # A lower bound for any cover by these tiles: all blocks resident, A and C moved once.
         tables = (self._tall, self._tall_step_s), (self._low, self._low_step_s)
@@ -99,7 +100,7 @@ class Candidate:
             for cost, table in tables
         )
         l2_s = row_s + self._l2_per_tile_s / tiles[0].bm
-        dram_s = (self._batch_k + self._written) / chip.dram_bytes_per_s
+        dram_s = (self._batch_k / self._reuse + self._written) / chip.dram_bytes_per_s
         self.least_s_per_row = overlapped_seconds(chip.overlap_exponent, near_s, l2_s, dram_s)
         self.least_s = chip.launch_s + min(cost.fill_s for cost, _ in tables) / self._blocks
         """Lower bound of the seconds that do not depend on rows."""
@@ -229,7 +230,7 @@ class Candidate:
             tiles * self._l2_per_tile_s,
             l2_per_row_s,
             self._batch_k * self.tiling.n * passes_b / rate,
-            (self._batch_k * passes_a + self._written) / rate,
+            (self._batch_k * passes_a / self._reuse + self._written) / rate,
             talls * tall.tile.bm if lows else 0,
             split_k,
             swizzle,
@@ -245,7 +246,7 @@ class Candidate:
             passes_a = 1
             if swizzle > self._kept_tiles:
                 passes_a = -(-swizzle * self.tiling.columns // at_once)
-            moved = passes_a * tiles * self.tiles[0].bm + passes_b * self.tiling.n
+            moved = passes_a * tiles * self.tiles[0].bm / self._reuse + passes_b * self.tiling.n
             if best is None or moved < best[0]:
                 best = (moved, swizzle, passes_a, passes_b)
         assert best is not None
@@ -288,9 +289,8 @@ def _row_cost(candidate: Candidate, multiprocessors: int) -> tuple[float, float]
     """Returns a single tile's seconds per row with the chip full, and the most that a last wave
     adds."""
     tiling, tile = candidate.tiling, candidate.tiles[0]
-    steps = -(-tiling.k // tile.bk)
     around_s = tiling.first.fill_s + tiling.first.store_s
-    tile_s = steps * tiling.first.seconds_of_step(tiling.blocks) + around_s / tiling.blocks
-    alone_s = steps * tiling.first.seconds_of_step(1) + around_s
+    tile_s = tiling.steps * tiling.first.seconds_of_step(tiling.blocks) + around_s / tiling.blocks
+    alone_s = tiling.steps * tiling.first.seconds_of_step(1) + around_s
     per_row_s = tile_s * tiling.columns * tiling.batch / (multiprocessors * tile.bm)
     return per_row_s, per_row_s * tile.bm + alone_s

@@ -94,7 +94,7 @@ class ProductPlanner:
         problem, tiles = plan.problem, plan.kernel.tiles
         tiling = tiling_of(
             tuple(self.library.cost(tile) for tile in tiles), problem.n, problem.k, problem.batch,
-            plan.kernel.loads == "descriptors",
+            plan.kernel.loads == "descriptors", problem.window,
         )  # fmt: skip
         heights = [-(-(last - first) // tile.bm) for tile, first, last in plan.bands]
         row_tiles = (heights[0], heights[1] if len(heights) > 1 else 0)
@@ -120,16 +120,17 @@ class ProductPlanner:
 
     def _make_candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         library, tuning = self.library, self.library.hardware.tuning
-        covers = library.covers(problem.aligned)
+        axes = 0 if problem.window is None else problem.window.axes
+        covers = library.covers(problem.aligned, axes)
         narrowest = min(tiles[0].bn for tiles in covers)
-        chained = library.loads(problem.aligned) == "descriptors"
+        chained = library.loads(problem.aligned, axes) == "descriptors"
         found = []
         for tiles in covers:
             # At most twice as wide as needed, unless there is no narrower one.
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:
                 continue
             costs = tuple(library.cost(tile) for tile in tiles)
-            tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained)
+            tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained, problem.window)
             found.append(Candidate(self._chip, tiles, tiling, tuning))
         limit_rows(found, self._chip.multiprocessors, tuning.ample_waves)
         return tuple(found)
@@ -139,7 +140,7 @@ class ProductPlanner:
     ) -> ProductKernel:
         key = (
             tiles, problem.a_order, problem.b_order, problem.aligned, split, epilogue,
-            problem.c_aligned,
+            problem.c_aligned, 0 if problem.window is None else problem.window.axes,
         )  # fmt: skip
         found = self._kernels.get(key)
         if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.gpu.tile import Order
+from ftuner.core.product import ReadWindow
 
 
 class ProductProblem(NamedTuple):
@@ -20,6 +21,8 @@ class ProductProblem(NamedTuple):
     """As in `ProductKernel`."""
     c_aligned: bool = True
     """As in `ProductKernel`."""
+    window: ReadWindow | None = None
+    """How A is read through a window, if it is; then the batch elements are groups."""
 
 
 class AttentionProblem(NamedTuple):

@@ -25,7 +25,7 @@ from ftuner.runtime.cpu.required_families import by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
-from ftuner.runtime.cpu.steps.kinds import KINDS, kind_of
+from ftuner.runtime.cpu.steps.kinds import kind_of, runs
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.ukernels.cpu.library import LibraryName
@@ -50,7 +50,7 @@ class CompiledGraph(Executable):
         self._session = session
         self._threads = threads
         self._binding = Binding(graph)
-        lowered = lower(graph, runs=KINDS.has)
+        lowered = lower(graph, runs=runs)
         compiled = self._compile(lowered, progress)
         # The originals of packed weights are not kept.
         steps = tuple(step.step for step in compiled)

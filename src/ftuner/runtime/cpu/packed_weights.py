@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import ROW
+from ftuner.core.product import ReadWindow
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, readable
 from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES

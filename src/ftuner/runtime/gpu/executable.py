@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -34,7 +35,7 @@ from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Setting
-from ftuner.runtime.gpu.steps.kinds import KINDS, kind_of
+from ftuner.runtime.gpu.steps.kinds import kind_of, runs
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import Span, places
@@ -74,7 +75,9 @@ class CompiledGraph(Executable):
         self._session = session
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)
-        self.lowered = lower(graph, held_types(graph, dtype), KINDS.has)
+        lowered = lower(graph, held_types(graph, dtype), runs)
+        steps = tuple(kind_of(step).arranged(step) for step in lowered.steps)
+        self.lowered = replace(lowered, steps=steps)
         for element in _expect_supported(self.lowered):
             session.library(element)
         self._dims = Dims()

@@ -47,6 +47,7 @@ from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
 from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.windows import BoundWindow
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_CALLS = 4096
@@ -65,6 +66,8 @@ class _Like(NamedTuple):
     epilogue: Expr
     vectors: DType | None = None
     """The dtype of the epilogue's rows and columns, if not `dtype`."""
+    window: int = 0
+    """As in `ProductKernel`."""
 
 
 class _Operands(NamedTuple):
@@ -81,6 +84,8 @@ class _Operands(NamedTuple):
     multiply: Multiply
     vectors: DType | None
     """The dtype of the epilogue's rows and columns, if not that of the matrices."""
+    window: BoundWindow | None
+    """The window that A is read through, if it is."""
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -158,14 +163,16 @@ class Products:
 
     def wanted(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool,
+        tf32: bool, window: BoundWindow | None = None,
     ) -> list[Source]:  # fmt: skip
         """Returns what `run` may launch for operands of these layouts, which may have no data."""
-        return list(self._sources(_like(_arranged(a, b, c, operands, tf32), epilogue)).values())
+        found = _arranged(a, b, c, operands, tf32, window)
+        return list(self._sources(_like(found, epilogue)).values())
 
     def run(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
         operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
+        window: BoundWindow | None = None,
     ) -> None:  # fmt: skip
         """`c = epilogue(a @ b, **operands)`, on the current stream.
 
@@ -175,25 +182,26 @@ class Products:
             operands: operands of the epilogue by name: like c, or `(n,)` or `(m,)`, all of the same
                 dtype or all float32.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
+            window: the window that A is read through, if it is; see `runtime.gpu.windows`.
 
         Raises:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
                 batch, tiles, or parts of these.
         """
-        found = _arranged(a, b, c, operands or {}, tf32)
+        found = _arranged(a, b, c, operands or {}, tf32, window)
         call = self._call(found, epilogue)
         for offsets in call.offsets:
             self._launch(call, self._values(call, found, offsets))
 
     def fixed(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool,
+        tf32: bool, window: BoundWindow | None = None,
     ) -> list[FixedLaunch] | None:  # fmt: skip
         """Returns the launches of `run` for these tensors, which can be repeated; None if an
         operand must be copied."""
         if order_of(a, -1) is None or order_of(b, -2) is None:
             return None
-        found = _arranged(a, b, c, operands, tf32)
+        found = _arranged(a, b, c, operands, tf32, window)
         call = self._call(found, epilogue)
         return [
             partial(self._launch, call, self._values(call, found, offsets))
@@ -202,11 +210,11 @@ class Products:
 
     def workspace_bytes(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool,
+        tf32: bool, window: BoundWindow | None = None,
     ) -> int:  # fmt: skip
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
-        found = _arranged(a, b, c, operands, tf32)
+        found = _arranged(a, b, c, operands, tf32, window)
         copies = copied_bytes([found.a, found.b], [a, b])
         return copies + FLOAT32.itemsize * _workspace_elements(self._call(found, epilogue).plan)
 
@@ -214,7 +222,7 @@ class Products:
         layout = [(x.shape, x.stride()) for x in operands.matrices]
         key = (
             *layout, operands.both, operands.rest, operands.a.dtype, operands.multiply,
-            operands.vectors, epilogue,
+            operands.vectors, epilogue, operands.window,
         )  # fmt: skip
         call = self._calls.get(key)
         if call is None:
@@ -226,7 +234,7 @@ class Products:
         """Returns the sources of all kernels that a plan may launch."""
         library = self._library(like.dtype, like.multiply)
         kernels = library.kernels(
-            like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned
+            like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned, like.window
         )
         kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
         return {kernel: gemm_source(kernel) for kernel in kernels}
@@ -244,8 +252,8 @@ class Products:
 
     def _make(self, operands: _Operands, epilogue: Expr) -> _Call:
         a, b, c, given = operands[:4]
-        m, k = a.shape[-2:]
-        n = c.shape[-1]
+        (m, n), k = c.shape[-2:], b.shape[-2]
+        window = operands.window
         matrices = {name: x for name, x in given.items() if x.dim() > 1}
         axis, offsets = launches(
             batch_axes(c.shape[:-2], a, b, c, *matrices.values()), 3 + len(matrices)
@@ -257,7 +265,15 @@ class Products:
         like = _like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
         problem = ProductProblem(
-            m, n, k, axis.extent, a_order, b_order, like.aligned, like.c_aligned
+            m,
+            n,
+            k,
+            axis.extent,
+            a_order,
+            b_order,
+            like.aligned,
+            like.c_aligned,
+            None if window is None else window.read,
         )
         plan, kernel = self._planned(like, problem)
         # Steps of k times split-k are fewer: split-k is at most the steps of a tile.
@@ -279,6 +295,11 @@ class Products:
         for number, (name, x) in enumerate(matrices.items(), 3):
             numbers[f"{operand_argument(name)}_row"] = between(x, "k", -1)
             numbers[f"{operand_argument(name)}_batch"] = axis.strides[number]
+        if window is not None:
+            numbers |= window.arguments
+            for name in given.keys() - matrices.keys():
+                # Groups have columns of their own.
+                numbers[f"{operand_argument(name)}_batch"] = n if axis.extent > 1 else 0
         return _Call(
             kernel=kernel,
             plan=plan,
@@ -327,12 +348,13 @@ def _workspace_elements(plan: ProductPlan) -> int:
 
 
 def _arranged(
-    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None
-) -> _Operands:
+    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None,
+    window: BoundWindow | None,
+) -> _Operands:  # fmt: skip
     tf32 = allows_tf32() if tf32 is None else tf32
-    if a.shape[-1] == 0:
+    if a.shape[-1] == 0 and window is None:
         a, b = _zeros(a, -1), _zeros(b, -2)
-    if b.dim() == 2 and c.dim() > 2:
+    if b.dim() == 2 and c.dim() > 2 and window is None:
         # All batch elements are the rows of one product, if strides allow it.
         rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
         if rows is not None:
@@ -347,7 +369,8 @@ def _arranged(
     dtype = matrix_dtype(a, "a")
     vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
     vectors = None if vector == dtype else vector
-    return _Operands(a, b, c, given, aligned([a, b]), rest, multiply_of(dtype, tf32), vectors)
+    both = aligned([a, b]) and (window is None or window.aligned)
+    return _Operands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
 
 
 def _like(operands: _Operands, epilogue: Expr) -> _Like:
@@ -356,10 +379,11 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
     assert a_order is not None
     assert b_order is not None
     # Pointers advance along a contiguous k in whole granules.
-    whole_k = a.shape[-1] * a.element_size() % ALIGNMENT_BYTES == 0
+    window = operands.window
+    whole_k = window is not None or a.shape[-1] * a.element_size() % ALIGNMENT_BYTES == 0
     return _Like(
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
-        operands.rest, epilogue, operands.vectors,
+        operands.rest, epilogue, operands.vectors, 0 if window is None else window.read.axes,
     )  # fmt: skip
 
 

@@ -41,12 +41,13 @@ class GpuLibrary:
 
     def kernel(
         self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
-        split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True,
+        split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
     ) -> ProductKernel:  # fmt: skip
-        """Returns the uKernel of a tile or pair for operands of these orders and alignments."""
+        """Returns the uKernel of a tile or pair for operands of these orders and alignments.
+        `window`: as in `ProductKernel`."""
         found = ProductKernel(
-            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned),
-            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue,
+            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned, window),
+            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
             slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
         specialised = replace(found, specialised=True)
@@ -65,39 +66,46 @@ class GpuLibrary:
             and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
         )
 
-    def loads(self, aligned: bool) -> Loads:
-        """Returns how tiles of A and B reach shared memory."""
-        return loads_of(self.hardware, self.multiply, aligned)
+    def loads(self, aligned: bool, window: int = 0) -> Loads:
+        """Returns how tiles of A and B reach shared memory; those of a window have an address for
+        each row."""
+        return "pointers" if window else loads_of(self.hardware, self.multiply, aligned)
 
     def kernels(
         self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
-        c_aligned: bool = True,
+        c_aligned: bool = True, window: int = 0,
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Returns every uKernel that a plan may launch for such operands: each tile with and
         without split-k, and each pair."""
         found = []
-        for tiles in self.covers(aligned):
+        for tiles in self.covers(aligned, window):
             for split in (False, True) if len(tiles) == 1 else (False,):
                 found.append(
-                    self.kernel(tiles, a_order, b_order, aligned, split, epilogue, c_aligned)
+                    self.kernel(
+                        tiles, a_order, b_order, aligned, split, epilogue, c_aligned, window
+                    )
                 )
         return tuple(found)
 
-    def covers(self, aligned: bool) -> tuple[tuple[BlockTile, ...], ...]:
+    def covers(self, aligned: bool, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
-        fitting = self.fitting(aligned)
-        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair)]
+        fitting = self.fitting(aligned, window)
+        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair, window)]
         return (*((tile,) for tile in fitting), *pairs)
 
-    def fitting(self, aligned: bool) -> tuple[BlockTile, ...]:
+    def fitting(self, aligned: bool, window: int = 0) -> tuple[BlockTile, ...]:
         """Returns the tiles for such operands: unaligned ones need registers for the address of
         each element."""
-        found = tuple(tile for tile in self.tiles if aligned or self._fit_unaligned((tile,)))
+        found = tuple(
+            tile for tile in self.tiles if aligned or self._fit_unaligned((tile,), window)
+        )
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
 
-    def _fit_unaligned(self, tiles: tuple[BlockTile, ...]) -> bool:
-        return all(fits_unaligned(self.hardware, tile, self.dtype, self.multiply) for tile in tiles)
+    def _fit_unaligned(self, tiles: tuple[BlockTile, ...], window: int) -> bool:
+        return all(
+            fits_unaligned(self.hardware, tile, self.dtype, self.multiply, window) for tile in tiles
+        )
 
     def cost(self, tile: BlockTile) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""

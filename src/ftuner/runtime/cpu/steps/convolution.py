@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,11 +13,12 @@ from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
+from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import ConvolutionStep, ProductStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem, ReadWindow
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.operands import ProblemOf, row_distances
 from ftuner.runtime.cpu.packed_weights import Panels
@@ -75,7 +75,7 @@ class CompiledConvolution(CompiledProduct):
         distances = row_distances((step.c, *step.operands))
         if distances is None:
             return None
-        window = _read_window(step)
+        window = step.read_window
         return panels.problem(1, 1, WINDOW, window=window), _strides(*distances)
 
     def lay_out_window(self, records: RecordLayout, call: int) -> None:
@@ -103,18 +103,6 @@ class CompiledConvolution(CompiledProduct):
         records.dim(record + WindowSlot.IMAGE_BYTES, records.dims.number(distances[0]))
         records.constant(record + WindowSlot.RUN, window.run)
         records.constant(record + WindowSlot.ZEROS, int(self.zeros.ctypes.data))
-
-
-def _read_window(step: ConvolutionStep) -> ReadWindow:
-    """How a step reads A through its window."""
-    window = step.window
-    read = math.prod(window.kernel) * window.run
-    channels = step.a.shape[-1]
-    if not isinstance(channels, int):
-        # A row of the window is then the channels of one element.
-        channels = window.run
-    new = math.prod(window.strides) * channels
-    return ReadWindow(window.run, max(read / new, 1.0))
 
 
 def _window_problem(
@@ -145,7 +133,7 @@ class ConvolutionKind(ProductKind):
 
     def problem_of(self, step: ProductStep) -> ProblemOf:
         assert isinstance(step, ConvolutionStep)
-        return partial(_window_problem, _read_window(step))
+        return partial(_window_problem, step.read_window)
 
     def compiled(
         self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded

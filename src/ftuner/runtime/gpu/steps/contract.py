@@ -68,6 +68,10 @@ class StepKind(ABC, Generic[S]):
         """The element type of the matrices that the step multiplies; None if there are none."""
         return None
 
+    def arranged(self, step: S) -> S:
+        """The step with its constants in the layout that kernels read."""
+        return step
+
     @abstractmethod
     def compiled(self, step: S, setting: Setting) -> CompiledStep:
         """The step with all that does not depend on extents.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import DType
@@ -41,7 +42,7 @@ class BoundProduct(Rehearsal):
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
         if self._fixed is None:
-            given = *self._matrices(arrays), self._epilogue, self._given(arrays), self._tf32
+            given = self._arguments(arrays)
             if self._stays:
                 self._fixed = self._products.fixed(*given)
             if self._fixed is None:
@@ -51,8 +52,8 @@ class BoundProduct(Rehearsal):
             launch()
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        given = *self._matrices(arrays), self._epilogue, self._given(arrays), self._tf32
-        return self._products.workspace_bytes(*given) + reversed_bytes(self._operands, arrays)
+        needed = self._products.workspace_bytes(*self._arguments(arrays))
+        return needed + reversed_bytes(self._operands, arrays)
 
     @property
     def exists(self) -> bool:
@@ -60,13 +61,12 @@ class BoundProduct(Rehearsal):
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""
-        return self._products.wanted(
-            *self._matrices(()), self._epilogue, self._given(()), self._tf32
-        )
+        return self._products.wanted(*self._arguments(()))
 
-    def _matrices(self, arrays: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _arguments(self, arrays: Sequence[Tensor]) -> tuple[Any, ...]:
+        """The arguments of `Products.run`."""
         a, b, c = (x.tensor(arrays) for x in self._operands[:3])
-        return a, b, c
+        return a, b, c, self._epilogue, self._given(arrays), self._tf32
 
     def _given(self, arrays: Sequence[Tensor]) -> Mapping[str, Tensor]:
         found = {}
@@ -92,8 +92,10 @@ class CompiledProduct(CompiledStep):
 
     def rehearsal(self, values: Sequence[int], memory: Places) -> BoundProduct | None:
         operands = self.operands.bound(values, memory)
-        if 0 in operands[2].shape:
-            return None
+        return None if 0 in operands[2].shape else self.bound(values, operands)
+
+    def bound(self, values: Sequence[int], operands: Sequence[BoundOperand]) -> BoundProduct:
+        """The launch for values of the dims and operands of which C is not empty."""
         return BoundProduct(self.products, self.epilogue, self.tf32, operands)
 
 
