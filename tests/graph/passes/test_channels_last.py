@@ -175,3 +175,24 @@ def test_what_a_first_layer_reads_is_padded() -> None:
 
 def test_other_layers_are_not_padded() -> None:
     assert_left_alone(pad_first_layers, lambda g: convolution(g, picture(g, 8), 5))
+
+
+def test_pictures_with_channels_last_are_padded_line_by_line() -> None:
+    def body(g: Maker) -> Value:
+        x = g.add("transpose", g.given("x", B, S, T, 3), perm=FIRST)
+        return g.add("transpose", convolution(g, x, 5), perm=LAST)
+
+    graph = applied(both, graph_of(body))
+    assert ops(graph) == ["reshape", "pad", "reshape", "convolution"]
+
+
+def test_products_between_pictures_are_channels_last() -> None:
+    """A convolution by windows of one element is a product, and may be the only one of a graph."""
+
+    def body(g: Maker) -> Value:
+        x = g.add("transpose", g.given("x", B, S, T, 6), perm=FIRST)
+        y = g.add("matmul", g.add("transpose", x, perm=LAST), g.weight(6, 5))
+        y = g.add("transpose", g.add("add", y, g.weight(5)), perm=FIRST)
+        return g.add("transpose", g.add("maximum", y, g.number(0)), perm=LAST)
+
+    assert ops(applied(both, graph_of(body))) == ["matmul", "add", "maximum"]

@@ -10,7 +10,7 @@ channels last suits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,23 +40,37 @@ class _Moved(NamedTuple):
 
 def move_transpositions(graph: Graph) -> Graph:
     """Move transpositions as described above. A graph without windows stays as it is."""
-    if not any(node.op in WINDOWED for node in graph.nodes):
-        return graph
-    return _Moving(graph).run()
+    return _Moving(graph).run() if _has_windows(graph) else graph
+
+
+def _has_windows(graph: Graph) -> bool:
+    """Whether a graph has operators with windows, or products that are channels last because they
+    are convolutions by windows of one element."""
+    products: set[Value] = set()
+    for node in graph.nodes:
+        if node.op in WINDOWED:
+            return True
+        if node.op == "matmul" or (node.op == "add" and not products.isdisjoint(node.inputs)):
+            products.add(node.output)
+        elif node.op == "transpose" and node.inputs[0] in products and node.output.rank > 3:
+            if _is_to_channels_first(node.attributes["perm"]):
+                return True
+    return False
 
 
 def pad_first_layers(graph: Graph) -> Graph:
     """Pad what convolutions of few channels read, so that each row of a window is one piece of
     memory. The first layer of a network reads a copy of the picture anyway: channels last."""
     places: dict[Node, list[Node]] = {}
+    transposed = {node.output for node in graph.nodes if node.op == "transpose"}
     for node in graph.nodes:
-        padded = _padded(node) if node.op == "convolution" else None
+        padded = _padded(node, transposed) if node.op == "convolution" else None
         if padded is not None:
             places[node] = padded
     return rewritten(graph, places, {})
 
 
-def _padded(node: Node) -> list[Node] | None:
+def _padded(node: Node, transposed: Collection[Value]) -> list[Node] | None:
     x, w = node.inputs
     attributes = node.attributes
     begin, extents = attributes["begin"], attributes["extents"]
@@ -73,11 +87,28 @@ def _padded(node: Node) -> list[Node] | None:
     # Negative widths cut what no window reads.
     after = tuple(n - b - d for n, b, d in zip(needed, begin, x.shape[1:-1], strict=True))
     zero = constant(f"{x.name}_zero", x.dtype, np.zeros(()))
-    type_ = TensorType(x.dtype, (x.shape[0], *needed, channels))
-    widths = {"before": (0, *begin, 0), "after": (0, *after, 0)}
-    pad = made("pad", [x, zero], type_, f"{x.name}_padded", mode="constant", **widths)
     inside = {**attributes, "begin": (0,) * len(begin)}
-    return [pad, Node(node.op, (pad.output, w), node.outputs, inside)]
+    shape = (x.shape[0], *needed, channels)
+    if x in transposed:
+        found = [_pad(x, zero, shape, (0, *begin, 0), (0, *after, 0))]
+    else:
+        # Positions and channels as one axis, along which x is contiguous.
+        merged = _reshape_to(x, (*x.shape[:-2], x.shape[-2] * channels))
+        before, behind = begin[-1] * channels, after[-1] * channels
+        lines = (*shape[:-2], needed[-1] * channels)
+        pad = _pad(merged.output, zero, lines, (0, *begin[:-1], before), (0, *after[:-1], behind))
+        found = [merged, pad, _reshape_to(pad.output, shape)]
+    return [*found, Node(node.op, (found[-1].output, w), node.outputs, inside)]
+
+
+def _pad(x: Value, zero: Value, shape: Shape, before: Shape, after: Shape) -> Node:
+    type_ = TensorType(x.dtype, shape)
+    widths = {"before": before, "after": after}
+    return made("pad", [x, zero], type_, f"{x.name}_padded", mode="constant", **widths)
+
+
+def _reshape_to(x: Value, shape: Shape) -> Node:
+    return made("reshape", [x], TensorType(x.dtype, shape), f"{x.name}_reshaped", shape=shape)
 
 
 class _Moving:
@@ -239,8 +270,7 @@ class _Moving:
     def _reshaped(self, value: Value, shape: Shape) -> Value:
         if value.shape == shape:
             return value
-        type_ = TensorType(value.dtype, shape)
-        node = made("reshape", [value], type_, f"{value.name}_reshaped", shape=shape)
+        node = _reshape_to(value, shape)
         self._nodes.append(node)
         return node.output
 
