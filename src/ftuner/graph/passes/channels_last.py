@@ -52,8 +52,9 @@ def _has_windows(graph: Graph) -> bool:
             return True
         if node.op == "matmul" or (node.op == "add" and not products.isdisjoint(node.inputs)):
             products.add(node.output)
-        elif node.op == "transpose" and node.inputs[0] in products and node.output.rank > 3:
-            if _is_to_channels_first(node.attributes["perm"]):
+        elif node.op == "transpose" and node.inputs[0] in products:
+            perm = node.attributes["perm"]
+            if len(perm) > 3 and _is_to_channels_first(perm):
                 return True
     return False
 
