@@ -31,6 +31,6 @@ def best_width(planner: Planner, n: int, k: int, workers: int) -> int:
     def total(width: int) -> float:
         """Sum of the logarithms of seconds, so that all numbers of rows have equal weight."""
         problems = (panel_problem(n, k, width, rows, workers) for rows in REFERENCE_ROWS)
-        return sum(math.log(planner.estimate(planner.plan(p)).seconds) for p in problems)
+        return sum(math.log(planner.least_seconds(p)) for p in problems)
 
     return min(widths, key=total)

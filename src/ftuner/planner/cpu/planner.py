@@ -71,6 +71,14 @@ class Planner:
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
+        best, least = self._cheapest(problem)
+        return self.lay_out(problem, best, best.chunks(problem.m, least))
+
+    def least_seconds(self, problem: Problem) -> float:
+        """Estimated seconds of the cheapest plan."""
+        return self._cheapest(problem)[1]
+
+    def _cheapest(self, problem: Problem) -> tuple[Candidate, float]:
         m = problem.m
         best, least = None, 0.0
         for candidate in self.candidates(problem):
@@ -81,7 +89,7 @@ class Planner:
                 if best is None or seconds < least:
                     best, least = candidate, seconds
         assert best is not None
-        return self.lay_out(problem, best, best.chunks(m, least))
+        return best, least
 
     def cover(self, vectors: int, tail: bool, steps: int) -> tuple[Family, CoverTable]:
         """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""

@@ -95,5 +95,5 @@ def winograd_is_faster(
         problem.columns, ELEMENTS_OF_WINDOW * channels, direct.library.widths[0], rows,
         problem.workers, WINDOW, window=window,
     )  # fmt: skip
-    seconds = direct.estimate(direct.plan(product)).seconds
+    seconds = direct.least_seconds(product)
     return winograd_estimate(planner, problem, epilogue_cycles).seconds < seconds
