@@ -167,7 +167,7 @@ def run_network(job: Job, path: Path) -> dict[str, Any]:
         found = run_agreeing(calls, REFERENCE, count(feeds[0]), job.settings, picture.label, limits)
         results.append({"case": asdict(picture), "label": picture.label} | found)
         _show(results[-1])
-    results.sort(key=lambda r: (r["case"]["batch"], r["case"]["height"]))
+    results.sort(key=lambda r: (r["case"]["batch"], r["case"]["height"], r["case"]["width"]))
     return job.document(results)
 
 

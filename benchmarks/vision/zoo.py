@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from benchmarks.vision import convnets, dense, transformers
+from benchmarks.vision.reading import ppocr
 from benchmarks.vision.writing import PICTURE, PICTURE_CHANNELS, Size
 
 Feeds = dict[str, npt.NDArray[np.float32]]
@@ -46,9 +47,13 @@ class Network:
     """At 224 x 224."""
     multiple: int = 1
     """What heights and widths must be multiples of."""
+    others: tuple[Picture, ...] = ()
+    """Pictures that are not square, in place of those of `sides` and `batches`."""
 
     @property
     def pictures(self) -> list[Picture]:
+        if self.others:
+            return list(self.others)
         alone = [Picture(1, side, side) for side in self.sides]
         return alone + [Picture(batch, 224, 224) for batch in self.batches if batch > 1]
 
@@ -101,4 +106,19 @@ NETWORKS: Mapping[str, Network] = {
     "vit-tiny": Network(transformers.vit_tiny),
     "vit-small": Network(transformers.vit_small, batches=(1, 4)),
     "swin-tiny": Network(transformers.swin_tiny, multiple=32),
-}
+    "ppocr-det": Network(
+        ppocr("det"), multiple=32,
+        others=(Picture(1, 32, 32), Picture(1, 160, 320), Picture(1, 480, 640),
+                Picture(1, 736, 1280)),
+    ),
+    "ppocr-cls": Network(
+        ppocr("cls"), others=(Picture(1, 80, 160), Picture(6, 80, 160), Picture(1, 48, 192))
+    ),
+    "ppocr-rec": Network(
+        ppocr("rec"),
+        others=(Picture(1, 48, 32), Picture(1, 48, 320), Picture(1, 48, 800), Picture(1, 48, 1600),
+                Picture(6, 48, 320), Picture(6, 48, 1600)),
+    ),
+}  # fmt: skip
+WRITTEN = tuple(name for name in NETWORKS if not name.startswith("ppocr"))
+"""Networks that are written here, in any size."""

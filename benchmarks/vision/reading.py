@@ -1,0 +1,30 @@
+"""PP-OCR's networks, which find and read lines of text, with the weights that rapidocr carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from benchmarks.vision.writing import PICTURE, Size
+from ftuner.cli.demo_page import model_paths
+
+
+def ppocr(task: str) -> Callable[[Size], onnx.ModelProto]:
+    """What reads the network of a task, `det`, `cls` or `rec`, which has one size.
+
+    Raises when called:
+        ConfigurationError: the extra `demo` is not installed.
+    """
+
+    def read(_: Size) -> onnx.ModelProto:
+        model = onnx.load(model_paths()[task])
+        (given,) = model.graph.input
+        for node in model.graph.node:
+            for number, name in enumerate(node.input):
+                if name == given.name:
+                    node.input[number] = PICTURE
+        given.name = PICTURE
+        return model
+
+    return read
