@@ -30,7 +30,6 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
-    "core.windows": "the kernel of single channels; a GPU computes them by their definition",
     "cost.depthwise": "a GPU computes such convolutions by their definition",
     "cost.winograd": "the same",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
@@ -203,11 +202,8 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     """Back ends find the file by the name of the step's kind."""
     kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
-    kinds.add(ConvolutionStep.kind)
-    if device == "cpu":
-        kinds |= {DepthwiseStep.kind, WinogradStep.kind}
-    else:
-        kinds.add(GroupedConvolutionStep.kind)
+    kinds |= {ConvolutionStep.kind, DepthwiseStep.kind}
+    kinds.add(WinogradStep.kind if device == "cpu" else GroupedConvolutionStep.kind)
     own = {"kernel", "views"} if device == "cpu" else {"operand"}
     helpers = {"__init__", "contract", "kinds", *own}
     assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

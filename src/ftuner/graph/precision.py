@@ -41,7 +41,9 @@ class _Kind(IntEnum):
 
 
 def _numerics(node: Node) -> Numerics:
-    return OPERATORS[node.op].numerics
+    """How a node computes. The largest or smallest element of a window is one of its operand."""
+    picks = node.op == "window_reduce" and node.attributes["kind"] in ("maximum", "minimum")
+    return Numerics.PLAIN if picks else OPERATORS[node.op].numerics
 
 
 def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:

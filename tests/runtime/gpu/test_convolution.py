@@ -6,14 +6,16 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.graph.convolutions import Convolution
+from tests.graph.convolutions import AXES, Convolution, N
+from tests.graph.graphs import Maker
 from tests.runtime.gpu.backends import interpreted
 
 from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT16, DType
-from ftuner.graph.steps import ConvolutionStep, GroupedConvolutionStep
+from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, GroupedConvolutionStep
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 RTX3090 = interpreted("rtx3090")
@@ -71,6 +73,58 @@ def test_windows_equal_the_reference(backend: GpuBackend, case: Convolution) -> 
     check(model, case, 0, *extents(len(case.kernel))[0])
     if case.pads[0] >= case.kernel[0]:
         check(model, case, 1, *[0] * len(case.kernel))
+
+
+DEPTHWISE = [
+    Convolution((3, 3), 16, 16, groups=16),
+    Convolution((3, 3), 37, 37, groups=37, strides=2, residual=True),
+    Convolution((5, 3), 8, 8, groups=8, dilation=2, pads=(2, 3)),
+    Convolution((7, 7), 20, 20, groups=20, pads=(3, 3)),
+    Convolution((1, 9), 3, 3, groups=3, pads=(4, 4), residual=True),
+    Convolution((5,), 80, 80, groups=80, pads=(2, 2)),
+    Convolution((3, 3), 32, 32, groups=8, pads=(1, 0), residual=True),
+]
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("case", DEPTHWISE, ids=lambda c: f"{c.kernel}x{c.channels}")
+def test_single_channels_equal_the_reference(backend: GpuBackend, case: Convolution) -> None:
+    model = Model(case.graph(), backend)
+    assert steps(model) == [DepthwiseStep]
+    longer = [(70,)] if len(case.kernel) == 1 else [(7, 40)]
+    for images, spatial in product((1, 2), [*extents(len(case.kernel)), *longer]):
+        if min(spatial) >= case.kernel[0] - 2:
+            check(model, case, images, *spatial)
+    check(model, case, 0, *longer[0])
+
+
+@pytest.mark.parametrize("kind", ["sum", "maximum", "minimum"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "begin"),
+    [((3, 3), 2, 1, 1), ((2, 2), 1, 1, 0), ((5,), 2, 2, 3), ((1, 4), 3, 1, 2)],
+)
+@pytest.mark.parametrize("held", [None, BFLOAT16], ids=str)
+def test_reductions_of_windows_equal_the_reference(
+    kind: str, kernel: tuple[int, ...], stride: int, dilation: int, begin: int, held: DType | None
+) -> None:
+    rank = len(kernel)
+    case = Convolution(kernel, 19, 19, 19, stride, dilation, (begin, begin))
+    g = Maker()
+    x = g.given("x", N, *AXES[rank], 19)
+    attributes = case.attributes(AXES[rank])
+    y = g.add("window_reduce", x, kind=kind, kernel=kernel, **attributes)
+    graph = g.made(g.add("multiply", y, g.number(0.5)))
+    model = Model(graph, RTX3090, held=held)
+    assert DepthwiseStep in steps(model)
+    assert ConvolutionStep not in steps(model)
+    for images, spatial in product((1, 2), extents(rank)):
+        inputs = {"x": case.made(images, *spatial, 19)}
+        if inputs["x"].size > 100:
+            inputs["x"].flat[99] = np.nan
+        (result,) = model.run(inputs)
+        (expected,) = run_reference(graph, [inputs["x"]])
+        tolerance = 1e-5 if held is None else 2.0**-6
+        np.testing.assert_allclose(result, expected, tolerance, tolerance)
 
 
 def test_windows_outside_of_an_empty_image() -> None:

@@ -133,10 +133,12 @@ class _PendingDepthwise(PendingRows):
     dilations: tuple[int, int]
     begin: Shape
     group: int
+    held: DType
+    """Of the result; x may be held in another dtype where it is reduced."""
 
     @property
     def dtype(self) -> DType:
-        return self.x.layout.dtype
+        return self.held
 
     def store(self, target: View, placement: Placement) -> None:
         if target.layout.dtype != self.dtype or target.layout.strides[-1] != 1:
@@ -231,18 +233,18 @@ def _depthwise(node: Node, placement: Placement) -> PendingRows:
     whole = row_major(TensorType(weight.layout.dtype, (*window, group, channels)))
     w = View(weight.buffer, replace(whole, offset=weight.layout.offset))
     title = "depthwise" if group == 1 else f"convolution of groups of {group}"
-    return _pending_depthwise(node, title, view, w, None, window, group)
+    return _pending_depthwise(node, placement, title, view, w, None, window, group)
 
 
 def _pending_depthwise(
-    node: Node, title: str, view: View, weight: View | None, reduction: str | None,
-    window: tuple[int, int], group: int = 1,
+    node: Node, placement: Placement, title: str, view: View, weight: View | None,
+    reduction: str | None, window: tuple[int, int], group: int = 1,
 ) -> PendingRows:  # fmt: skip
     attributes = node.attributes
     return _PendingDepthwise(
         node.output, True, NO_EPILOGUE, title, _of_two_axes(view), weight, reduction, window,
         _of_rows(attributes["strides"], 1), _of_rows(attributes["dilations"], 1),
-        _of_rows(attributes["begin"], 0), group,
+        _of_rows(attributes["begin"], 0), group, placement.type_of(node.output).dtype,
     )  # fmt: skip
 
 
@@ -261,7 +263,7 @@ def lower_window_reduce(node: Node, placement: Placement) -> tuple[PendingRows] 
     dtype = placement.type_of(node.output).dtype
     if not fits or not placement.runs(DepthwiseStep.kind, dtype):
         return None
-    view = placement.view(x, dtype)
+    view = placement.view(x)
     if view.layout.strides[-1] != 1:
-        view = placement.contiguous(x, dtype)
-    return (_pending_depthwise(node, node.op, view, None, kind, _of_rows(kernel, 1)),)
+        view = placement.contiguous(x)
+    return (_pending_depthwise(node, placement, node.op, view, None, kind, _of_rows(kernel, 1)),)

@@ -31,6 +31,18 @@ def matrix_of(x: Tensor, groups: int, run: int) -> Tensor:
     return x.as_strided((groups, 1, 1), (run, 1, 1))
 
 
+def expect_within_reach(
+    extent: int, positions: int, kernel: int, stride: int, dilation: int, begin: int
+) -> None:
+    """Raises ShapeError if indices along a spatial axis of x are more than kernels count."""
+    reach = max(positions - 1, 0) * stride + (kernel - 1) * dilation + abs(begin)
+    if max(reach, extent) > MOST_COUNTED:
+        raise ShapeError(
+            f"windows reach {reach} elements along an axis of {extent}; at most {MOST_COUNTED} are "
+            "possible"
+        )
+
+
 def bound_window(
     x: Tensor, read: ReadWindow, kernel: Sequence[int], strides: Sequence[int],
     dilations: Sequence[int], begin: Sequence[int], positions: Sequence[int],
@@ -39,19 +51,14 @@ def bound_window(
     other lists have an entry for each spatial axis; see `graph.steps.Window`.
 
     Raises:
-        ShapeError: an index along an axis is beyond `MOST_COUNTED`.
+        ShapeError: as for `expect_within_reach`.
     """
     numbers: list[tuple[str, int]] = [("taps", math.prod(kernel)), ("run", read.run)]
     for i in range(read.axes):
         # What is never added to may be of any size.
         stride = strides[i] if positions[i] > 1 else 0
         dilation = dilations[i] if kernel[i] > 1 else 0
-        reach = (positions[i] - 1) * stride + (kernel[i] - 1) * dilation + abs(begin[i])
-        if max(reach, x.shape[1 + i]) > MOST_COUNTED:
-            raise ShapeError(
-                f"a convolution reaches {reach} elements along spatial axis {i} of "
-                f"{tuple(x.shape)}; at most {MOST_COUNTED} are possible"
-            )
+        expect_within_reach(x.shape[1 + i], positions[i], kernel[i], stride, dilation, begin[i])
         numbers += [
             (f"extent{i}", x.shape[1 + i]), (f"positions{i}", positions[i]),
             (f"taps{i}", kernel[i]), (f"stride{i}", stride), (f"dilation{i}", dilation),

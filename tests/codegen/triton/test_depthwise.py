@@ -1,0 +1,58 @@
+"""Kernels of single channels compiled ahead of time; `tests.runtime.gpu.test_convolution` runs
+them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ftuner.codegen.triton.depthwise import depthwise_source
+from ftuner.codegen.triton.targets import TARGETS
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import BFLOAT16, FLOAT32, DType
+from ftuner.core.expr import ACCUMULATOR, Operand, relu
+from ftuner.core.gpu.windows import DepthwiseKernel, depthwise_block
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compile_all
+
+BIAS = Operand("bias", "column")
+
+
+def kernel(
+    dtype: DType, window: tuple[int, int], reduction: str | None, even: bool
+) -> DepthwiseKernel:
+    weight = dtype if reduction is None else None
+    return DepthwiseKernel(
+        dtype, weight, dtype, (FLOAT32,), reduction, window, (1, 1), (1, 1),
+        relu(ACCUMULATOR + BIAS), 1, depthwise_block(64, 1024), even,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_loads_are_vectors_and_none_wait_for_sums(target: str) -> None:
+    kernels = [
+        kernel(dtype, window, reduction, True)
+        for dtype in (BFLOAT16, FLOAT32)
+        for window in ((3, 3), (7, 7))
+        for reduction in (None, "maximum")
+    ]
+    pairs = [(depthwise_source(k), TARGETS[target]) for k in kernels]
+    for k, compiled in zip(kernels, compile_all(pairs), strict=True):
+        assert compiled.error == ""
+        assert compiled.resources is not None
+        assert compiled.resources.spilled_bytes == 0
+        # No elements move between threads.
+        assert compiled.resources.shared_bytes == 0
+        loads = re.findall(r"ld\.global\S*", compiled.assembly)
+        assert loads
+        assert all(".v4" in load for load in loads), k
+
+
+def test_blocks_leave_few_lanes_idle() -> None:
+    found = {c: depthwise_block(c, 1024) for c in (3, 16, 24, 32, 64, 96, 144, 1000, symbol("C"))}
+    assert list(found.values()) == [
+        (256, 4), (64, 16), (32, 32), (32, 32), (16, 64), (32, 32), (32, 32), (16, 64), (16, 64),
+    ]  # fmt: skip
