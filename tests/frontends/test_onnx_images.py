@@ -280,7 +280,12 @@ BAD: tuple[tuple[str, list[Any], dict[str, Any], type[FTunerError], str], ...] =
     ("GridSample", [X, np.zeros((1, 1, 2), np.float32)], {}, GraphError, "samples of"),
     ("RoiAlign", [X, np.zeros((2, 5), np.float32), ints(0, 0)], {"sampling_ratio": 2}, ShapeError,
      "regions"),
-    ("RoiAlign", [X, np.zeros((2, 4), np.float32), ints(0, 0)], {}, Unsupported, "data-dependent"),
+    ("RoiAlign", [X, np.zeros((2, 4), np.float32), ints(0, 0)], {"mode": "max"}, Unsupported,
+     "data-dependent"),
+    ("MaxRoiPool", [X, np.zeros((2, 4), np.float32)], {"pooled_shape": [2, 2]}, ShapeError,
+     "regions"),
+    ("MaxRoiPool", [X, np.zeros((2, 5), np.float32)], {"pooled_shape": [0, 2]}, GraphError,
+     "0, 2"),
     ("NonMaxSuppression", [X[0], X[0]], {}, ShapeError, "boxes"),
 )  # fmt: skip
 

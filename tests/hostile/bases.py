@@ -170,11 +170,14 @@ def _own() -> Iterator[tuple[Key, Node]]:
     taps = random.integers(-128, 128, kernel.shape, np.int8)
     scale, zero, own_zero = np.float32(0.1), np.uint8(120), np.int8(3)
     of_x, of_w, of_y = [scale, zero], [scale, own_zero], [np.float32(2), zero]
+    region = np.array([[0, 1, 0, 5, 4]], np.float32)
     activation = {"activation": "LeakyRelu"}
     window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
     for domain, op, inputs, attributes in (
         ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
         ("", "GlobalLpPool", [image], {"p": 3}),
+        ("", "MaxRoiPool", [image, region], {"pooled_shape": [2, 2]}),
+        ("", "RoiAlign", [image, region[:, 1:], np.zeros(1, np.int64)], {"sampling_ratio": 0}),
         (MICROSOFT, "BiasGelu", [x, row], {}),
         (MICROSOFT, "FastGelu", [x, row], {}),
         (MICROSOFT, "Gelu", [x], {}),

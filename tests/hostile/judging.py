@@ -51,7 +51,11 @@ EXPLAINED = {
         r"Softsign \S+ .*: (infinity|minus infinity|mixed)",
     ),
     "samples at positions that are no numbers: peers convert them to integers": (
-        r"RoiAlign \S+ (input 1|spatial_scale)", r"GridSample \S+ (input 1|all inputs)",
+        r"RoiAlign \S+ (input 1|all inputs: mixed|spatial_scale)",
+        r"MaxRoiPool \S+ (input 1|spatial_scale)", r"GridSample \S+ (input 1|all inputs)",
+    ),
+    "weights of zero times infinities, and the largest of no numbers": (
+        r"(RoiAlign|MaxRoiPool) \S+ input 0: (infinity|minus infinity|mixed)",
     ),
     "zeros around an image are multiplied by weights, which peers leave out": (
         r"ConvTranspose \S+ (input 1|all inputs): .*(nan|inf|mixed|huge)",

@@ -205,8 +205,20 @@ def _roi_align(maker: Maker) -> None:
     spend(maker, (count, x.shape[1]), 16 * bins**2)
     maker.add("RoiAlign", [x, maker.constant(boxes), images],
               (count, x.shape[1], static(bins), static(bins)), x.dtype, x.low, x.high,
-              output_height=bins, output_width=bins, sampling_ratio=draws.pick((2, 1)),
+              output_height=bins, output_width=bins, sampling_ratio=draws.pick((2, 1, 0)),
               mode="avg", spatial_scale=draws.pick((1.0, 0.5)))  # fmt: skip
+
+
+@row("MaxRoiPool", 0.2)
+def _max_roi_pool(maker: Maker) -> None:
+    x = image(maker, ("float32",), (4,), least=2)
+    count, bins = static(maker.draws.pick((3, 1, 8))), maker.draws.pick((2, 1, 3))
+    low = maker.random().uniform(0, 4, (count.at[0], 2))
+    table = np.concatenate([np.zeros((count.at[0], 1)), low, low + 5], 1).astype(np.float32)
+    spend(maker, (count, *x.shape[1:]), bins)
+    maker.add("MaxRoiPool", [x, maker.constant(table)],
+              (count, x.shape[1], static(bins), static(bins)), x.dtype, min(x.low, 0),
+              max(x.high, 0), pooled_shape=[bins, bins])  # fmt: skip
 
 
 @row("DeformConv", 0.3, since=19)

@@ -38,6 +38,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
 )
 from ftuner.frontends.onnx.reductions import REDUCTIONS
+from ftuner.frontends.onnx.regions import REGIONS
 from ftuner.frontends.onnx.resizing import RESIZING
 from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
-    **SAMPLING, **DEFORMABLE, **DETECTION, **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
+    **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")

@@ -1,4 +1,5 @@
-"""Operators that read an image at positions that are data: GridSample, RoiAlign.
+"""Operators that read an image at positions that are data: GridSample, and what RoiAlign shares
+with it.
 
 A sample is a weighted sum of elements of the image. Tables say for every tap of every sample which
 row of the image it reads, channels last, and its weight. One gather and one reduction do the rest.
@@ -42,7 +43,8 @@ def rows_of(context: Context, x: Value) -> Value:
     return context.reshape(x, (product(x.shape[:-1]), x.shape[-1]))
 
 
-def _wide(context: Context, x: Value) -> Value:
+def wide(context: Context, x: Value) -> Value:
+    """A tensor in the dtype that it is computed in: float32 for half precision."""
     return context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else context.computed(x)
 
 
@@ -192,17 +194,17 @@ def _grid_sample(context: Context, node: NodeView) -> Sequence[Value]:
     context.builder.require(grid.shape[0], x.shape[0], what)
     extents, outputs = x.shape[2:], grid.shape[1:-1]
     corners = node.flag("align_corners")
-    wide = _wide(context, grid)
+    positions = wide(context, grid)
     lines = []
     for axis, extent in enumerate(extents):
         # The last axis is the first coordinate.
-        part = context.slice(wide, grid.rank - 1, rank - 1 - axis, 1)
+        part = context.slice(positions, grid.rank - 1, rank - 1 - axis, 1)
         position = context.reshape(part, (grid.shape[0], product(outputs)))
         lines.append(_grid_line(context, position, extent, mode, padding, corners))
     taps = apart(context, across(context, lines, extents), extents)
     rows = rows_of(context, channels_last(context, x))
     if mode != "nearest":
-        rows = _wide(context, rows)
+        rows = wide(context, rows)
     samples = context.cast(sampled(context, rows, taps), x.dtype)
     return [channels_first(context, context.reshape(samples, (x.shape[0], *outputs, x.shape[1])))]
 
@@ -240,107 +242,7 @@ def _affine_grid(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.broadcast(total, (theta.shape[0], *sizes[2:], rank))]
 
 
-# RoiAlign.
-
-
-def _roi_line(
-    context: Context, start: Value, length: Value, extent: Dim, bins: int, ratio: int
-) -> Taps:
-    """The taps along an axis of samples (regions, 2 * ratio, bins): `ratio` in each bin, between
-    two elements each. `start` and `length` are (regions, 1, 1)."""
-    dtype = start.dtype
-    each = context.scaled(length, 1 / bins)
-    numbers = context.cast(context.iota(bins, 2, 3), dtype)
-    inner = context.cast(context.iota(ratio, 1, 3), dtype)
-    inner = context.scaled(context.add_to(inner, 0.5), 1 / ratio)
-    position = context.add("multiply", context.add("add", numbers, inner), each)
-    position = context.add("add", start, position)
-    count = context.count([extent], dtype)
-    outside = context.add(
-        "logical_or",
-        context.add("less", position, context.scalar(-1, dtype)),
-        context.add("less", count, position),
-    )
-    last = context.add_to(count, -1)
-    position = context.at_least(context.add("minimum", position, last), 0)
-    # (regions, ratio, 2, bins)
-    position, outside = (context.unsqueeze(v, [2]) for v in (position, outside))
-    taps = context.cast(context.iota(2, 2, 4), dtype)
-    at = context.add("add", context.add("floor", position), taps)
-    distance = context.add("absolute", context.add("subtract", at, position))
-    weight = linear_weight(context, distance)
-    weight = context.add("where", outside, context.scalar(0, dtype), weight)
-    found, _ = within(context, at, extent)
-    shape = (start.shape[0], 2 * ratio, bins)
-    return Taps(context.reshape(found, shape), context.reshape(weight, shape), None)
-
-
-def _roi_align(context: Context, node: NodeView) -> Sequence[Value]:
-    x, rois, images = (node.input(i) for i in range(3))
-    what = f"regions {rois.type} of {x.type} with {images.type}"
-    if x.rank != 4 or rois.rank != 2 or images.rank != 1:
-        raise context.malformed(what)
-    context.builder.require(rois.shape[1], 4, what)
-    context.builder.require(images.shape[0], rois.shape[0], what)
-    mode = node.text("mode", "avg")
-    half = node.text("coordinate_transformation_mode",
-                     "half_pixel" if node.opset >= 16 else "output_half_pixel")  # fmt: skip
-    if mode not in ("avg", "max") or half not in ("half_pixel", "output_half_pixel"):
-        raise context.malformed(f"mode {mode!r}, coordinate_transformation_mode {half!r}")
-    bins = [node.integer(name, 1) for name in ("output_height", "output_width")]
-    ratio = node.integer("sampling_ratio", 0)
-    if min(bins) < 1 or ratio < 0:
-        raise context.malformed(f"{bins[0]} by {bins[1]} bins, sampling_ratio {ratio}")
-    if ratio == 0:
-        raise context.unsupported("as many samples as the size of a region asks for "
-                                  "(data-dependent shape)")  # fmt: skip
-    wide = context.scaled(_wide(context, rois), node.number("spatial_scale", 1.0))
-    if half == "half_pixel":
-        wide = context.add_to(wide, -0.5)
-
-    def corner(number: int) -> Value:
-        return context.reshape(context.slice(wide, 1, number, 1), (rois.shape[0], 1, 1))
-
-    lines = []
-    for axis, extent in enumerate(x.shape[2:]):
-        start = corner(1 - axis)
-        length = context.add("subtract", corner(3 - axis), start)
-        if half != "half_pixel":
-            length = context.at_least(length, 1)
-        lines.append(_roi_line(context, start, length, extent, bins[axis], ratio))
-    taps = _of_pixels(context, lines, x.shape[3])
-    first = context.add("multiply", context.cast(images, INT64),
-                        context.count([product(x.shape[2:])], INT64))  # fmt: skip
-    at = context.add("add", taps.at, context.reshape(first, (rois.shape[0], 1, 1)))
-    rows = _wide(context, rows_of(context, channels_last(context, x)))
-    taps = Taps(at, taps.weight, None)
-    samples = sampled(context, rows, taps, "sum" if mode == "avg" else "maximum")
-    if mode == "avg":
-        samples = context.scaled(samples, 1 / ratio**2)
-    result = context.reshape(context.cast(samples, x.dtype), (rois.shape[0], *bins, x.shape[1]))
-    return [channels_first(context, result)]
-
-
-def _of_pixels(context: Context, lines: Sequence[Taps], width: Dim) -> Taps:
-    """Taps (regions, taps of both axes, rows * columns) of taps along rows and along columns."""
-
-    def both(op: str, y: Value, x: Value) -> Value:
-        rows = context.unsqueeze(y, [2, 4])
-        columns = context.unsqueeze(x, [1, 3])
-        found = context.add(op, rows, columns)
-        return context.reshape(
-            found, (y.shape[0], y.shape[1] * x.shape[1], y.shape[2] * x.shape[2])
-        )
-
-    row, column = lines
-    assert row.weight is not None
-    assert column.weight is not None
-    first = context.add("multiply", row.at, context.count([width], INT64))
-    return Taps(both("add", first, column.at), both("multiply", row.weight, column.weight), None)
-
-
 SAMPLING: Table = {
     ("", "AffineGrid"): _affine_grid,
     ("", "GridSample"): _grid_sample,
-    ("", "RoiAlign"): _roi_align,
 }

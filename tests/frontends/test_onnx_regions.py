@@ -1,0 +1,77 @@
+"""Pooling of regions, beside onnxruntime's: any regions, in and outside the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from tests.frontends.node_cases import compiled
+from tests.frontends.onnx_models import model_of
+
+from ftuner.errors import IndexRangeError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.reference import run_reference
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((2, 3, 9, 13)).astype(np.float32)
+REGIONS = np.array(
+    [
+        (0, 0, 12, 8), (1.3, 0.7, 9.2, 7.9), (4, 4, 4, 4), (4, 4, 4.2, 9), (-3, -2, 5, 5),
+        (8, 5, 30, 21), (-40, -60, 90, 70), (20, 20, 25, 30), (7, 6, 3, 2), (0.5, 0.5, 1.5, 1.5),
+        (-1, -1, 13, 9), (2.5, 3.5, 8.5, 7.5), (0, 0, 1e4, 1e4),
+    ],
+    np.float32,
+)  # fmt: skip
+IMAGES = np.arange(len(REGIONS)) % len(X)
+
+
+def run(op: str, inputs: list[Any], opset: int = 16, **attributes: Any) -> tuple[Any, list[Any]]:
+    """What onnxruntime gives, and what references and compiled code do."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
+    model = model_of([helper.make_node(op, names, ["y"], **attributes)], types, ["y"], opset=opset)
+    model.ir_version = 9
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, dict(zip(names, inputs, strict=True)))
+    graph = import_model(model).graph
+    return expected, [run_reference(graph, inputs)[0], compiled(optimised(graph), inputs)[0]]
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("bins", [(1, 1), (2, 3), (7, 7)])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_roi_align(coordinates: str, bins: tuple[int, int], scale: float, ratio: int) -> None:
+    expected, results = run(
+        "RoiAlign", [X, REGIONS, IMAGES], output_height=bins[0], output_width=bins[1],
+        sampling_ratio=ratio, spatial_scale=scale, coordinate_transformation_mode=coordinates,
+    )  # fmt: skip
+    for found in results:
+        np.testing.assert_allclose(found, expected, 1e-3, 1e-5)
+
+
+@pytest.mark.parametrize("bins", [(1, 1), (2, 3), (7, 7)])
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
+def test_max_roi_pool(bins: tuple[int, int], scale: float) -> None:
+    table = np.concatenate([IMAGES[:, None], REGIONS], 1).astype(np.float32)
+    expected, results = run("MaxRoiPool", [X, table], pooled_shape=bins, spatial_scale=scale)
+    for found in results:
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_images_that_are_not_there(number: int, ratio: int) -> None:
+    inputs = {"x": X, "rois": REGIONS[:1], "images": np.array([number])}
+    align = helper.make_node("RoiAlign", [*inputs], ["y"], sampling_ratio=ratio)
+    table = np.array([[number, 0, 0, 4, 4]], np.float32)
+    pool = helper.make_node("MaxRoiPool", ["x", "table"], ["y"], pooled_shape=[2, 2])
+    for node, feeds in ((align, inputs), (pool, {"x": X, "table": table})):
+        types = {n: (x.dtype.name, [None] * x.ndim) for n, x in feeds.items()}
+        graph = import_model(model_of([node], types, ["y"])).graph
+        with pytest.raises(IndexRangeError, match="out of range"):
+            compiled(optimised(graph), list(feeds.values()))
