@@ -187,32 +187,6 @@ def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> li
     return total
 
 
-def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
-    """A mask of the first `count` lanes; all of them from `lanes` on."""
-    wanted = splat(builder, builder.trunc(count, I32), lanes)
-    numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    return builder.icmp_signed("<", numbers, wanted)
-
-
-def masked_load(
-    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, mask: ir.Value
-) -> ir.Value:
-    """Lanes of `mask` from memory, zero in the others, whose memory is not touched."""
-    name = f"llvm.masked.load.{type_suffix(vector)}.p0"
-    function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
-    zero = ir.Constant(vector, None)
-    return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
-
-
-def masked_store(
-    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value
-) -> None:
-    """Store the lanes of `mask`; memory of the others is not touched."""
-    name = f"llvm.masked.store.{type_suffix(value.type)}.p0"
-    function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])
-    builder.call(function, [value, address, ir.Constant(I32, align), mask])
-
-
 def call_address(
     builder: ir.IRBuilder, kind: ir.FunctionType, address: ir.Value, arguments: Sequence[ir.Value]
 ) -> ir.Value:

@@ -27,9 +27,6 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
-    lanes_below,
-    masked_load,
-    masked_store,
     pointer_slot,
     reserve,
     scalar_type,
@@ -37,15 +34,14 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Attention, Context, Segment
-from ftuner.core.cpu.tile import MAX_SEGMENTS
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Attention, Context
 from ftuner.core.dtype import BOOL, DType
 
-COVER_BYTES = MAX_SEGMENTS * Segment.SIZE * SLOT_BYTES
 FULL, LAST_OF_K, LAST_OF_V = range(3)
 
 
@@ -74,10 +70,7 @@ class _Emission:
         self.element = scalar_type(self.dtype)
         self.vector = ir.VectorType(self.element, lanes)
         self.size = self.dtype.itemsize
-        self.context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
-        for index in range(int(Context.SIZE)):
-            set_slot(builder, self.context, index, const(0))
-        set_slot(builder, self.context, Context.FINISH, const(1))
+        self.context = product_context(builder)
         stride = self.dim(Attention.WORKER_BYTES)
         own = at(builder, pointer_slot(builder, self.dims, Attention.WORKSPACE),
                  builder.mul(self.worker, stride))  # fmt: skip
@@ -248,33 +241,13 @@ class _Emission:
             column = builder.mul(builder.mul(number, nr), const(self.size))
             table = at(builder, covers, const(cover * COVER_BYTES))
             b = self._panel(packed, number, packed_k)
-            self._tiles(table, a, a_row, b, at(builder, c, column), c_row, k)
+            there = at(builder, c, column)
+            emit_panel(builder, self.context, table, a, a_row, b, there, c_row, k)
 
         with counted_loop(builder, 0, full) as number:
             panel(number, FULL, nr)
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
             panel(full, last, left)
-
-    def _tiles(
-        self, table: ir.Value, a: ir.Value, a_row: ir.Value, b: ir.Value, c: ir.Value,
-        c_row: ir.Value, k: ir.Value,
-    ) -> None:  # fmt: skip
-        """Multiply by one panel, with the uKernels of its cover from top to bottom."""
-        builder = self.builder
-        done = reserve(builder, I64, SLOT_BYTES)
-        builder.store(const(0), done)
-        with counted_loop(builder, 0, MAX_SEGMENTS) as i:
-            record = at(builder, table, builder.mul(i, const(Segment.SIZE * SLOT_BYTES)))
-            tiles, mr = slot(builder, record, Segment.TILES), slot(builder, record, Segment.MR)
-            with builder.if_then(builder.icmp_signed(">", tiles, const(0))):
-                row = builder.load(done, typ=I64)
-                set_slot(builder, self.context, Context.A_TILE_STRIDE, builder.mul(mr, a_row))
-                kernel = pointer_slot(builder, record, Segment.KERNEL)
-                here = at(builder, a, builder.mul(row, a_row))
-                there = at(builder, c, builder.mul(row, c_row))
-                call_address(builder, KERNEL_TYPE, kernel,
-                             [self.context, here, b, there, row, const(0), k, tiles])  # fmt: skip
-                builder.store(builder.add(row, builder.mul(mr, tiles)), done)
 
     def _powers(self, row: ir.Value, count: ir.Value, mask: ir.Value | None) -> ir.Value:
         """Scale and mask the first scores of a row, and replace them by the powers of e of their
@@ -323,10 +296,7 @@ class _Emission:
             return builder.fadd(value, self._load(place, lanes))
         octets = ir.VectorType(I8, self.lanes)
         place = at(builder, mask, number)
-        if lanes is None:
-            given = builder.load(place, typ=octets, align=1)
-        else:
-            given = masked_load(builder, place, octets, 1, lanes)
+        given = load_lanes(builder, place, octets, 1, lanes)
         shown = builder.icmp_unsigned("!=", given, ir.Constant(octets, None))
         return builder.select(shown, value, self.hidden)
 
@@ -356,22 +326,15 @@ class _Emission:
         """`body(place, number, mask)` for each vector of the elements `begin .. end - 1` of a row,
         the last one under a mask; `number` is that of its first element."""
         builder, lanes = self.builder, self.lanes
-        whole = builder.and_(builder.sub(end, begin), const(-lanes))
-        last = builder.add(begin, whole)
-        with counted_loop(builder, begin, last, lanes) as number:
-            body(at(builder, row, builder.mul(number, const(self.size))), number, None)
-        left = builder.sub(end, last)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            place = at(builder, row, builder.mul(last, const(self.size)))
-            body(place, last, lanes_below(builder, left, lanes))
 
-    def _load(self, place: ir.Value, lanes: ir.Value | None) -> ir.Value:
-        if lanes is None:
-            return self.builder.load(place, typ=self.vector, align=self.size)
-        return masked_load(self.builder, place, self.vector, self.size, lanes)
+        def vector(base: ir.Value, count: ir.Value | None) -> None:
+            place = at(builder, row, builder.mul(base, const(self.size)))
+            body(place, base, mask_of(builder, count, lanes))
 
-    def _store(self, value: ir.Value, place: ir.Value, lanes: ir.Value | None) -> None:
-        if lanes is None:
-            self.builder.store(value, place, align=self.size)
-        else:
-            masked_store(self.builder, value, place, self.size, lanes)
+        by_vectors(builder, begin, end, lanes, vector)
+
+    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
+        return load_lanes(self.builder, place, self.vector, self.size, mask)
+
+    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
+        store_lanes(self.builder, value, place, self.size, mask)

@@ -24,15 +24,13 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     at,
     const,
-    lanes_below,
-    masked_load,
-    masked_store,
     pointer_slot,
     scalar_type,
     shuffle,
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -199,14 +197,12 @@ class _Emission:
     def _channels(self, body: Callable[[_Channels], None]) -> None:
         """`body` for each vector of channels."""
         builder, lanes = self._builder, self._lanes
-        channels = self._dim(DepthwiseDims.CHANNELS)
-        whole = builder.and_(channels, const(-lanes))
-        with counted_loop(builder, 0, whole, lanes) as channel:
-            body(_Channels(builder.mul(channel, const(self._size)), channel, None))
-        left = builder.sub(channels, whole)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            mask = lanes_below(builder, left, lanes)
-            body(_Channels(builder.mul(whole, const(self._size)), whole, mask))
+
+        def vector(base: ir.Value, count: ir.Value | None) -> None:
+            offset = builder.mul(base, const(self._size))
+            body(_Channels(offset, base, mask_of(builder, count, lanes)))
+
+        by_vectors(builder, const(0), self._dim(DepthwiseDims.CHANNELS), lanes, vector)
 
     def _load(
         self, address: ir.Value, channels: _Channels, inside: ir.Value | None = None
@@ -217,9 +213,7 @@ class _Emission:
         there = None if inside is None else splat(builder, inside, self._lanes)
         if there is not None:
             mask = there if mask is None else builder.and_(mask, there)
-        if mask is None:
-            return builder.load(address, typ=self._vector, align=self._size)
-        value = masked_load(builder, address, self._vector, self._size, mask)
+        value = load_lanes(builder, address, self._vector, self._size, mask)
         if there is None or self._kernel.reduction in (None, "sum"):
             return value
         return builder.select(there, value, self._nothing)
@@ -307,7 +301,7 @@ class _Emission:
         if inside is None:
             value = builder.load(place, typ=self._vector.element, align=self._size)
         else:
-            loaded = masked_load(builder, place, alone, self._size, splat(builder, inside, 1))
+            loaded = load_lanes(builder, place, alone, self._size, splat(builder, inside, 1))
             value = builder.extract_element(loaded, ir.Constant(I32, 0))
         return splat(builder, value, self._lanes)
 
@@ -343,7 +337,4 @@ class _Emission:
         result = elements.emit(builder, self._kernel.epilogue, env, self._fused)
         place = builder.mul(here, self._bytes(DepthwiseDims.OUT_PIXEL))
         place = at(builder, at(builder, row.out, place), channels.offset)
-        if channels.mask is None:
-            builder.store(result, place, align=self._size)
-        else:
-            masked_store(builder, result, place, self._size, channels.mask)
+        store_lanes(builder, result, place, self._size, channels.mask)

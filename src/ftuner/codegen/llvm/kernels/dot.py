@@ -18,14 +18,13 @@ from ftuner.codegen.llvm.ir.builder import (
     add_chains,
     at,
     const,
-    lanes_below,
-    masked_load,
     quarter_lanes,
     scalar_type,
     shuffle,
     slot,
     transpose,
 )
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import Emitter, emitter_of
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
@@ -144,10 +143,8 @@ def _dot_products(
         mask = lanes_below(builder, left, lanes)
 
         def masked_step(sums: Sums) -> Sums:
-            a_k = [masked_load(builder, at(builder, p, offset), vector, size, mask) for p in rows]
-            b_k = [
-                masked_load(builder, at(builder, p, offset), vector, size, mask) for p in columns
-            ]
+            a_k = [load_lanes(builder, at(builder, p, offset), vector, size, mask) for p in rows]
+            b_k = [load_lanes(builder, at(builder, p, offset), vector, size, mask) for p in columns]
             return _multiply(builder, a_k, b_k, sums, multiply_add)
 
         some = builder.zext(builder.icmp_signed("!=", left, const(0)), I64)

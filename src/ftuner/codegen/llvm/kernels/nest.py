@@ -19,11 +19,11 @@ from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.ir.builder import (
     I64,
     const,
-    lanes_below,
     reserve,
     scalar_type,
     splat,
 )
+from ftuner.codegen.llvm.ir.lanes import by_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -97,13 +97,11 @@ class _Emission(Frame):
     def _by_vectors(self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None]) -> None:
         """Emit `body` for whole vectors from `first` on, and under a mask for the rest."""
         builder, lanes = self.builder, self.schedule.lanes
-        whole = builder.and_(builder.sub(last, first), const(-lanes))
-        whole_end = builder.add(first, whole)
-        with counted_loop(builder, first, whole_end, lanes) as base:
-            body(Lanes(base, None, None))
-        left = builder.sub(last, whole_end)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            body(Lanes(whole_end, lanes_below(builder, left, lanes), left))
+
+        def vector(base: ir.Value, count: ir.Value | None) -> None:
+            body(Lanes(base, mask_of(builder, count, lanes), count))
+
+        by_vectors(builder, first, last, lanes, vector)
 
     def _task(self, place: Place) -> None:
         """Emit all stages, then the results, of one kept index or of a vector of them."""

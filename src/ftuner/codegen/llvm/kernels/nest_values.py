@@ -14,15 +14,13 @@ from ftuner.codegen.llvm.ir.builder import (
     any_lane,
     const,
     interleave,
-    lanes_below,
-    masked_load,
-    masked_store,
     pointer_slot,
     reserve,
     scalar_type,
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.schedule import Schedule, checks, operand_numbers
@@ -227,7 +225,7 @@ class Values:
                 address = self._chosen(needed, address)
             else:
                 mask = own if mask is None else builder.and_(mask, own)
-            value = _vector_load(builder, address, type_, dtype.itemsize, mask)
+            value = load_lanes(builder, address, type_, dtype.itemsize, mask)
             return elements.from_memory(builder, value, dtype)
         if coefficient != 0:
             # Large strides, or data-dependent positions: compute from positions, which stay in
@@ -288,7 +286,7 @@ class Values:
         coefficient = access.coefficients[vector]
         if coefficient == 1:
             address = self._address(buffer, offset, dtype)
-            _vector_store(builder, value, address, dtype.itemsize, lanes.mask)
+            store_lanes(builder, value, address, dtype.itemsize, lanes.mask)
             return
         scratch = reserve(builder, value.type)
         builder.store(value, scratch)
@@ -320,22 +318,4 @@ class Values:
             if lanes.count is not None:
                 left = builder.mul(lanes.count, const(len(vectors)))
                 mask = lanes_below(builder, builder.sub(left, const(part * count)), count)
-            _vector_store(builder, value, address, dtype.itemsize, mask)
-
-
-def _vector_load(
-    builder: ir.IRBuilder, address: ir.Value, type_: ir.VectorType, align: int,
-    mask: ir.Value | None,
-) -> ir.Value:  # fmt: skip
-    if mask is None:
-        return builder.load(address, typ=type_, align=align)
-    return masked_load(builder, address, type_, align, mask)
-
-
-def _vector_store(
-    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value | None
-) -> None:
-    if mask is None:
-        builder.store(value, address, align=align)
-    else:
-        masked_store(builder, value, address, align, mask)
+            store_lanes(builder, value, address, dtype.itemsize, mask)

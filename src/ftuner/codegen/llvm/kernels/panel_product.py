@@ -23,7 +23,7 @@ COVER_BYTES = MAX_SEGMENTS * Segment.SIZE * SLOT_BYTES
 """A table of segments: `MAX_SEGMENTS` records, unused ones without tiles."""
 
 
-def uncalled_context(builder: ir.IRBuilder) -> ir.Value:
+def product_context(builder: ir.IRBuilder) -> ir.Value:
     """The context of uKernels that write all of k at once and prefetch nothing."""
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
     for index in range(int(Context.SIZE)):
@@ -36,10 +36,9 @@ def emit_panel(
     builder: ir.IRBuilder, context: ir.Value, cover: ir.Value, a: ir.Value, a_row: ir.Value,
     b: ir.Value, c: ir.Value, c_row: ir.Value, k: ir.Value,
 ) -> None:  # fmt: skip
-    """Multiply rows of A by one panel, by the uKernels of a cover, one below the other. `a_row` and
-    `c_row`: bytes between rows. The context holds the columns that are stored."""
-    set_slot(builder, context, Context.A_STRIDE, a_row)
-    set_slot(builder, context, Context.C_ROW_STRIDE, c_row)
+    """Multiply rows of A by one panel, with the uKernels of a cover from top to bottom. `a_row` and
+    `c_row`: bytes between rows, which the context holds too (`A_STRIDE`, `C_ROW_STRIDE`), and the
+    number of columns that are stored (`VALID_COLUMNS`)."""
     done = reserve(builder, I64, SLOT_BYTES)
     builder.store(const(0), done)
     with counted_loop(builder, 0, MAX_SEGMENTS) as i:

@@ -21,9 +21,6 @@ from ftuner.codegen.llvm.ir.builder import (
     VOID,
     at,
     const,
-    lanes_below,
-    masked_load,
-    masked_store,
     pointer_slot,
     reserve,
     scalar_type,
@@ -31,6 +28,7 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.functions import emit
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
@@ -197,16 +195,14 @@ class _Access:
 
     def load(self, address: ir.Value, v: int) -> ir.Value:
         """The `v`-th vector of a row, zero in lanes that do not exist."""
-        if self._mask is None or v != self._last:
-            return _load(self._builder, address, self._vector, self._size)
-        return masked_load(self._builder, address, self._vector, self._size, self._mask)
+        return load_lanes(self._builder, address, self._vector, self._size, self._mask_of(v))
 
     def store(self, value: ir.Value, address: ir.Value, v: int) -> None:
         """Store the `v`-th vector of a row."""
-        if self._mask is None or v != self._last:
-            self._builder.store(value, address, align=self._size)
-        else:
-            masked_store(self._builder, value, address, self._size, self._mask)
+        store_lanes(self._builder, value, address, self._size, self._mask_of(v))
+
+    def _mask_of(self, v: int) -> ir.Value | None:
+        return self._mask if v == self._last else None
 
 
 def _apply_epilogue(

@@ -12,12 +12,10 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import (
     at,
     const,
-    lanes_below,
-    masked_load,
-    masked_store,
     splat,
     transpose,
 )
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame
 from ftuner.core.access import Access
@@ -120,11 +118,11 @@ class _Transposition:
                     # Nothing is read or written there, but an address outside of memory is slow.
                     place = at(builder, source, builder.mul(apart, const(i)))
                     place = builder.select(there, place, source)
-                    loaded.append(masked_load(builder, place, self._type, self._size, own))
+                    loaded.append(load_lanes(builder, place, self._type, self._size, own))
                 mask = lanes_below(builder, left_columns, lanes)
                 for i, value in enumerate(transpose(builder, loaded, lanes)):
                     there = builder.icmp_signed("<", const(i), left_rows)
                     own = builder.and_(mask, splat(builder, there, lanes))
                     place = at(builder, target, builder.mul(below, const(i)))
                     place = builder.select(there, place, target)
-                    masked_store(builder, value, place, self._size, own)
+                    store_lanes(builder, value, place, self._size, own)

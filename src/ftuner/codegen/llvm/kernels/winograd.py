@@ -20,9 +20,6 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     at,
     const,
-    lanes_below,
-    masked_load,
-    masked_store,
     pointer_slot,
     reserve,
     scalar_type,
@@ -30,9 +27,10 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, uncalled_context
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, Winograd
 from ftuner.core.dtype import DType
@@ -73,7 +71,7 @@ class _Emission:
         self._sums = at(builder, own, self._dim(Winograd.SUMS_OFFSET))
         self._patch = at(builder, own, self._dim(Winograd.PATCH_OFFSET))
         self._weight = at(builder, own, self._dim(Winograd.WEIGHT_OFFSET))
-        self._context = uncalled_context(builder)
+        self._context = product_context(builder)
 
     def _dim(self, index: int) -> ir.Value:
         return slot(self._builder, self._dims, index)
@@ -109,25 +107,20 @@ class _Emission:
     def _by_vectors(
         self, count: ir.Value, body: Callable[[ir.Value, ir.Value | None], None]
     ) -> None:
-        """`body` for the bytes to each vector of so many elements, and a mask for the last one."""
-        builder, lanes, size = self._builder, self._lanes, const(self._size)
-        whole = builder.and_(count, const(-lanes))
-        with counted_loop(builder, 0, whole, lanes) as index:
-            body(builder.mul(index, size), None)
-        left = builder.sub(count, whole)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            body(builder.mul(whole, size), lanes_below(builder, left, lanes))
+        """`body(offset, mask)` for each vector of `count` elements: the bytes to it, and a mask
+        for the last one."""
+        builder, lanes = self._builder, self._lanes
+
+        def vector(base: ir.Value, left: ir.Value | None) -> None:
+            body(builder.mul(base, const(self._size)), mask_of(builder, left, lanes))
+
+        by_vectors(builder, const(0), count, lanes, vector)
 
     def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        if mask is None:
-            return self._builder.load(place, typ=self._vector, align=self._size)
-        return masked_load(self._builder, place, self._vector, self._size, mask)
+        return load_lanes(self._builder, place, self._vector, self._size, mask)
 
     def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        if mask is None:
-            self._builder.store(value, place, align=self._size)
-        else:
-            masked_store(self._builder, value, place, self._size, mask)
+        store_lanes(self._builder, value, place, self._size, mask)
 
     # Inputs.
 
@@ -278,6 +271,8 @@ class _Emission:
                 a = at(builder, a_block, builder.mul(i, tiles))
                 b = at(builder, self._weight, builder.mul(i, matrix))
                 c = at(builder, self._sums, builder.mul(i, sums))
+                set_slot(builder, self._context, Context.A_STRIDE, a_row)
+                set_slot(builder, self._context, Context.C_ROW_STRIDE, c_row)
                 emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, some)
         with counted_loop(builder, 0, count) as tile:
             self._transform_sums(builder.add(first, tile), tile, column, width, sums, c_row)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import Attention, Segment
+from ftuner.codegen.llvm.native.records import Attention
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.cpu.tile import MAX_SEGMENTS, PACKED, ROW
+from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -25,6 +25,7 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -148,15 +149,9 @@ def attention_record(
             (width, False, depth), (tail_k, True, depth), (tail_v, True, steps)
         ):  # fmt: skip
             if vectors:
-                family, table = products.planner.cover(vectors, tail, length)
-                segments = table[height].segments
-                addresses = products.compiled.kernels[family.name]
-                for i, (mr, count) in enumerate(segments):
-                    slot = at + i * Segment.SIZE
-                    dims[slot + Segment.KERNEL] = addresses[mr - 1]
-                    dims[slot + Segment.MR] = mr
-                    dims[slot + Segment.TILES] = count
-            at += MAX_SEGMENTS * Segment.SIZE
+                cover = cover_slots(products, vectors, tail, length, height)
+                dims[at : at + COVER_SLOTS] = cover
+            at += COVER_SLOTS
     strides = [a.strides if a is not None else (0,) * len(q.shape) for a in (q, k, v, mask, out)]
     for axis, extent in enumerate(batch):
         base = Attention.AXES + axis * Attention.AXIS_SIZE

@@ -1,0 +1,63 @@
+"""Walks an axis by vectors, of which the last one is under a mask; masked loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import I32, PTR, VOID, const, intrinsic, splat, type_suffix
+from ftuner.codegen.llvm.ir.loops import counted_loop
+
+
+def by_vectors(
+    builder: ir.IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
+    body: Callable[[ir.Value, ir.Value | None], None],
+) -> None:  # fmt: skip
+    """Emit `body(base, count)` for each vector of the elements `first .. last - 1`: its first
+    element, and how many of its lanes exist, None if all do."""
+    whole = builder.and_(builder.sub(last, first), const(-lanes))
+    whole_end = builder.add(first, whole)
+    with counted_loop(builder, first, whole_end, lanes) as base:
+        body(base, None)
+    left = builder.sub(last, whole_end)
+    with builder.if_then(builder.icmp_signed(">", left, const(0))):
+        body(whole_end, left)
+
+
+def mask_of(builder: ir.IRBuilder, count: ir.Value | None, lanes: int) -> ir.Value | None:
+    """The mask of a vector of `by_vectors`; None if all lanes exist."""
+    return None if count is None else lanes_below(builder, count, lanes)
+
+
+def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
+    """A mask of the first `count` lanes; all of them from `lanes` on."""
+    wanted = splat(builder, builder.trunc(count, I32), lanes)
+    numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    return builder.icmp_signed("<", numbers, wanted)
+
+
+def load_lanes(
+    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int,
+    mask: ir.Value | None,
+) -> ir.Value:  # fmt: skip
+    """Load a vector: the lanes of `mask`, and zero in the others, whose memory is not touched; all
+    lanes if it is None."""
+    if mask is None:
+        return builder.load(address, typ=vector, align=align)
+    name = f"llvm.masked.load.{type_suffix(vector)}.p0"
+    function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
+    zero = ir.Constant(vector, None)
+    return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
+
+
+def store_lanes(
+    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value | None
+) -> None:
+    """Store the lanes of `mask`, all if it is None; memory of the others is not touched."""
+    if mask is None:
+        builder.store(value, address, align=align)
+        return
+    name = f"llvm.masked.store.{type_suffix(value.type)}.p0"
+    function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])
+    builder.call(function, [value, address, ir.Constant(I32, align), mask])
