@@ -7,6 +7,9 @@ an engine is first asked for.
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,41 @@ def prepare_openvino(path: Path, threads: int, output: str | None = None) -> Bin
     return bind
 
 
+_MNN_CONVERTS = """import sys, _tools
+_tools.mnnconvert(["", "-f", "ONNX", "--modelFile", sys.argv[1], "--MNNModel", sys.argv[2],
+                   "--bizCode", "benchmark"])"""
+"""The converter prints, and its own command installs packages."""
+
+
+def prepare_mnn(path: Path, threads: int, output: str | None = None) -> Bind:
+    mnn, onnx = importlib.import_module("MNN"), importlib.import_module("onnx")
+    graph = onnx.load(path, load_external_data=False).graph
+    names = [value.name for value in graph.input]
+    results = [value.name for value in graph.output]
+    results = results[:1] if output is None else [output]
+    with tempfile.TemporaryDirectory() as folder:
+        converted = str(Path(folder) / "model.mnn")
+        command = [sys.executable, "-c", _MNN_CONVERTS, str(path), converted]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        settings = {"backend": "CPU", "numThread": threads, "precision": "high"}
+        manager = mnn.nn.create_runtime_manager((settings,))
+        net = mnn.nn.load_module_from_file(converted, names, results, runtime_manager=manager)
+
+    def bind(feeds: Feeds) -> Callable[[], Array]:
+        given = [mnn.expr.placeholder(list(feeds[n].shape), mnn.expr.NCHW) for n in names]
+        for variable, name in zip(given, names, strict=True):
+            variable.write(feeds[name])
+
+        def call() -> Array:
+            found = net.forward(given)
+            found = found[0] if isinstance(found, (list, tuple)) else found
+            return found.read()  # type: ignore[no-any-return]
+
+        return call
+
+    return bind
+
+
 def _place(names: list[str], wanted: str | None) -> int:
     return 0 if wanted is None else names.index(wanted)
 
@@ -66,4 +104,5 @@ ONNX_ENGINES: Mapping[str, Prepare] = {
     SUBJECT: prepare_ftuner,
     "onnxruntime": prepare_onnxruntime,
     "openvino": prepare_openvino,
+    "mnn": prepare_mnn,
 }

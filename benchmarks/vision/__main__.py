@@ -50,6 +50,8 @@ REFERENCE = "onnxruntime"
 TORCH, TORCH_LAST = "torch", "torch, channels last"
 PEERS = ("onnxruntime", "openvino", TORCH)
 """PyTorch computes convolutions alone: of networks there is no module."""
+OPTIONAL_PEERS = ("mnn",)
+"""Peers of the extra `bench-mnn`."""
 
 
 @dataclass(frozen=True)
@@ -229,11 +231,12 @@ def main(
     """Measure, print and save the results as JSON."""
     names = tuple(name for name in peers.split(",") if name)
     wanted = sets.split(",") if sets else [*KINDS, *NETWORKS]
-    unknown = {*names} - {*PEERS} | {*wanted} - {*KINDS, *NETWORKS} | {layout} - {FIRST, LAST}
+    known = {"sets": (*KINDS, *NETWORKS), "peers": (*PEERS, *OPTIONAL_PEERS)}
+    unknown = {*names} - {*known["peers"]} | {*wanted} - {*known["sets"]} | {layout} - {FIRST, LAST}
     if unknown or REFERENCE not in names:
         raise typer.BadParameter(
-            f"unknown {sorted(unknown)}; sets are {', '.join([*KINDS, *NETWORKS])}, peers "
-            f"{', '.join(PEERS)} with {REFERENCE}, which outputs are compared with"
+            f"unknown {sorted(unknown)}; sets are {', '.join(known['sets'])}, peers "
+            f"{', '.join(known['peers'])} with {REFERENCE}, which outputs are compared with"
         )
     labels = tuple(label for label in only.split(",") if label)
     counts = [int(part) for part in threads.split(",")]
