@@ -208,8 +208,8 @@ class DepthwiseStep:
         return (self.out.buffer,)
 
     def parameters(self) -> tuple[Dim, ...]:
-        """What the kernel reads at run time: `core.cpu.windows.DepthwiseDims`, then the offset of
-        each operand and the distance between its rows, in elements."""
+        """What the kernel reads at run time, as `Depthwise` of the CPU's `kernel_records` has it,
+        and then the offset of each operand and the distance between its rows, in elements."""
         _, height, width, channels = self.x.shape
         x, out = self.x.layout, self.out.layout
         operands = [(v.layout.offset, v.layout.strides[0]) for v in self.operands]

@@ -18,7 +18,7 @@ from tests.runtime.cpu.attention_cases import (
     threads_of,
 )
 
-from ftuner.codegen.llvm.native.records import Attention
+from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType

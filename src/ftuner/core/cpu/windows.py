@@ -36,25 +36,3 @@ class DepthwiseKernel:
         the most are worth loading parts of the weight again."""
         weights = self.window[1] * self.group if self.reduction is None else 0
         return max(min(registers - weights - 2, MOST_TOGETHER), MOST_TOGETHER // 2)
-
-
-class DepthwiseDims:
-    """What the kernel reads at run time; offsets and distances in elements."""
-
-    HEIGHT = 0
-    WIDTH = 1
-    CHANNELS = 2
-    OUT_HEIGHT = 3
-    OUT_WIDTH = 4
-    BEGIN_Y = 5
-    """Padding before the first row."""
-    BEGIN_X = 6
-    X_OFFSET = 7
-    X_IMAGE = 8
-    X_ROW = 9
-    X_PIXEL = 10
-    OUT_OFFSET = 11
-    OUT_IMAGE = 12
-    OUT_ROW = 13
-    OUT_PIXEL = 14
-    SIZE = 15

@@ -5,8 +5,8 @@ the same k and v: heads of one group are consecutive. Then it takes blocks of ro
 compute the scores of a block in memory that stays in L2, each row is exponentiated in place, and
 uKernels multiply it by v; the sum of the powers divides the result. Only the scores of one block
 exist at a time. In causal attention, both products and the powers end at the last key that the
-block's last row sees; weights of keys that a row does not see are zero. `records.Attention` is the
-layout of what the function reads.
+block's last row sees; weights of keys that a row does not see are zero.
+`kernel_records.Attention` is the layout of what the function reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Attention, Context
+from ftuner.codegen.llvm.native.kernel_records import Attention
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import BOOL, DType
 
 FULL, LAST_OF_K, LAST_OF_V = range(3)

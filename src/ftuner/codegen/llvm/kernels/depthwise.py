@@ -8,8 +8,7 @@ Channels may be in groups: each is then a sum over the channels of its group, wh
 beside it.
 
 `buffers` holds x, the weight if there is one, the operands of the epilogue, and the result; `dims`
-the slots of `DepthwiseDims`, then an offset and a distance of rows for each operand of the
-epilogue, in elements.
+the slots of `kernel_records.Depthwise`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.core.cpu.windows import BLOCK, DepthwiseDims, DepthwiseKernel
+from ftuner.codegen.llvm.native.kernel_records import Depthwise
+from ftuner.core.cpu.windows import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
 
 
@@ -94,7 +94,7 @@ class _Emission:
         self._read = arrays[weights:]
         kind = kernel.reduction or "sum"
         self._nothing = elements.neutral(kind, self._vector, kernel.dtype)
-        self._dims = [slot(builder, dims, i) for i in range(DepthwiseDims.SIZE + 2 * count)]
+        self._dims = [slot(builder, dims, i) for i in range(Depthwise.SIZE + 2 * count)]
         self._together = kernel.together(registers)
 
     def _dim(self, number: int) -> ir.Value:
@@ -106,11 +106,11 @@ class _Emission:
 
     def emit(self) -> None:
         builder, dim = self._builder, self._dim
-        width = dim(DepthwiseDims.OUT_WIDTH)
+        width = dim(Depthwise.OUT_WIDTH)
         blocks = builder.udiv(builder.add(width, const(BLOCK - 1)), const(BLOCK))
         with counted_loop(builder, self._begin, self._end) as task:
             line, block = builder.udiv(task, blocks), builder.urem(task, blocks)
-            height = dim(DepthwiseDims.OUT_HEIGHT)
+            height = dim(Depthwise.OUT_HEIGHT)
             image, y = builder.udiv(line, height), builder.urem(line, height)
             row = self._row(image, y, builder.mul(line, width))
             first = builder.mul(block, const(BLOCK))
@@ -166,29 +166,29 @@ class _Emission:
     def _row(self, image: ir.Value, y: ir.Value, number: ir.Value) -> _Row:
         builder, dim, kernel = self._builder, self._dim, self._kernel
         top = builder.mul(y, const(kernel.strides[0]))
-        top = builder.sub(top, dim(DepthwiseDims.BEGIN_Y))
-        height = dim(DepthwiseDims.HEIGHT)
+        top = builder.sub(top, dim(Depthwise.BEGIN_Y))
+        height = dim(Depthwise.HEIGHT)
         low, high = self._taps(top, height, kernel.window[0], kernel.dilations[0])
         top = builder.add(top, builder.mul(low, const(kernel.dilations[0])))
-        x = at(builder, self._x, self._bytes(DepthwiseDims.X_OFFSET))
-        x = at(builder, x, builder.mul(image, self._bytes(DepthwiseDims.X_IMAGE)))
-        x = at(builder, x, builder.mul(top, self._bytes(DepthwiseDims.X_ROW)))
-        out = at(builder, self._out, self._bytes(DepthwiseDims.OUT_OFFSET))
-        out = at(builder, out, builder.mul(image, self._bytes(DepthwiseDims.OUT_IMAGE)))
-        out = at(builder, out, builder.mul(y, self._bytes(DepthwiseDims.OUT_ROW)))
+        x = at(builder, self._x, self._bytes(Depthwise.X_OFFSET))
+        x = at(builder, x, builder.mul(image, self._bytes(Depthwise.X_IMAGE)))
+        x = at(builder, x, builder.mul(top, self._bytes(Depthwise.X_ROW)))
+        out = at(builder, self._out, self._bytes(Depthwise.OUT_OFFSET))
+        out = at(builder, out, builder.mul(image, self._bytes(Depthwise.OUT_IMAGE)))
+        out = at(builder, out, builder.mul(y, self._bytes(Depthwise.OUT_ROW)))
         taps = const(kernel.window[1] * kernel.group)
-        line = builder.mul(self._bytes(DepthwiseDims.CHANNELS), taps)
+        line = builder.mul(self._bytes(Depthwise.CHANNELS), taps)
         weight = at(builder, self._weight, builder.mul(low, line))
         return _Row(x, weight, builder.sub(high, low), out, number)
 
     def _inside(self, first: ir.Value, last: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The positions within first to last whose windows lie within x along the row."""
         builder, dim, kernel = self._builder, self._dim, self._kernel
-        stride, begin = const(kernel.strides[1]), dim(DepthwiseDims.BEGIN_X)
+        stride, begin = const(kernel.strides[1]), dim(Depthwise.BEGIN_X)
         low = builder.add(self._most(begin, const(0)), builder.sub(stride, const(1)))
         low = builder.udiv(low, stride)
         reach = const((kernel.window[1] - 1) * kernel.dilations[1])
-        room = builder.sub(builder.add(dim(DepthwiseDims.WIDTH), begin), reach)
+        room = builder.sub(builder.add(dim(Depthwise.WIDTH), begin), reach)
         room = self._most(room, const(0))
         high = builder.udiv(builder.add(room, builder.sub(stride, const(1))), stride)
         low = self._least(self._most(low, first), last)
@@ -202,7 +202,7 @@ class _Emission:
             offset = builder.mul(base, const(self._size))
             body(_Channels(offset, base, mask_of(builder, count, lanes)))
 
-        by_vectors(builder, const(0), self._dim(DepthwiseDims.CHANNELS), lanes, vector)
+        by_vectors(builder, const(0), self._dim(Depthwise.CHANNELS), lanes, vector)
 
     def _load(
         self, address: ir.Value, channels: _Channels, inside: ir.Value | None = None
@@ -237,9 +237,9 @@ class _Emission:
         builder, kernel = self._builder, self._kernel
         width, stride, dilation = kernel.window[1], kernel.strides[1], kernel.dilations[1]
         left = builder.mul(position, const(stride))
-        left = builder.sub(left, self._dim(DepthwiseDims.BEGIN_X))
-        line = builder.mul(self._bytes(DepthwiseDims.X_ROW), const(kernel.dilations[0]))
-        channel_bytes = self._bytes(DepthwiseDims.CHANNELS)
+        left = builder.sub(left, self._dim(Depthwise.BEGIN_X))
+        line = builder.mul(self._bytes(Depthwise.X_ROW), const(kernel.dilations[0]))
+        channel_bytes = self._bytes(Depthwise.CHANNELS)
         factors = width * kernel.group
         uses: dict[int, list[tuple[int, int]]] = {}
         for number in range(count):
@@ -274,10 +274,10 @@ class _Emission:
         """What the channels of a vector are multiplied with at a pixel of a line of x: for each
         channel of a group, that of each channel's group. `checked`: nothing outside the line."""
         builder, lanes, group = self._builder, self._lanes, self._kernel.group
-        place = builder.mul(index, self._bytes(DepthwiseDims.X_PIXEL))
+        place = builder.mul(index, self._bytes(Depthwise.X_PIXEL))
         inside = None
         if checked:
-            inside = builder.icmp_unsigned("<", index, self._dim(DepthwiseDims.WIDTH))
+            inside = builder.icmp_unsigned("<", index, self._dim(Depthwise.WIDTH))
             place = builder.select(inside, place, const(0))
         place = at(builder, line, place)
         if group > lanes:
@@ -324,7 +324,7 @@ class _Emission:
         here = builder.add(position, const(number))
         env = {ACCUMULATOR.name: value}
         for index, operand in enumerate(self._operands):
-            at_dims = DepthwiseDims.SIZE + 2 * index
+            at_dims = Depthwise.SIZE + 2 * index
             base = at(builder, self._read[index], self._bytes(at_dims))
             if operand.kind != "column":
                 rows = builder.add(row.number, here)
@@ -335,6 +335,6 @@ class _Emission:
             else:
                 env[operand.name] = self._load(base, channels)
         result = elements.emit(builder, self._kernel.epilogue, env, self._fused)
-        place = builder.mul(here, self._bytes(DepthwiseDims.OUT_PIXEL))
+        place = builder.mul(here, self._bytes(Depthwise.OUT_PIXEL))
         place = at(builder, at(builder, row.out, place), channels.offset)
         store_lanes(builder, result, place, self._size, channels.mask)

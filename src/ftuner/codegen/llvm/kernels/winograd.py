@@ -6,7 +6,7 @@ block by block of x's channels, uKernels multiply both, and the sums are transfo
 lies between stays in L2, and no transformed weight takes memory of its own.
 
 `buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
-`records.Winograd`.
+`kernel_records.Winograd`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, Winograd
+from ftuner.codegen.llvm.native.kernel_records import Winograd
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.core.winograd import WINDOW

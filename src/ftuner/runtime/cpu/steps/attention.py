@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import Attention
+from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
@@ -49,7 +49,7 @@ SOFTMAX_OPERATIONS = 5
 
 
 class AttentionRecord(NamedTuple):
-    """The slots of `records.Attention`, without the address of the workspace."""
+    """The slots of `kernel_records.Attention`, without the address of the workspace."""
 
     dims: list[int]
     tasks: int

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ftuner.codegen.llvm.native.kernel_records import Winograd
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.codegen.llvm.native.records import Winograd
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dim import Dim

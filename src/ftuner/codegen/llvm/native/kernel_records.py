@@ -1,0 +1,128 @@
+"""Layouts of the parameters that the kernels of steps read at run time, besides addresses."""
+
+from __future__ import annotations
+
+from ftuner.core.cpu.tile import MAX_SEGMENTS
+
+
+class Attention:
+    """Parameters of the attention kernel besides addresses; strides in bytes. After the last slot
+    follow the batch axes: for each its extent and its strides in q, k, v, the mask and the
+    result."""
+
+    ROWS = 0
+    """Rows of q in one batch element."""
+    DEPTH = 1
+    STEPS = 2
+    """Columns of the scores and rows of v: the keys that at least one row sees."""
+    COLUMNS = 3
+    """Columns of v and of the result."""
+    SCALE = 4
+    """A float64 as bits, as are the next two."""
+    HIDDEN = 5
+    """The score that replaces those that a boolean mask hides."""
+    FLOOR = 6
+    """Lower bound of a row's largest score."""
+    CAUSAL = 7
+    """Row i of a causal attention sees keys j <= i + CAUSAL."""
+    Q_ROW = 8
+    K_DEPTH = 9
+    K_STEP = 10
+    V_STEP = 11
+    V_COLUMN = 12
+    MASK_ROW = 13
+    OUT_ROW = 14
+    SPLITS = 15
+    """Tasks for each batch element: ranges of blocks."""
+    BLOCK = 16
+    """Rows of a block, whose scores exist at a time."""
+    SCORE_ROW = 17
+    """Bytes between rows of scores."""
+    PACK = 18
+    """Address of the packing function."""
+    WORKSPACE = 19
+    WORKER_BYTES = 20
+    """Bytes of the workspace for each worker. It begins with packed k; offsets of the rest
+    follow."""
+    V_OFFSET = 21
+    SCORES_OFFSET = 22
+    SUMS_OFFSET = 23
+    STEP_PADDED = 24
+    """Columns of the last packed panel of k, if it is not full."""
+    COLUMN_PADDED = 25
+    PANEL = 26
+    """Columns of a full panel."""
+    COVERS = 27
+    """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
+    for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    AXES = COVERS + 6 * 3 * MAX_SEGMENTS
+    AXIS_SIZE = 6
+
+
+class Winograd:
+    """Parameters of the Winograd kernel besides addresses; distances in bytes. After the last slot
+    follow the distances between rows of each operand of the epilogue."""
+
+    TILES = 0
+    """Tiles of all images."""
+    TILE_ROWS = 1
+    """Rows of tiles in an image."""
+    TILE_COLUMNS = 2
+    HEIGHT = 3
+    WIDTH = 4
+    CHANNELS = 5
+    OUT_HEIGHT = 6
+    OUT_WIDTH = 7
+    OUT_CHANNELS = 8
+    BEGIN_Y = 9
+    """Padding before the first row."""
+    BEGIN_X = 10
+    X_IMAGE = 11
+    X_ROW = 12
+    X_PIXEL = 13
+    OUT_IMAGE = 14
+    OUT_ROW = 15
+    OUT_PIXEL = 16
+    BLOCK = 17
+    """Tiles in a task."""
+    WORKSPACE = 18
+    WORKER_BYTES = 19
+    """Bytes of the workspace for each worker. It begins with the transformed tiles; offsets of the
+    rest follow."""
+    SUMS_OFFSET = 20
+    PATCH_OFFSET = 21
+    PANEL = 22
+    """Columns of a full panel."""
+    WEIGHT = 23
+    """Address of the weight in panels, one row for each element of the window and channel."""
+    WEIGHT_OFFSET = 24
+    """Of a panel's transformed weight, for `CHANNEL_BLOCK` channels at a time."""
+    CHANNEL_BLOCK = 25
+    COVERS = 26
+    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
+    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
+
+
+class Depthwise:
+    """Parameters of the depthwise kernel besides addresses; offsets and distances in elements.
+    After the last slot follow the offset of each operand of the epilogue and the distance between
+    its rows."""
+
+    HEIGHT = 0
+    WIDTH = 1
+    CHANNELS = 2
+    OUT_HEIGHT = 3
+    OUT_WIDTH = 4
+    BEGIN_Y = 5
+    """Padding before the first row."""
+    BEGIN_X = 6
+    X_OFFSET = 7
+    X_IMAGE = 8
+    X_ROW = 9
+    X_PIXEL = 10
+    OUT_OFFSET = 11
+    OUT_IMAGE = 12
+    OUT_ROW = 13
+    OUT_PIXEL = 14
+    SIZE = 15
