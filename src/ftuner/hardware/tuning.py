@@ -291,6 +291,14 @@ class ProductTuning:
         64, "k steps", "Length of k at which the heights of tails are judged",
         "assumed: the depth of an attention head",
     )  # fmt: skip
+    short_window_steps: int = constant(
+        27, "k steps", "Length of k at which the heights of tails of windows are judged",
+        "assumed: 3 x 3 pixels of three colours, the first layer of most networks",
+    )  # fmt: skip
+    short_window_elements: int = constant(
+        3, "elements", "Elements of a window at which the heights of its tails are judged",
+        "assumed: three rows of pixels, each of which is one piece of memory",
+    )  # fmt: skip
     columns_worth_packing: int = constant(
         64, "columns", "Least columns of a product for which an A with k steps on different pages "
         "is packed", f"{_ZEN3}, k steps of 8000 bytes",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.core.cpu.tile import COLUMN, PACKED, ROW
+from ftuner.core.cpu.tile import COLUMN, PACKED, ROW, WINDOW
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -114,6 +114,18 @@ def test_families_hold_each_height_once(recorded: CpuHardware) -> None:
         for vectors in range(1, max(library.widths) + 1):
             for a_layout in (ROW, COLUMN):
                 assert library.family(vectors, True, a_layout, PACKED) in families
+
+
+def test_tails_of_windows_may_be_taller(recorded: CpuHardware) -> None:
+    """A window costs each tile some cycles, which more rows share."""
+    for library in libraries(recorded):
+        for vectors in range(1, max(library.widths) + 1):
+            in_rows, window = (
+                library.family(vectors, True, layout, PACKED).max_mr for layout in (ROW, WINDOW)
+            )
+            assert in_rows <= window <= library.hardware.tuning.max_tail_rows or (
+                vectors in library.widths and in_rows == window
+            )
 
 
 def test_layers_pack_their_weight(recorded: CpuHardware) -> None:

@@ -152,10 +152,10 @@ class Candidate:
             # The same number for each worker.
             most = units // tuning.panels_per_chunk // workers * workers
             self._most_chunks_blocked = min(self._most_chunks, most) if most > workers else 0
-        # Cycles and heights do not depend on layouts, except for tiles in parts: layouts share
-        # their tables.
+        # Cycles and heights do not depend on layouts, except for tiles in parts and for windows:
+        # layouts share their tables.
         covered, covered_tail = self.family, self.tail_family
-        if not dot and choice.widen == library.types.widens:
+        if not dot and choice.widen == library.types.widens and problem.window is None:
             if not in_panels:
                 covered = tables.family(choice.vectors, False, COLUMN, PACKED, read)
             if self.left:

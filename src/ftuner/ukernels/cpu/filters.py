@@ -24,6 +24,9 @@ class RegisterFunnel(Funnel[RegisterTile]):
 
     widths: tuple[int, ...]
     """Widths of full panels, in vectors, narrowest first; narrower ones serve tails only."""
+    tail_heights: tuple[int, ...]
+    """For each width up to the widest, the tallest tile of tails of an A in rows or columns. Taller
+    ones are for windows."""
 
 
 def registers_needed(tile: RegisterTile, fused: bool) -> int:
@@ -82,17 +85,21 @@ def run_filters(
         f"are not, under {THRESHOLD} of the peak",
         lambda t: t.parts == 1 or t.mr in in_parts[t.width],
     )
-    heights = {
-        v: _tail_height([t for t in whole if t.vectors == v], isa, types, tuning)
-        for v in range(1, max(widths) + 1)
+    by_width = {v: [t for t in whole if t.vectors == v] for v in range(1, max(widths) + 1)}
+    heights = {v: _tail_height(tiles, isa, types, tuning, 0) for v, tiles in by_width.items()}
+    of_windows = {
+        v: _tail_height(tiles, isa, types, tuning, tuning.short_window_elements)
+        for v, tiles in by_width.items()
     }
     keep(
         "tail height",
         "a lower tile of a width that only tails use comes within 0.95 of its best at short k, or "
         f"it has more than {tuning.max_tail_rows} rows",
-        lambda t: t.width in widths or t.mr <= heights[t.width],
+        lambda t: t.width in widths or t.mr <= max(heights[t.width], of_windows[t.width]),
     )
-    return RegisterFunnel(sieve.enumerated, sieve.pruned, tuple(sieve.left), tuple(sorted(widths)))
+    left = tuple(sieve.left)
+    of_tails = tuple(tallest[v] if v in widths else heights[v] for v in by_width)
+    return RegisterFunnel(sieve.enumerated, sieve.pruned, left, tuple(sorted(widths)), of_tails)
 
 
 def _kept_widths(
@@ -146,14 +153,16 @@ def _heights_in_parts(
 
 
 def _tail_height(
-    tiles: list[RegisterTile], isa: Isa, types: ProductTypes, tuning: CpuTuning
+    tiles: list[RegisterTile], isa: Isa, types: ProductTypes, tuning: CpuTuning, elements: int
 ) -> int:
     """Of the lowest tile that comes within the threshold of the best of its width at short k, or
-    `tuning.max_tail_rows`."""
+    `tuning.max_tail_rows`. `elements`: of the window that A is read through; 0 if there is none."""
+    steps = tuning.short_window_steps if elements else tuning.short_k_steps
 
     def rate(tile: RegisterTile) -> float:
-        of_steps = tuning.short_k_steps * step_cycles(tile, isa, types).cycles
-        return tile.mr / (of_steps + tile_cycles(tile, tuning))
+        of_steps = steps * step_cycles(tile, isa, types).cycles
+        of_window = elements * tuning.window_element_cycles
+        return tile.mr / (of_steps + of_window + tile_cycles(tile, tuning))
 
     best = max(rate(t) for t in tiles)
     height = min(t.mr for t in tiles if rate(t) >= THRESHOLD * best)

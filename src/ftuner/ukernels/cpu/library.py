@@ -12,7 +12,16 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ftuner.core.cached_attribute import cached_attribute
-from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
+from ftuner.core.cpu.tile import (
+    COLUMN,
+    DOT,
+    PACKED,
+    ROW,
+    STRIDED,
+    WINDOW,
+    RegisterTile,
+    UKernel,
+)
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes
@@ -121,6 +130,9 @@ class Library:
         in_parts = not tail and b_layout == PACKED and a_layout == ROW
         known = self._dot_tiles if b_layout == DOT else self.funnel.kept
         known = [t for t in known if t.width == vectors and (t.parts == 1 or in_parts)]
+        if b_layout != DOT and a_layout != WINDOW:
+            most = self.funnel.tail_heights[vectors - 1]
+            known = [t for t in known if t.parts > 1 or t.mr <= most]
         tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         types = replace(self.types, b=b or self.types.b)
