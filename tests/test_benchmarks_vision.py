@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from benchmarks.agreeing import ATOL, RTOL  # noqa: E402
 from benchmarks.results import load, summarise  # noqa: E402
 from benchmarks.run import environment  # noqa: E402
-from benchmarks.vision import convolutions, first_pictures, zoo  # noqa: E402
+from benchmarks.vision import convolutions, first_pictures, memory, zoo  # noqa: E402
 from benchmarks.vision.convolutions import FIRST, LAST, Convolution, Layer, torch_layer  # noqa: E402
 from benchmarks.vision.writing import Size  # noqa: E402
 from benchmarks.vision.zoo import NETWORKS, Picture  # noqa: E402
@@ -192,3 +192,15 @@ def test_first_calls_of_pictures(tmp_path: Path) -> None:
     found = first_pictures.here(path, pictures, 1, seed=1)
     assert {*found} == {"1x32x32", "1x40x33"}
     assert all(len(seconds) == first_pictures.CALLS for seconds in found.values())
+
+
+def test_resident_memory(tmp_path: Path) -> None:
+    """More once a model is loaded, and most after calls."""
+    path = tmp_path / "network.onnx"
+    onnx.save(NETWORKS["mobilenet-v3"].write(SMALL), path)
+    feeds = Picture(1, 64, 64).feeds(np.random.default_rng(0))
+    for engine in ("ftuner", "onnxruntime"):
+        found = memory.resident(path, feeds, engine, 1, environment(1))
+        assert 0 < found.start_bytes < found.imported_bytes < found.loaded_bytes
+        assert found.called_bytes >= found.loaded_bytes
+        assert found.text.endswith("loaded")

@@ -41,6 +41,7 @@ from benchmarks.vision.convolutions import (
     torch_layer,
 )
 from benchmarks.vision.first_pictures import first_pictures
+from benchmarks.vision.memory import resident
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, counted
 
@@ -214,10 +215,25 @@ def _first(path: Path, name: str, threads: int, results: Path) -> None:
         console.print(f"{name:>16} {label:>14}  first / tenth {ratio:.2f}", highlight=False)
 
 
+def _memory(path: Path, name: str, engines: Sequence[str], threads: int, results: Path) -> None:
+    """Measure the resident memory of each engine at a picture of 224 x 224, or the network's first
+    one, print and save it."""
+    pictures = [p for p in NETWORKS[name].pictures if p.batch == 1]
+    picture = next((p for p in pictures if p.height == p.width == 224), pictures[0])
+    feeds = picture.feeds(np.random.default_rng(0))
+    found = {e: resident(path, feeds, e, threads, environment(threads)) for e in engines}
+    document = header("memory", name, threads, machine.describe())
+    document["cases"] = [{"label": e, "picture": picture.label} | asdict(found[e]) for e in found]
+    save(document, results / f"memory-{name}-t{threads}.json")
+    for engine, memory in found.items():
+        console.print(f"{name:>16} {engine:>12} {memory.text}", highlight=False)
+
+
 def main(
     convs: Annotated[bool, typer.Option(help="Convolutions one by one.")] = False,
     models: Annotated[bool, typer.Option(help="Networks.")] = False,
     first: Annotated[bool, typer.Option(help="First calls of resolutions.")] = False,
+    memory: Annotated[bool, typer.Option(help="Resident memory of each engine.")] = False,
     threads: Annotated[str, typer.Option(help="Thread counts; a process each.")] = "1,2",
     sets: Annotated[str, typer.Option(help="Kinds of convolutions, and networks, to keep.")] = "",
     only: Annotated[str, typer.Option(help="Labels of cases to keep.")] = "",
@@ -253,7 +269,7 @@ def main(
     for name in wanted if convs else ():
         for count in counts if name in KINDS else ():
             _started(job("conv", name, count))
-    for name in wanted if models or first else ():
+    for name in wanted if models or first or memory else ():
         if name not in NETWORKS:
             continue
         with tempfile.TemporaryDirectory() as place:
@@ -264,6 +280,9 @@ def main(
                     _started(job("vision", name, count), str(path))
                 if first:
                     _first(path, name, count, folder)
+                if memory:
+                    engines = (SUBJECT, *(peer for peer in names if peer != TORCH))
+                    _memory(path, name, engines, count, folder)
 
 
 if __name__ == "__main__":

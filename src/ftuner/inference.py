@@ -14,6 +14,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import Model
 
@@ -57,9 +58,16 @@ def _loaded(
 ) -> tuple[Model, ModelMetadata]:  # fmt: skip
     """The model, as `load` returns it, and what its file says of it."""
     backend, held = _target(device, dtype)
+    graph, metadata = _read(model, backend)
+    compiled = Model(graph, backend, threads, progress, held)
+    del graph
+    give_back_freed()
+    return compiled, metadata
+
+
+def _read(model: Source, backend: Backend) -> tuple[Graph, ModelMetadata]:
     imported = import_model(model, backend.tensor_dtypes)
-    compiled = Model(optimised(imported.graph), backend, threads, progress, held)
-    return compiled, imported.metadata
+    return optimised(imported.graph), imported.metadata
 
 
 def compile(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
+import os
+import platform
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +23,14 @@ from ftuner.runtime.cpu.memory import (
     BLOCK_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
+    give_back_freed,
     long_lived,
 )
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def ends(pieces: list[np.ndarray]) -> list[tuple[int, int]]:
@@ -105,3 +114,13 @@ def test_an_arena_that_nobody_can_have() -> None:
     with pytest.raises(AllocationError, match="cannot allocate"):
         arena.grown(1 << 62)
     assert arena.grown(1000) == address
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the function")
+def test_freed_memory_is_given_back() -> None:
+    """Also below a piece that still lives."""
+    pieces = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
+    whole = resident_bytes()
+    del pieces[:-1]
+    give_back_freed()
+    assert resident_bytes() < whole - 48 * (1 << 20)

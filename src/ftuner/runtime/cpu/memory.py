@@ -7,6 +7,7 @@ to a huge page.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -110,6 +111,16 @@ class Arena:
                 self._memory = _new_block(size).memory
             self.address = int(self._memory.ctypes.data)
         return self.address
+
+
+def give_back_freed() -> None:
+    """Return the pages of freed memory to the system. Reading a model makes and frees several
+    copies of its weights, whose pages the C library would keep: 40 MB of MobileNetV2's 14 MB of
+    weights. Only glibc has such a function."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def _reserved_bytes() -> int:
