@@ -12,7 +12,7 @@ from tests.reference import uniform
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
-from ftuner.graph.ops.windows import _reference_convolution
+from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -41,6 +41,6 @@ def _run(backend: CpuBackend, dtype: DType, columns: list[int]) -> None:
     results = Model(graph, backend).run({"x": given})
     for w, found in zip(weights, results, strict=True):
         wide = (given.astype(np.float64), w.astype(np.float64))
-        expected = _reference_convolution(*wide, **ATTRIBUTES)  # type: ignore[arg-type]
+        expected = OPERATORS["convolution"].reference(*wide, **ATTRIBUTES)  # type: ignore[arg-type]
         allowed = 4 * CHANNELS * dtype.unit_roundoff
         assert np.all(np.abs(found - expected) <= allowed), w.shape
