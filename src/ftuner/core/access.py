@@ -21,7 +21,7 @@ POSITIONAL = frozenset({"argmax", "argmin", "scan"})
 @dataclass(frozen=True)
 class Access:
     """The offset of an element in its buffer: a constant, a coefficient for each axis, and steps
-    whose values count so many elements each."""
+    with the elements that each unit of their value counts."""
 
     constant: Dim
     coefficients: AxisCoefficients

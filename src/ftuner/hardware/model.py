@@ -131,7 +131,7 @@ class CpuHardware:
         return self.isas[-1]
 
     def isa(self, name: str) -> Isa:
-        """Raises HardwareError where the machine has no such ISA."""
+        """The ISA of a name. Raises HardwareError if the machine lacks it."""
         for isa in self.isas:
             if isa.name == name:
                 return isa

@@ -30,10 +30,10 @@ than A's are widened as they are loaded; what scales them is left to the epilogu
 STRIDED = "strided"
 """B where it lies, contiguous along n; steps of k are a run-time stride apart."""
 MAX_OPERANDS = 4
-"""Arrays that one epilogue reads: a native record has room for so many."""
+"""Arrays that one epilogue reads: a native record has room for this many."""
 MAX_SEGMENTS = 4
-"""Different heights in the cover of one extent; more never pay, and a native record has room for so
-many."""
+"""Different heights in the cover of one extent; more never pay, and a native record has room for
+this many."""
 DOT = "dot"
 """B where it lies, contiguous along k; columns are a run-time stride apart. The lanes of a vector
 are then steps of k, and a tile's `vectors` are columns."""

@@ -123,5 +123,5 @@ def winograd_terms(
 
 
 def block_bytes(problem: WinogradProblem, block: int, nr: int, itemsize: int) -> int:
-    """Bytes that lie between the transforms: the inputs of a block, and the sums of a panel."""
+    """Bytes that pass between the transforms: the inputs of a block, and the sums of a panel."""
     return math.prod((problem.matrices, block, problem.channels + nr, itemsize))

@@ -218,7 +218,7 @@ def _convolution(node: Node, placement: Placement) -> PendingRows:
 
 
 def _lies_inside(x: Value, kernel: int, attributes: Mapping[str, Any]) -> bool:
-    """Whether all windows are known to lie within x along the last spatial axis, without gaps."""
+    """Whether all windows are known to be inside x along the last spatial axis, without gaps."""
     if attributes["begin"][-1] != 0 or attributes["dilations"][-1] != 1:
         return False
     last = (attributes["extents"][-1] - 1) * attributes["strides"][-1] + kernel - 1

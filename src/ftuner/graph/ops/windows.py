@@ -56,7 +56,7 @@ class _Positions:
         self.may_be_empty = any((least_value(n) or 0) < 1 for n in x.shape[1:-1])
 
     def _is_inside(self, axis: int) -> bool:
-        """Whether all windows are known to lie within x along an axis."""
+        """Whether all windows are known to be inside x along an axis."""
         attributes, extent = self._attributes, self._x.shape[1 + axis]
         if attributes["begin"][axis] != 0:
             return False

@@ -18,7 +18,7 @@ def panel_problem(
     n: int, k: int, width: int, rows: int, workers: int, layout: str = ROW,
     must_pack: bool = False, window: ReadWindow | None = None,
 ) -> Problem:  # fmt: skip
-    """What the planner is asked for a weight in panels and an A that lies as told."""
+    """The problem of a product with a weight in panels and an A of layout `layout`."""
     return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers, window)
 
 

@@ -31,7 +31,7 @@ LEAST_CHANNELS = 8
 
 def outputs_of(rows: Dim, positions: Dim) -> int:
     """Outputs of a tile along both axes: those with the fewest multiplications, and the most where
-    only run time tells the extents."""
+    the extents are known only at run time."""
     if not (isinstance(rows, int) and isinstance(positions, int)):
         return max(OUTPUTS)
     extents = (max(rows, 1), max(positions, 1))

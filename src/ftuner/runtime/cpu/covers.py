@@ -10,8 +10,8 @@ COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
 
 
 def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int) -> list[int]:
-    """The segments that cover `rows` rows by panels of so many vectors; unused ones without
-    tiles."""
+    """The segments that cover `rows` rows by panels of `vectors` vectors; unused ones
+    without tiles."""
     family, table = products.planner.cover(vectors, tail, k)
     addresses = products.compiled.kernels[family.name]
     slots = [0] * COVER_SLOTS

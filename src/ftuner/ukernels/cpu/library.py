@@ -208,7 +208,7 @@ def build_library(
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 
     Raises:
-        HardwareError: the machine has no such ISA, or that no multiply-add for these dtypes.
+        HardwareError: the machine lacks the ISA, or the ISA has no multiply-add for these dtypes.
     """
     isa = hardware.isa(isa_name)
     # Of an int8 weight too, the tiles are those of floats: its panels may be widened before.

@@ -2,7 +2,7 @@
 
 A task is `BLOCK` positions of one row of the result, with all channels. Several positions are
 computed at once, so that an element that several windows read is loaded once; where windows reach
-out of the operand along the row, each load is checked. Vectors lie along channels.
+out of the operand along the row, each load is checked. Vectors are along channels.
 
 Channels may be in groups: each is then a sum over the channels of its group, which shuffles put
 beside it.
@@ -56,9 +56,9 @@ class _Row:
     x: ir.Value
     """The first pixel of the line of x that the first row of the windows reads."""
     weight: ir.Value
-    """Of the first row of the windows that lies within x."""
+    """Of the first row of the windows that is inside x."""
     rows: ir.Value
-    """Rows of the windows that lie within x."""
+    """Rows of the windows that are inside x."""
     out: ir.Value
     number: ir.Value
     """The number of the row's first position among all positions."""
@@ -150,8 +150,8 @@ class _Emission:
     def _taps(
         self, first: ir.Value, extent: ir.Value, count: int, dilation: int
     ) -> tuple[ir.Value, ir.Value]:
-        """The taps, from and to, that lie within an axis of `extent` if the first one, which may
-        lie outside, is at `first`."""
+        """The taps, from and to, that are inside an axis of `extent` if the first one, which may
+        be outside, is at `first`."""
         builder, zero = self._builder, const(0)
 
         def until(distance: ir.Value) -> ir.Value:
@@ -182,7 +182,7 @@ class _Emission:
         return _Row(x, weight, builder.sub(high, low), out, number)
 
     def _inside(self, first: ir.Value, last: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The positions within first to last whose windows lie within x along the row."""
+        """The positions within first to last whose windows are inside x along the row."""
         builder, dim, kernel = self._builder, self._dim, self._kernel
         stride, begin = const(kernel.strides[1]), dim(Depthwise.BEGIN_X)
         low = builder.add(self._most(begin, const(0)), builder.sub(stride, const(1)))

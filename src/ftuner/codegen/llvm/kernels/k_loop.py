@@ -314,7 +314,7 @@ class _Loop:
     def _fetched(
         self, streams: Sequence[_Stream], places: Sequence[ir.Value], steps: ir.Value
     ) -> list[ir.Value]:
-        """Ask for what so many steps fetch for later; the places in the streams behind it."""
+        """Prefetch what `steps` steps fetch for later; returns the streams' places after it."""
         builder, ends = self._builder, []
         for place, stream in zip(places, streams, strict=True):
             size = builder.mul(steps, stream.step)
@@ -331,7 +331,7 @@ class _Loop:
         asked: bool,
         some: bool = False,
     ) -> list[ir.Value]:
-        """`count` rounds of so many steps, from places in A and in B and sums to the next ones."""
+        """`count` rounds of `steps` steps, from places in A and in B and sums to the next ones."""
         builder, tile = self._builder, self._kernel.tile
         size = tile.mr * tile.vectors
 
@@ -348,7 +348,7 @@ class _Loop:
         return carried_loop(builder, count, values, body, some)
 
     def _ask(self, row: ir.Value, ahead: ir.Value) -> None:
-        """Ask for the row of B that lies so many bytes behind another."""
+        """Prefetch the row of B that is `ahead` bytes after another."""
         row = at(self._builder, row, ahead)
         for line in range(0, self._read_bytes, self._line_bytes):
             prefetch(self._builder, at(self._builder, row, line), L1)

@@ -218,7 +218,7 @@ def _transposed(builder: ir.IRBuilder, dtype: DType, columns: list[ir.Value]) ->
     """The next 16 bytes of each column, as one vector for each step of k.
 
     Columns that are a quarter vector apart are loaded into the quarters of one vector, so that all
-    that is left to do lies within quarters, where shuffles are cheap.
+    that is left to do stays within quarters, where shuffles are cheap.
     """
     steps = quarter_lanes(dtype)
     quarter = ir.VectorType(scalar_type(dtype), steps)

@@ -2,8 +2,8 @@
 
 A task is a block of tiles. Their inputs are transformed to one matrix of tiles and channels for
 each element of a tile. Then, panel by panel of the result's channels, the weight is transformed,
-block by block of x's channels, uKernels multiply both, and the sums are transformed back. All that
-lies between stays in L2, and no transformed weight takes memory of its own.
+block by block of x's channels, uKernels multiply both, and the sums are transformed back. What
+passes between these stages stays in L2, and no transformed weight takes memory of its own.
 
 `buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
 `kernel_records.Winograd`.
@@ -282,7 +282,7 @@ class _Emission:
         self, panel: ir.Value, channel: ir.Value, count: ir.Value, columns: ir.Value,
         matrix: ir.Value,
     ) -> None:  # fmt: skip
-        """Some channels of a panel of so many columns, to a matrix for each element of a tile."""
+        """Some channels of a panel of `columns` columns, to a matrix for each element of a tile."""
         builder, n = self._builder, self._inputs
         row = builder.mul(columns, const(self._size))
         tap = builder.mul(self._dim(Winograd.CHANNELS), row)
@@ -400,7 +400,7 @@ class _Emission:
     def _finished(
         self, value: ir.Value, position: ir.Value, offset: ir.Value, mask: ir.Value | None
     ) -> ir.Value:
-        """The epilogue of a vector at an output position and so many bytes of its channels."""
+        """The epilogue of a vector at an output position; `offset`: bytes to its first channel."""
         builder = self._builder
         env = {ACCUMULATOR.name: value}
         for index, operand in enumerate(self._operands):

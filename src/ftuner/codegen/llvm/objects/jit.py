@@ -74,7 +74,7 @@ def host_target(isa: str) -> Target:
     host CPU's, unless the ISA names a better one.
 
     Raises:
-        HardwareError: there is no such ISA.
+        HardwareError: `isa` names no known ISA.
     """
     llvm, row = _binding(), instruction_set(isa)
     cpu = row.scheduling_model or llvm.get_host_cpu_name()
