@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PACKAGES = (
-    "ftuner", "numpy", "llvmlite", "torch", "onnxruntime", "openvino", "onnx", "apache-tvm",
+    "ftuner", "numpy", "llvmlite", "torch", "onnxruntime", "openvino", "MNN", "onnx", "apache-tvm",
 )  # fmt: skip
 
 ASSUMED_L2_BYTES = 1 << 20
@@ -53,13 +53,20 @@ class Machine:
 
 
 def _cpu_model() -> str:
+    """The name of the processor; with its family and model where virtual machines of several
+    generations have the same name."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return platform.processor() or platform.machine()
+    fields = {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition(":") for line in text.splitlines())
+    }
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    if "model" not in fields or any(c.isdigit() for c in name):
+        return name
+    return f"{name} (family {fields['cpu family']}, model {fields['model']})"
 
 
 def _cache_bytes() -> dict[str, int]:

@@ -22,8 +22,11 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
 
-KINDS = ("model", "gemm", "bmm", "int8", "metaschedule", "regret", "overhead", "start", GPU)
-PEERS_KINDS = ("model", "gemm", "bmm")
+KINDS = (
+    "model", "vision", "gemm", "bmm", "conv", "int8", "metaschedule", "regret", "overhead", "start",
+    "first", GPU,
+)  # fmt: skip
+PEERS_KINDS = ("model", "vision", "gemm", "bmm", "conv")
 """Kinds of document that the page shows, in order; other results may stand beside them."""
 
 
@@ -172,6 +175,40 @@ def _models(documents: Sequence[Document]) -> Iterator[str]:
         yield from table(head, rows)
 
 
+def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
+    """What the sizes of a layer's pictures do on average."""
+    if not documents:
+        return
+    yield "### Convolutions, by layer"
+    yield ""
+    ratios: dict[str, dict[int, list[float]]] = {}
+    for column, document in enumerate(documents):
+        for result in document["cases"]:
+            if result["ratio"] is not None:
+                layer = result["label"].rsplit(" ", 1)[0]
+                ratios.setdefault(layer, {}).setdefault(column, []).append(result["ratio"])
+    columns = [f"{document['set']}, {_threads(document)}" for document in documents]
+    rows = (
+        (layer, *(number(geomean(own[c]) if c in own else None) for c in range(len(columns))))
+        for layer, own in ratios.items()
+    )
+    yield from table(("layer", *columns), rows)
+
+
+def _first(documents: Sequence[Document]) -> Iterator[str]:
+    yield "### First calls of a resolution"
+    yield ""
+    yield "The first call over the tenth, and by how much it is longer."
+    yield ""
+    rows = (
+        (f"{d['set']}, {_threads(d)}", case["label"], f"{case['first_s'] / case['tenth_s']:.2f}",
+         f"{(case['first_s'] - case['tenth_s']) * 1e3:.2f} ms")
+        for d in documents
+        for case in d["cases"]
+    )  # fmt: skip
+    yield from table(("network", "picture", "ratio", "longer by"), rows)
+
+
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
     yield "### Loading the sentence encoder"
     yield ""
@@ -267,12 +304,14 @@ def _chapter(documents: Sequence[Document]) -> str:
     lines: list[str] = []
     if runs:
         lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
+        lines += _by_layer(by_kind["conv"])
     for kind, section in (
         ("start", _starts),
         ("int8", _int8),
         ("metaschedule", _tuning),
         ("regret", _regret),
         ("overhead", _overhead),
+        ("first", _first),
     ):
         if by_kind[kind]:
             lines += section(by_kind[kind])

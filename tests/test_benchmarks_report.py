@@ -46,6 +46,17 @@ def test_ratio_is_to_the_best_peer():
     assert results.compare({"ftuner": engines["ftuner"]}, "ftuner")["best_peer"] is None
 
 
+def test_convolutions_are_shown_by_layer_and_first_calls_by_picture():
+    convs = document([2.0, 8.0], kind="conv")
+    for case, label in zip(convs["cases"], ("3x3 8>8 7x7", "3x3 8>8 9x9"), strict=True):
+        case["label"] = label
+    first = {k: v for k, v in convs.items() if k not in ("cases", "settings")} | {"kind": "first"}
+    first["cases"] = [{"label": "1x96x96", "first_s": 3e-3, "tenth_s": 2e-3}]
+    generated = report.render([convs, first])
+    assert "| 3x3 8>8 | 4.00 |" in generated
+    assert "| made-up, 1 thread | 1x96x96 | 1.50 | 1.00 ms |" in generated
+
+
 def test_summary_counts_and_sorts():
     summary = results.summarise(document([2.0, 0.5, 0.8]))
     assert (summary.cases, summary.wins) == (3, 1)
