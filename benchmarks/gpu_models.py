@@ -106,7 +106,7 @@ def captured(run: Run, feeds: Feeds, device: torch.device) -> Run:
     return replay
 
 
-class _Calls:
+class Calls:
     """Calls of all engines on the inputs of one shape, each as it takes them; engines that fail or
     err say why."""
 
@@ -150,6 +150,22 @@ class _Calls:
             self.refused[name] = {"refused": f"differs by {difference:.2g}"}
             return
         self.calls[name] = [lambda run=run, f=f: run(f) for f in own]
+
+    def add_all(self) -> dict[str, Any]:
+        """All engines of the subject, PyTorch's also captured; returns what `first_calls` says of
+        each."""
+        first: dict[str, Any] = {}
+        for name, run in self._subject.runs.items():
+
+            def started(name: str = name, run: Run = run) -> Run:
+                if name != LAUNCHES:
+                    first[name] = first_calls(self._bench, name, run, self.of(name))
+                return run
+
+            self.add(name, started)
+            if name in self.calls and name not in (SUBJECT, LAUNCHES):
+                self.add_captured(name, run)
+        return first
 
     def add_captured(self, name: str, run: Run) -> None:
         if not self._bench.dry:
@@ -204,18 +220,8 @@ def first_calls(bench: Bench, name: str, run: Run, feeds: list[Feeds]) -> dict[s
 def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     """Check and time one shape; the result as JSON. First calls are those of engines for which the
     shape is new: where nothing is recorded, kernels and plans are already there."""
-    calls = _Calls(bench, subject, shape)
-    first: dict[str, Any] = {}
-    for name, run in subject.runs.items():
-
-        def started(name: str = name, run: Run = run) -> Run:
-            if name != LAUNCHES:
-                first[name] = first_calls(bench, name, run, calls.of(name))
-            return run
-
-        calls.add(name, started)
-        if name in calls.calls and name not in (SUBJECT, LAUNCHES):
-            calls.add_captured(name, run)
+    calls = Calls(bench, subject, shape)
+    first = calls.add_all()
     for name, length in padded_lengths(shape[1], subject.positions).items():
         calls.add_padded(name, subject.runs[EAGER], length)
     return {"first_calls": first, **calls.timed()}
@@ -224,7 +230,7 @@ def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
 def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     """Time one shape padded to its bucket, which is compiled and captured for that alone."""
     length = padded_lengths(shape[1], subject.positions).get(STATIC_BUCKETS, shape[1])
-    calls = _Calls(bench, subject, shape)
+    calls = Calls(bench, subject, shape)
     with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):
         began = time.perf_counter()
         subject.static(padded(calls.inputs(length)[0], length))

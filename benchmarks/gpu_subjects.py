@@ -114,7 +114,7 @@ def _model(bench: Bench, path: Path, dtype: str) -> Model:
     return found
 
 
-def _subject(
+def subject_of(
     bench: Bench, dtype: str, model: Loaded, module: torch.nn.Module, positions: int,
     output: int = 0, vocabulary: int = 0,
 ) -> Subject:  # fmt: skip
@@ -170,7 +170,7 @@ def _written(bench: Bench, dtype: str, shape: Encoder | Decoder) -> Subject:
         model = loaded(bench, path, dtype)
     vocabulary = shape.vocabulary if isinstance(shape, Encoder) else 0
     module = module.to(TORCH_TYPES[dtype])
-    return _subject(bench, dtype, model, module, shape.positions, vocabulary=vocabulary)
+    return subject_of(bench, dtype, model, module, shape.positions, vocabulary=vocabulary)
 
 
 def _bert(bench: Bench) -> Subject:
@@ -193,7 +193,7 @@ def _minilm(bench: Bench) -> Subject:
     model = loaded(bench, path, TF32)
     module = minilm.torch_encoder(path).to(bench.device)
     output = [spec.name for spec in model.recording.outputs].index(minilm.EMBEDDING)
-    return _subject(
+    return subject_of(
         bench, TF32, model, module, MINILM.positions, output, minilm.VOCABULARY
     )  # fmt: skip
 

@@ -32,14 +32,28 @@ def models(document: Document) -> Iterator[str]:
         "the outputs. Both of ours read after each run whether an index was out of range."
     )
     yield ""
+    yield from _tables(shapes)
+    yield from _buckets(buckets)
+    yield from refused(document["cases"])
+
+
+def networks(document: Document) -> Iterator[str]:
+    """All tables of the section of vision networks."""
+    yield "### Vision networks"
+    yield ""
+    yield "As models; shapes are batches and sides of square pictures, channels last in PyTorch."
+    yield ""
+    yield from _tables(document["cases"])
+    yield from refused(document["cases"])
+
+
+def _tables(shapes: Sequence[Case]) -> Iterator[str]:
     by_model: dict[str, list[Case]] = {}
     for case in shapes:
         by_model.setdefault(f"{case['model']}, {case['dtype']}", []).append(case)
     yield from _overview(by_model)
     yield from _starts(by_model)
     yield from _by_shape(shapes)
-    yield from _buckets(buckets)
-    yield from refused(document["cases"])
 
 
 def _plain(case: Case) -> float | None:

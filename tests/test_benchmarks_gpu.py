@@ -14,7 +14,10 @@ from benchmarks import report, report_gpu, results
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
-SECTIONS = ("tuning", "correct", "gemm", "regret", "bmm", "attention", "models", "compiled")
+SECTIONS = (
+    "tuning", "correct", "gemm", "regret", "bmm", "attention", "models", "convolutions", "networks",
+    "compiled",
+)  # fmt: skip
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,6 +70,19 @@ def test_models_are_right_in_every_engine(dry):
         assert set(case["engines"]) == (bucket if "bucket" in case else plain | PADDED)
         assert all(entry["median_s"] > 0 for entry in case["engines"].values())
         assert case["best_peer"] not in ours
+
+
+def test_vision_is_right_in_every_engine(dry):
+    layers = results.load(dry / "gpu-dry-convolutions.json")["cases"]
+    for case in layers:
+        assert set(case["engines"]) == {"ftuner", "torch"}
+        assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+    networks = results.load(dry / "gpu-dry-networks.json")["cases"]
+    assert {case["model"] for case in networks} == {"mobilenet-v2"}
+    for case in networks:
+        names = {"ftuner", "ftuner, launches", "torch", "torch.compile"}
+        assert set(case["engines"]) == names
+        assert all(entry["median_s"] > 0 for entry in case["engines"].values())
 
 
 def test_new_shapes_have_nothing_compiled(dry):
