@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Union
 
@@ -34,6 +35,9 @@ MAX_TEXT = 200
 """Characters of a dim's text; a longer one is cut, and ends with the digest."""
 MAX_NAME = 60
 """Characters of a symbol's name that are taken from a model file."""
+KEPT_RESULTS = 1 << 14
+"""Sums and products kept: the layers of a network have the same few extents. Derived: each is some
+hundred bytes."""
 WORD_BITS = 63
 _DIGEST_BYTES = 16
 
@@ -402,6 +406,7 @@ def _from_terms(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     return Symbolic(tuple(order))
 
 
+@lru_cache(maxsize=KEPT_RESULTS)
 def _sum(x: Dim, y: Dim) -> Dim:
     terms = (*_terms(x), *_terms(y))
     if len(terms) > MAX_TERMS or max(_bits_of(x), _bits_of(y)) >= MAX_BITS:
@@ -409,6 +414,7 @@ def _sum(x: Dim, y: Dim) -> Dim:
     return _from_terms(terms)
 
 
+@lru_cache(maxsize=KEPT_RESULTS)
 def _product(x: Dim, y: Dim) -> Dim:
     if isinstance(x, int):
         x, y = y, x
