@@ -154,6 +154,28 @@ def test_a_table_that_is_broadcast_does_not_turn_what_it_is_added_to() -> None:
     assert [n.output.shape[0] for n in graph.nodes if n.op == "transpose"] == [B, 1]
 
 
+def test_a_table_is_resized_with_channels_last() -> None:
+    """What else reads the table reads it as it is."""
+
+    def body(g: Maker) -> list[Value]:
+        x = convolution(g, picture(g), 4)
+        table = g.weight(1, 4, 3, 3)
+        # Positions beyond the table are those of its last row and column.
+        places = (g.add("reshape", g.add("iota", shape=(n,), axis=0), shape=(1, n))
+                  for n in (S, T))  # fmt: skip
+        resized = g.add("resample", table, *places, axes=(2, 3))
+        rows = [
+            g.add("transpose", g.add("reshape", y, shape=(n, 4, S * T)), perm=(0, 2, 1))
+            for y, n in ((x, B), (resized, 1))
+        ]
+        return [g.linear(g.add("add", *rows), 3), g.add("exp", table)]
+
+    graph = applied(move_transpositions, graph_of(body))
+    assert ops(graph).count("transpose") == 1
+    (resample,) = (n for n in graph.nodes if n.op == "resample")
+    assert resample.attributes["axes"] == (1, 2)
+
+
 def test_graphs_without_windows_stay() -> None:
     def body(g: Maker) -> Value:
         x = g.add("transpose", g.given("x", B, S, T, 4), perm=FIRST)

@@ -133,6 +133,8 @@ class _Moving:
         if node.op == "transpose":
             self._transpose(node, inputs[0])
             return
+        if node.op == "resample" and inputs[0].constant is not None:
+            self._await_channels_last(inputs[0], node.attributes["axes"])
         if len(node.outputs) == 1 and any(v in self._waiting for v in inputs):
             if _is_pointwise(node.op):
                 moved = self._pointwise(node, inputs)
@@ -159,10 +161,21 @@ class _Moving:
         else:
             self._nodes.append(Node("transpose", (x,), node.outputs, node.attributes))
 
+    def _await_channels_last(self, picture: Value, axes: Sequence[int]) -> None:
+        """A constant picture, such as a table of positions, becomes the transposition of one with
+        channels last: vectors of channels have the same weights."""
+        to_first = _to_channels_first(picture.rank)
+        if picture in self._waiting or picture.rank < 3 or not {0, 1}.isdisjoint(axes):
+            return
+        assert picture.constant is not None
+        array = np.transpose(picture.constant, _inverse(to_first))
+        last = constant(f"{picture.name}_last", picture.dtype, np.ascontiguousarray(array))
+        self._waiting[picture] = last, to_first
+
     def _plain(self, value: Value) -> Value:
         """The value itself, its transposition written."""
         value = self._same.get(value, value)
-        found = self._waiting.get(value)
+        found = self._waiting.get(value) if value.constant is None else None
         return value if found is None else self._transposed(*found, value)
 
     def _transposed(self, x: Value, permutation: Permutation, like: Value) -> Value:
@@ -280,9 +293,12 @@ def _inverse(permutation: Permutation) -> Permutation:
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
+def _to_channels_first(rank: int) -> Permutation:
+    return (0, rank - 1, *range(1, rank - 1))
+
+
 def _is_to_channels_first(permutation: Permutation) -> bool:
-    rank = len(permutation)
-    return rank > 2 and permutation == (0, rank - 1, *range(1, rank - 1))
+    return len(permutation) > 2 and permutation == _to_channels_first(len(permutation))
 
 
 def _is_pointwise(op: str) -> bool:
