@@ -162,6 +162,23 @@ def test_quotients_have_one_form_whose_bound_is_known() -> None:
     assert ceil_quotient(4 * A, 4) == A
 
 
+def test_what_an_extent_falls_short_by_adds_up() -> None:
+    """Extents that are padded to a multiple, as windows of pictures are."""
+    short = remainder(7 - remainder(A, 7), 7)
+    assert short == remainder(-A, 7)
+    assert A + short == 7 * ceil_quotient(A, 7)
+    assert quotient(A + short, 7) == ceil_quotient(A, 7) == quotient(A + 6, 7)
+    assert least_value(short) == 0
+    assert least_value(A - 4 * quotient(A, 4)) == 0
+
+
+def test_the_parts_of_an_axis_add_up() -> None:
+    assert minimum(0, A - 3) == minimum(3, A) - 3
+    late, early = A - minimum(3, A), A - 3 - minimum(0, A - 3)
+    assert late == early
+    assert least_value(late) == 0
+
+
 @given(trees(), BINDINGS)
 def test_what_is_constant_is_an_integer(tree: Tree, bindings: Bindings) -> None:
     dim = dim_of(tree)

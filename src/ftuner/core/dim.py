@@ -137,16 +137,14 @@ class Symbolic:
     def __post_init__(self) -> None:
         parts = []
         bits = 0
-        least: int | None = 0
         for monomial, coefficient in self.terms:
             parts.append(b"%d of %d:" % (coefficient, len(monomial)))
             parts += [atom.digest for atom in monomial]
             factors = [atom.bits for atom in monomial]
             bits = max(bits, sum(factors) + coefficient.bit_length())
-            if not monomial:
-                least = None if least is None else least + coefficient
-            elif coefficient < 0 or not all(atom.natural for atom in monomial):
-                least = None
+        least = _least(self.terms)
+        if least is None:
+            least = _least(_below(self.terms))
         digest = _digest("sum", *parts)
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "bits", bits + len(self.terms).bit_length())
@@ -223,7 +221,11 @@ def quotient(x: Dim, y: Dim) -> Dim:
     if exact is not None:
         return exact
     multiples, rest = _divided(x, y)
-    return _atom("quotient", x, y) if multiples == 0 else multiples + quotient(rest, y)
+    if multiples != 0:
+        return multiples + quotient(rest, y)
+    if isinstance(y, int) and y > 0 and _begins_negative(x):
+        return -quotient(y - 1 - x, y)
+    return _atom("quotient", x, y)
 
 
 def remainder(x: Dim, y: Dim) -> Dim:
@@ -239,7 +241,16 @@ def remainder(x: Dim, y: Dim) -> Dim:
     if x == 0 or _exact_quotient(x, y) is not None:
         return 0
     multiples, rest = _divided(x, y)
-    return _atom("remainder", x, y) if multiples == 0 else remainder(rest, y)
+    if multiples != 0:
+        return remainder(rest, y)
+    if isinstance(y, int) and y > 0:
+        inner = _without_remainders(x, y)
+        if inner != x:
+            return remainder(inner, y)
+        if _begins_negative(x):
+            # By how much -x falls short of a multiple of y: added to -x, that is one term.
+            return x - y * quotient(x, y)
+    return _atom("remainder", x, y)
 
 
 def ceil_quotient(x: Dim, y: Dim) -> Dim:
@@ -258,7 +269,12 @@ def minimum(x: Dim, y: Dim) -> Dim:
     least = _difference_bound(x, y)
     if least is not None:
         return y if least >= 0 else x
-    return _atom("minimum", *sorted((x, y), key=str))
+    # Beside a number, a sum has no constant of its own: `min(0, A - 3)` is `min(3, A) - 3`.
+    shift: Dim = 0
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, int) and isinstance(other, Symbolic):
+            shift = sum(c for monomial, c in other.terms if not monomial)
+    return _atom("minimum", *sorted((x - shift, y - shift), key=str)) + shift
 
 
 def shares_symbols(x: Dim, y: Dim) -> bool:
@@ -472,6 +488,58 @@ def _divided(x: Dim, y: Dim) -> tuple[Dim, Dim]:
     taken = {m: c // y for m, c in x.terms if not m or c % y == 0}
     rest = _from_terms((m, c - taken.get(m, 0) * y) for m, c in x.terms)
     return _from_terms(taken.items()), rest
+
+
+def _begins_negative(x: Dim) -> bool:
+    return isinstance(x, Symbolic) and x.terms[0][1] < 0
+
+
+def _without_remainders(x: Dim, y: int) -> Dim:
+    """A dim with the same remainder: terms that are remainders by y stand for what was divided."""
+    total: Dim = 0
+    for monomial, c in _terms(x):
+        atom = monomial[0] if len(monomial) == 1 else None
+        if isinstance(atom, Atom) and (atom.kind, atom.y) == ("remainder", y):
+            total = total + atom.x * c
+        else:
+            total = total + _from_terms([(monomial, c)])
+    return total
+
+
+def _least(terms: Iterable[tuple[Monomial, int]]) -> int | None:
+    """A lower bound of a sum whose terms are bounded alone."""
+    least = 0
+    for monomial, coefficient in terms:
+        if not monomial:
+            least += coefficient
+        elif coefficient < 0 or not all(atom.natural for atom in monomial):
+            return None
+    return least
+
+
+def _below(terms: Sequence[tuple[Monomial, int]]) -> list[tuple[Monomial, int]]:
+    """The terms of a sum that is no larger: multiples of quotients, and minima that are subtracted,
+    are bounded by what they are made of."""
+    total: dict[Monomial, int] = {}
+
+    def add(dim: Dim, factor: int) -> None:
+        for monomial, c in _terms(dim):
+            total[monomial] = total.get(monomial, 0) + c * factor
+
+    for monomial, c in terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        divisor = atom.y if isinstance(atom, Atom) and atom.kind == "quotient" else 0
+        if isinstance(atom, Symbol | None):
+            total[monomial] = total.get(monomial, 0) + c
+        elif isinstance(divisor, int) and divisor > 0 and c % divisor == 0:
+            # x - (y - 1) <= y * (x // y) <= x
+            add(atom.x, c // divisor)
+            add(1 - divisor, max(c // divisor, 0))
+        elif atom.kind == "minimum" and c < 0:
+            add(atom.y if isinstance(atom.x, int) else atom.x, c)
+        else:
+            total[monomial] = total.get(monomial, 0) + c
+    return [(m, c) for m, c in total.items() if c]
 
 
 def _difference_bound(x: Dim, y: Dim) -> int | None:

@@ -18,6 +18,9 @@ from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 from ftuner.graph.placement import Form, Placement
 
 Types = Sequence[TensorType]
+SHORT_SUM = 2
+"""Most terms of an extent of which a slice is written as a difference. Slices of slices would make
+ever longer sums."""
 
 
 def _infer_reshape(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -97,6 +100,9 @@ def _reference_slice(
 
 def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
     """Elements of a slice from `start` up to `end`; none if `end` is before `start`."""
+    if step == 1 and (isinstance(end, int) or len(end.terms) <= SHORT_SUM):
+        # The two parts of an axis add up to all of it.
+        return end - minimum(start, end)
     return maximum(ceil_quotient(end - start, step), 0)
 
 
