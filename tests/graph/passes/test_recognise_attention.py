@@ -271,6 +271,68 @@ def test_what_a_mask_hides(negated: bool) -> None:
     assert ops(graph) == (["attention"] if negated else ["logical_not", "attention"])
 
 
+def windows(g: Maker, *names: str) -> list[Value]:
+    """P windows of B pictures, along one axis."""
+    given = (g.given(name, B, P, H, S, D) for name in names)
+    return [g.add("reshape", x, shape=(B * P, H, S, D)) for x in given]
+
+
+def of_windows(g: Maker, bias: Value | None, mask: Value) -> Value:
+    """An addend of heads, then one of windows."""
+    q, k, v = windows(g, "q", "k", "v")
+    y = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
+    if bias is not None:
+        y = g.add("add", y, bias)
+    apart = g.add("reshape", y, shape=(B, P, H, S, S))
+    y = g.add("reshape", g.add("add", apart, mask), shape=(B * P, H, S, S))
+    return g.add("matmul", g.add("softmax", y, axis=3, log=False), v)
+
+
+def of_windows_alone(g: Maker) -> Value:
+    return of_windows(g, None, g.given("mask", 1, P, 1, S, S))
+
+
+def of_windows_and_heads(g: Maker) -> Value:
+    return of_windows(g, g.given("bias", 1, H, S, S), g.given("mask", 1, P, 1, S, S))
+
+
+def of_windows_and_keys(g: Maker) -> Value:
+    return of_windows(g, g.given("bias", S), g.given("mask", B, P, H, S, S))
+
+
+@pytest.mark.parametrize("body", [of_windows_alone, of_windows_and_heads, of_windows_and_keys])
+def test_addends_of_windows(widest: CpuBackend, body: Body) -> None:
+    graph = graph_of(body)
+    found = applied(graph)
+    node = attention_of(found)
+    assert node.inputs[0].shape == (B, P, H, S, D)
+    assert "softmax" not in ops(found)
+    model = Model(found, widest)
+    for bindings in (*BINDINGS, {"B": 0, "S": 2, "P": 2}, {"B": 3, "S": 49, "P": 4}):
+        inputs = inputs_of(graph, bindings)
+        assert_close(model.run(inputs), reference(graph, inputs))
+
+
+def of_windows_of_all(g: Maker) -> Value:
+    """The first addend already has windows of all pictures."""
+    return of_windows(g, g.given("bias", B * P, H, S, S), g.given("mask", 1, P, 1, S, S))
+
+
+def of_windows_that_share_values(g: Maker) -> Value:
+    q, k = windows(g, "q", "k")
+    y = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
+    apart = g.add("reshape", y, shape=(B, P, H, S, S))
+    y = g.add("add", apart, g.given("mask", 1, P, 1, S, S))
+    y = g.add("reshape", y, shape=(B * P, H, S, S))
+    return g.add("matmul", g.add("softmax", y, axis=3, log=False), g.given("v", 1, H, S, D))
+
+
+@pytest.mark.parametrize("body", [of_windows_of_all, of_windows_that_share_values])
+def test_windows_that_stay(body: Body) -> None:
+    graph = graph_of(body)
+    assert ops(applied(graph)) == ops(graph)
+
+
 def test_masks_of_masks_of_masks() -> None:
     """However often a mask or a position is put together with itself, it is looked at once."""
 

@@ -3,6 +3,9 @@
 A mask is an addend, or selects between scores and a number. A triangular mask becomes a causal
 limit if that does not change results. It would change rows that another mask hides whole: their
 softmax of equal numbers also counts columns beyond the triangle, unless those are lower still.
+
+Windows of pictures (Liu et al., 2021) have two addends: one for each head, and one for each window
+of a picture, which is added where windows are an axis of their own. They become one mask.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ftuner.core.dim import Dim, least_value
+from ftuner.core.dim import Dim, Shape, broadcast, least_value
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
@@ -40,6 +43,9 @@ class _Scores:
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
     """The nodes that compute the mask."""
+    windows: Shape = ()
+    """The axes that the mask has in place of the first one of the product: pictures and windows of
+    a picture."""
 
 
 def recognise_attention(graph: Graph) -> Graph:
@@ -71,7 +77,17 @@ class _Recognition:
     def attention(self, scores: _Scores, last: Node) -> list[Node] | None:
         """The nodes that replace the last product."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
-        operands, nodes = self._shared(q, k, last.inputs[1], scores.mask)
+        v = last.inputs[1]
+        if scores.windows:
+            assert scores.mask is not None
+            if v.shape[:1] != scores.product.output.shape[:1]:
+                return None
+            nodes = [
+                reshaped(x, (*scores.windows, *x.shape[1:]), f"{x.name}_windows") for x in (q, k, v)
+            ]
+            operands = [*(node.output for node in nodes), scores.mask]
+        else:
+            operands, nodes = self._shared(q, k, v, scores.mask)
         q, k, v, *_ = operands
         if not q.rank == k.rank == v.rank:
             return None
@@ -113,6 +129,9 @@ class _Recognition:
             node = self.around.producer(value, op)
             if node is not None:
                 return rule(node, most - 1) if most else None
+        joined = self.around.producer(value, "reshape")
+        if joined is not None:
+            return self._windowed(joined, most - 1) if most else None
         base, scale = scaled(self.around, value)
         product = self.around.producer(base, "matmul")
         if product is None or self.around.only_consumer(base) is None:
@@ -158,6 +177,44 @@ class _Recognition:
             wide = mask.rank > 0 and self.around.alike(mask.shape[-1:], value.shape[-1:])
             return replace(inner, mask=mask) if wide else None
         return None
+
+    def _windowed(self, joined: Node, most: int) -> _Scores | None:
+        """Scores plus an addend for each window: the first axis is split for it, and joined."""
+        around, whole = self.around, joined.output.shape
+        node = around.producer(joined.inputs[0], "add")
+        if node is None or around.only_consumer(node.output) is None:
+            return None
+        for value, mask in (node.inputs, node.inputs[::-1]):
+            split = around.producer(value, "reshape")
+            inner = None if split is None else self.scores(split.inputs[0], most)
+            if split is None or inner is None or around.only_consumer(value) is None:
+                continue
+            product = inner.product
+            given = split.inputs[0].shape
+            same = product.output.shape == given == whole == (whole[0], *value.shape[2:])
+            apart = all(x.shape[0] == whole[0] for x in product.inputs)
+            wide = mask.rank > 0 and around.alike(mask.shape[-1:], whole[-1:])
+            if not (same and apart and wide and self._whole(value, node)):
+                continue
+            found = self._both(inner, mask)
+            return found and replace(found, windows=value.shape[:2])
+        return None
+
+    def _both(self, inner: _Scores, mask: Value) -> _Scores | None:
+        """Scores plus an addend that has axes of windows in place of the first axis."""
+        first = inner.mask
+        if inner.causal is not None or inner.windows:
+            return None
+        if first is None:
+            return replace(inner, mask=mask)
+        for_each = first.rank == inner.product.output.rank and first.shape[0] != 1
+        if first.dtype != mask.dtype or for_each:
+            return None
+        rank = max(first.rank, mask.rank)
+        shapes = ((1,) * (rank - m.rank) + m.shape for m in (first, mask))
+        type_ = TensorType(mask.dtype, tuple(map(broadcast, *shapes)))
+        total = made("add", [first, mask], type_, f"{mask.name}_both")
+        return replace(inner, mask=total.output, made=(*inner.made, total))
 
     def _whole(self, value: Value, node: Node) -> bool:
         """Whether a node leaves the shape of the scores unchanged."""
