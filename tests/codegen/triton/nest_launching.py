@@ -39,18 +39,25 @@ def launch(
     results: Sequence[torch.Tensor],
     bindings: Bindings,
     programs: int = PROGRAMS,
+    parts: int = 2,
 ) -> int:
-    """Run a kernel; `operands` are all those of the nest. Returns the status."""
+    """Run a kernel; `operands` are all those of the nest. `parts`: of a split schedule. Returns the
+    status."""
     status = torch.zeros(1, dtype=torch.int32)
     arguments = [*(operands[n] for n in kernel.operands), *results]
     assert len(results) == kernel.results
     if kernel.checks:
         arguments.append(status)
     dims = [evaluate(dim, bindings) for dim in kernel.parameters]
-    assert len(arguments) + len(dims) == len(kernel.source.arguments)
     tiles = evaluate(kernel.tiles, bindings)
+    split: list[torch.Tensor | int] = []
+    if kernel.schedule.split:
+        workspace = torch.full((tiles * parts * kernel.part_elements,), float("nan"))
+        split = [workspace, torch.zeros(tiles, dtype=torch.int32), parts]
+    assert len(arguments) + len(dims) + len(split) == len(kernel.source.arguments)
     if tiles:
-        load(kernel.source)[(min(tiles, programs),)](*arguments, *dims)
+        load(kernel.source)[(min(tiles, programs),)](*arguments, *dims, *split)
+    assert not any(torch.is_tensor(x) and x.dtype == torch.int32 and x.any() for x in split)
     return int(status)
 
 

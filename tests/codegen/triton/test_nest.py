@@ -32,7 +32,7 @@ from tests.guarded import Guard
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dtype import BOOL
 from ftuner.core.evaluation import evaluate
-from ftuner.core.gpu.schedule import Schedule, schedules_of
+from ftuner.core.gpu.schedule import Schedule, schedules_of, splits
 from ftuner.core.index_expr import Nest, Operand, Stage, Store, Writer
 from ftuner.errors import UnsupportedKernelError
 
@@ -48,15 +48,36 @@ OTHERS = frozenset({"float64", "int8", "int16", "uint8", "uint64"})
 on one set of extents."""
 
 
-def check(case: Case, kernel: Kernel, schedule: Schedule, bindings: Bindings, seed: int = 0
-          ) -> None:  # fmt: skip
+def check(
+    case: Case, kernel: Kernel, schedule: Schedule, bindings: Bindings, seed: int = 0,
+    parts: int = 2,
+) -> None:  # fmt: skip
     arrays = case.arrays(bindings, seed)
     (result,) = case.results()
     out = Guard(tuple(evaluate(n, bindings) for n in result.shape), result.dtype.name)
     made = nest_kernel(kernel, schedule)
-    assert launch(made, [buffer(x) for x in arrays], [buffer(out.array)], bindings) == 0
+    tensors = [buffer(x) for x in arrays]
+    assert launch(made, tensors, [buffer(out.array)], bindings, parts=parts) == 0
     assert not out.damage(), f"{case} {bindings} {schedule}"
     assert_equal(case, out.array, arrays, bindings)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", ["sum", "maximum", "minimum"])
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_of_a_reduction_are_combined(kind: str, parts: int) -> None:
+    """Also where there are more parts than blocks, where results are scalars, and of no elements
+    if the reduction has a result for these."""
+    found = 0
+    for case in CASES["reduce"]:
+        kernel = case.kernel()
+        schedule = small(kernel)
+        if case.attributes["kind"] != kind or not splits(kernel, schedule):
+            continue
+        for bindings in [*case.extents[:2], *FEW]:
+            check(case, kernel, replace(schedule, split=True), bindings, parts=parts)
+            found += 1
+    assert found
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

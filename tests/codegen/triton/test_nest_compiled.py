@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +17,7 @@ from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
 from ftuner.core.functions import FLOATS, SCALAR_FUNCTIONS
-from ftuner.core.gpu.schedule import Schedule, schedules_of
+from ftuner.core.gpu.schedule import Schedule, schedules_of, splits
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 
@@ -125,7 +126,11 @@ def test_all_schedules_compile() -> None:
     kernels.append(kernel("reduce", (HALF, (B, S, T, S)), kind="maximum", axes=(1, 3)))
     for dtype in ("float32", "float64"):
         kernels += [kernel("reduce", (dtype, (B, S)), kind="product", axes=(a,)) for a in (0, 1)]
-    assert_compiled([(k, schedule) for k in kernels for schedule in schedules_of(k, BLOCK_SIZES)])
+    kernels.append(kernel("reduce", (HALF, (B, S)), kind="sum", axes=(1,)))
+    schedules = [(k, schedule) for k in kernels for schedule in schedules_of(k, BLOCK_SIZES)]
+    split = [(k, replace(schedule, split=True)) for k, schedule in schedules if splits(k, schedule)]
+    assert split
+    assert_compiled([*schedules, *split])
 
 
 def test_operators_compile() -> None:

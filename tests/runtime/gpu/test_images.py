@@ -13,6 +13,8 @@ from tests.runtime.gpu.backends import interpreted
 
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.gpu.executable import CompiledGraph
+from ftuner.runtime.gpu.steps.nest import CompiledNest
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
@@ -45,3 +47,33 @@ def test_a_small_network(pool: str, mode: str) -> None:
         (found,) = model.run({"x": x})
         (expected,) = run_reference(graph, [x])
         np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_few_results_of_many_elements_are_reduced_by_several_programs() -> None:
+    """A multiprocessor for each image and block of channels would leave the others idle."""
+    nodes = [
+        helper.make_node("InstanceNormalization", ["x", "g", "b"], ["a"]),
+        helper.make_node("GlobalMaxPool", ["a"], ["c"]),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    constants = {name: RANDOM.standard_normal(5, np.float32) for name in ("g", "b")}
+    graph = import_model(
+        model_of(nodes, {"x": ("float32", ["n", 5, "h", "w"])}, ["y"], constants)
+    ).graph
+    backend = interpreted("rtx3090")
+    model = Model(optimised(graph), backend)
+    kernels = len(backend.kernels)
+    for extents in ((1, 5, 40, 61), (2, 5, 3, 4), (1, 5, 64, 64)):
+        x = RANDOM.standard_normal(extents, np.float32) + 1
+        x[0, 1, 2, 3] = 30.0
+        (found,) = model.run({"x": x})
+        (expected,) = run_reference(graph, [x])
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+        again = model.run({"x": x})[0]
+        assert again.tobytes() == found.tobytes()
+    assert len(backend.kernels) == kernels
+    (part,) = model.parts
+    assert isinstance(part, CompiledGraph)
+    assert any(made.split for step in part._steps if isinstance(step, CompiledNest)
+               for made in step._made)  # fmt: skip

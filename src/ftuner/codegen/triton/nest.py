@@ -4,6 +4,9 @@ Program p of P takes tiles p, p + P, ... of the kept axes, so that any number of
 any extents. Within a tile it walks the blocks of the reduced axes once for each stage, and once
 more for results along all axes; or there is one block, whose values stay in registers. Extents,
 strides and offsets are int64 arguments.
+
+Where a schedule is split, several programs take parts of the blocks of one tile. Each stores what
+it has reduced, and the last-arriving program combines the parts in their order (`split_k`).
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from ftuner.codegen.triton.functions import gathered
 from ftuner.codegen.triton.nest_positions import Positions
 from ftuner.codegen.triton.nest_values import Dimensions, Frame, Term, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
+from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
 from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.schedule import checks, operand_numbers
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import BOOL, UINT8, DType
+from ftuner.core.dtype import BOOL, FLOAT32, UINT8, DType
 from ftuner.core.functions import neutral
 from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.core.index_expr import Stage
@@ -30,6 +34,11 @@ from ftuner.core.scaled_product import UNIT_EXPONENT, UNIT_MANTISSA, is_scaled
 from ftuner.errors import UnsupportedKernelError
 from ftuner.hardware.gpu_tuning import GpuTuning
 
+SPLIT_ARGUMENTS = (
+    Argument("workspace", "*fp32", 16), Argument("counters", "*i32", 4), Argument("parts", "i32"),
+)  # fmt: skip
+"""The last arguments of a split nest: `part_elements` undefined values for each part of each tile;
+a counter for each tile, zero before and after each launch; and the parts of a tile."""
 VECTOR_BYTES = 16
 """The widest load of one thread; its address is a multiple of this."""
 
@@ -72,6 +81,13 @@ class NestKernel:
         """Parameters that must be multiples of 16 for threads to load vectors, and that are not so
         by construction; see `nest_kernel`."""
         return _even_parameters(self.kernel, self.schedule)
+
+    @property
+    def part_elements(self) -> int:
+        """Partial results of a part of a tile, if the schedule is split."""
+        reduction = self.schedule.reduction
+        assert reduction is not None
+        return self.schedule.block[1 - reduction]
 
     @cached_attribute
     def tiles(self) -> Dim:
@@ -171,7 +187,7 @@ class _Emission:
         for dim, name in frame.parameters.items():
             known = VECTOR_BYTES if dim in promised else _divisor(dim)
             found.append(Argument(name, "i64", known))
-        return tuple(found)
+        return (*found, *(SPLIT_ARGUMENTS if self.schedule.split else ()))
 
     def _tile(self) -> None:
         """Writes the body of the loop over tiles."""
@@ -204,6 +220,9 @@ class _Emission:
         if schedule.whole:
             at, inside = positions.whole()
             block = Values(self.frame, {**index, **at}, {**masks, **inside}, outer)
+        if schedule.split:
+            self._split(outer)
+            return
         for number, stage in enumerate(kernel.stages):
             by = self._position if stage.kind in POSITIONAL else self._stage
             outer.stages.append(by(number, stage, outer, block))
@@ -295,6 +314,31 @@ class _Emission:
         if wide != functions.register(dtype):
             body.line(f"{name} = {name}.to({functions.type_text(dtype)})")
         return Term(name, self._left)
+
+    def _split(self, outer: Values) -> None:
+        """Writes the reduction of a part, and of all parts by the last-arriving program, which
+        stores the results."""
+        frame, body = self.frame, self.frame.body
+        (stage,) = self.kernel.stages
+        whole = self._stage(0, stage, outer, None)
+        (name, left), kept = (whole.name, sorted(whole.along)), self.schedule.block
+        elements = kept[left[0]] if left else 1
+        lane = f" + numbers{left[0]}" if left else ""
+        body.line(f"slots = workspace + tile * parts * {elements}")
+        body.line(f"tl.store(slots + part * {elements}{lane}, {name}.to(tl.float32))")
+        for line in arrival_lines("counters + tile"):
+            body.line(line)
+        with body.block("if arrived == parts - 1"):
+            nothing = functions.literal(neutral(stage.kind, FLOAT32), FLOAT32)
+            shape = frame.shape(left) if left else "()"
+            body.line(f"total = tl.full({shape}, {nothing}, tl.float32)")
+            with body.block("for other in range(parts)"):
+                body.line(f"partial = {part_load(f'slots + other * {elements}{lane}')}")
+                step = frame.functions.combine(stage.kind, "total", "partial", FLOAT32)
+                body.line(f"total = {step}")
+            body.line(departure_line("counters + tile"))
+            outer.stages.append(Term("total", whole.along))
+            self._store(outer, range(len(self.kernel.values)))
 
     def _scaled_product(
         self, number: int, stage: Stage, outer: Values, block: Values | None

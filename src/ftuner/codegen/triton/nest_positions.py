@@ -74,7 +74,13 @@ class Positions:
         counts += [(f"i{axis}", self._extent(axis)) for axis in reversed(schedule.singles)]
         total = " * ".join(count for _, count in counts) or "1"
         frame.head.line(f"tiles = {total}")
-        with frame.body.block("for tile in range(tl.program_id(0), tiles, tl.num_programs(0))"):
+        unit, units = ("unit", "tiles * parts") if schedule.split else ("tile", "tiles")
+        with frame.body.block(
+            f"for {unit} in range(tl.program_id(0), {units}, tl.num_programs(0))"
+        ):
+            if schedule.split:
+                frame.body.line("part = tl.cast(unit, tl.int64) % parts")
+                frame.body.line("tile = tl.cast(unit, tl.int64) // parts")
             self._digits("tl.cast(tile, tl.int64)", "rest", counts)
             for dimension in (0, 1):
                 name, block = f"first{dimension}", self._block(dimension)
@@ -118,8 +124,14 @@ class Positions:
         dimension = self._schedule.reduction
         assert dimension is not None
         body = self._frame.body
-        step = self._block(dimension)
-        with body.block(f"for at in range(0, {self._elements[dimension]}, {step})"):
+        step, elements = self._block(dimension), self._elements[dimension]
+        ends = f"0, {elements}"
+        if self._schedule.split:
+            body.line(f"in_tile = ({elements} + {step - 1}) // {step}")
+            body.line(f"begin = part * in_tile // parts * {step}")
+            body.line(f"end = tl.minimum((part + 1) * in_tile // parts * {step}, {elements})")
+            ends = "begin, end"
+        with body.block(f"for at in range({ends}, {step})"):
             body.line(f"first{dimension} = tl.cast(at, tl.int64)")
             index: dict[int, Term] = {}
             masks: dict[int, str] = {}

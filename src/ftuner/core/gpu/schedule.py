@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
+from ftuner.core.dtype import FLOAT32
 
 WARP_THREADS = 32
 """Of NVIDIA's chips. The numbers of warps below are for these; with wider warps there are fewer."""
+SPLIT_KINDS = frozenset({"sum", "maximum", "minimum"})
+"""Reductions whose parts are combined by the same step."""
 LINE_BYTES = 128
 """Transaction size of L2 and DRAM: contiguous data is read in lines of this size."""
 
@@ -63,6 +66,9 @@ class Schedule:
     whole: bool
     """Whether the reduced axes fit one block, so that loaded values stay in registers."""
     warps: int
+    split: bool = False
+    """Whether parts of the reduced axes go to different programs, the last of which combines them:
+    for results that are fewer than the chip has multiprocessors for."""
 
     @property
     def flat(self) -> int | None:
@@ -118,6 +124,17 @@ def _schedules(kernel: Kernel, sizes: BlockSizes) -> tuple[Schedule, ...]:
     if vector < split:
         return (_down_columns(kernel, vector, sizes),)
     return _along_rows(kernel, vector, sizes)
+
+
+def splits(kernel: Kernel, schedule: Schedule) -> bool:
+    """Whether a schedule can be `split`: one sum, or one largest or smallest element, of floats in
+    several blocks."""
+    if schedule.reduction is None or schedule.whole or len(kernel.stages) != 1:
+        return False
+    (stage,) = kernel.stages
+    dtype = kernel.steps[stage.value].dtype
+    narrow = dtype.kind == "float" and dtype.itemsize <= FLOAT32.itemsize
+    return stage.kind in SPLIT_KINDS and narrow and not any(kernel.wide) and not kernel.combine
 
 
 def reduced_elements(kernel: Kernel) -> Dim:

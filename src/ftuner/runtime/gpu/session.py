@@ -43,7 +43,7 @@ class GpuSession:
         self.device = device
         self._hardware = hardware
         self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
-        counters = Counters(device)
+        counters = self.counters = Counters(device)
         self.products = Products(device, self.kernels, counters, self.block_library)
         self.grouped = GroupedProducts(device, self.kernels, self.block_library)
         self.attentions = Attentions(device, self.kernels, counters, hardware)

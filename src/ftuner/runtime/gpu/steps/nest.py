@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.schedule import (
     Schedule,
     best_schedule,
     reduced_elements,
     schedules_of,
+    splits,
 )
 from ftuner.graph.steps import NestStep
-from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.kernels import Kernel
 from ftuner.runtime.gpu.program import Launch
+from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.shapes.evaluation import Dims
@@ -26,6 +30,8 @@ from ftuner.runtime.shapes.evaluation import Dims
 MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""
 
+LEAST_BLOCKS = 4
+"""Fewest blocks of a part of a reduction. Assumed: with fewer, combining parts takes as long."""
 EVEN = 16
 """Kernels that `nest_kernel` makes for even parameters run where these are multiples of this."""
 
@@ -37,6 +43,8 @@ class _Made(NamedTuple):
     whatever: NestKernel
     even: NestKernel
     """For parameters that are multiples of what vectors ask for."""
+    split: tuple[NestKernel, NestKernel] | None
+    """Both kernels by the schedule split, if it can be."""
     lanes: int
     tiles: int
     parameters: tuple[int, ...]
@@ -58,17 +66,42 @@ class BoundNest(Launch):
 
     def __call__(self, arrays: Sequence[Tensor]) -> None:
         given = [_bytes(arrays[x]) if isinstance(x, int) else x for x in self._buffers]
-        self._kernel(self._programs, *given, *self._rest)
+        self._kernel(self._programs, *given, *self._rest, *self._extra())
+
+    def _extra(self) -> list[Tensor | int]:
+        """Arguments that each launch makes anew."""
+        return []
+
+
+class BoundSplitNest(BoundNest):
+    """A nest whose tiles several programs share."""
+
+    def __init__(
+        self, kernel: Kernel, tiles: int, parts: int, part_elements: int,
+        buffers: Sequence[Tensor | int], rest: Sequence[Tensor | int], counters: Counters,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel, tiles * parts, buffers, rest)
+        self._parts, self._tiles = parts, tiles
+        self._elements = tiles * parts * part_elements
+        self._counters, self._device = counters, kernel.device
+
+    def _extra(self) -> list[Tensor | int]:
+        workspace = torch.empty(self._elements, dtype=torch.float32, device=self._device)
+        return [workspace, self._counters.zeros(self._tiles), self._parts]
+
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        return self._elements * FLOAT32.itemsize
 
 
 class CompiledNest(CompiledStep):
     """A nest by all its schedules."""
 
-    def __init__(self, step: NestStep, kernels: Kernels, dims: Dims, hardware: GpuHardware) -> None:
+    def __init__(self, step: NestStep, session: GpuSession, dims: Dims) -> None:
         """Raises UnsupportedKernelError: something in the nest has no schedule on a GPU."""
-        kernel = step.kernel
+        kernel, hardware = step.kernel, session.hardware
         self._step = step
-        self._kernels = kernels
+        self._session = session
+        self._kernels = session.kernels
         self._sizes = hardware.tuning.block_sizes
         self._schedules = schedules_of(kernel, self._sizes, hardware.warp_threads)
         self._reduced = dims.number(reduced_elements(kernel))
@@ -76,15 +109,21 @@ class CompiledNest(CompiledStep):
         for schedule in self._schedules:
             made = nest_kernel(kernel, schedule)
             even = nest_kernel(kernel, schedule, even=True) if made.even_parameters else made
+            split = None
+            if splits(kernel, schedule):
+                apart = replace(schedule, split=True)
+                split = nest_kernel(kernel, apart), nest_kernel(kernel, apart, even=True)
             self._made.append(
                 _Made(
-                    schedule, made, even, dims.number(schedule.lanes(kernel)),
+                    schedule, made, even, split, dims.number(schedule.lanes(kernel)),
                     dims.number(made.tiles), dims.numbers(made.parameters),
                     dims.numbers(made.even_parameters),
                 )
             )  # fmt: skip
         self.checks = tuple(self._made[0].whatever.checks)
-        self.sources = [k.source for made in self._made for k in (made.whatever, made.even)]
+        self.sources = [
+            k.source for made in self._made for k in (made.whatever, made.even, *(made.split or ()))
+        ]
 
     def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims, or None if there is nothing to do."""
@@ -95,16 +134,29 @@ class CompiledNest(CompiledStep):
         if not tiles:
             return None
         is_even = all(values[n] % EVEN == 0 for n in made.even_parameters)
-        source = (made.even if is_even else made.whatever).source
-        kernel = self._kernels.kernel(source)
         places = [memory(buffer) for buffer in (*self._step.reads, *self._step.writes)]
         rest: list[Tensor | int] = [] if status is None else [status]
         rest += [values[n] for n in made.parameters]
-        programs = min(tiles, MAX_LAUNCHED)
-
         # What stays where it is becomes an argument once.
         known = [place if isinstance(place, int) else _bytes(place) for place in places]
-        return BoundNest(kernel, programs, known, rest)
+        parts = self._parts(made, tiles, values[self._reduced])
+        if parts > 1:
+            assert made.split is not None
+            nest = made.split[is_even]
+            return BoundSplitNest(
+                self._kernels.kernel(nest.source), tiles, parts, nest.part_elements, known, rest,
+                self._session.counters,
+            )  # fmt: skip
+        kernel = self._kernels.kernel((made.even if is_even else made.whatever).source)
+        return BoundNest(kernel, min(tiles, MAX_LAUNCHED), known, rest)
+
+    def _parts(self, made: _Made, tiles: int, reduced: int) -> int:
+        """The parts of a tile: one program for each multiprocessor, if each has some blocks."""
+        room = made.schedule.room
+        if made.split is None or room is None:
+            return 1
+        multiprocessors = self._session.hardware.multiprocessors
+        return max(min(multiprocessors // tiles, reduced // (room * LEAST_BLOCKS)), 1)
 
 
 def _bytes(x: Tensor) -> Tensor:
@@ -116,8 +168,7 @@ class NestKind(StepKind[NestStep]):
     """A nest is one launch, by the best of its schedules for the extents."""
 
     def compiled(self, step: NestStep, setting: Setting) -> CompiledNest:
-        session = setting.session
-        return CompiledNest(step, session.kernels, setting.dims, session.hardware)
+        return CompiledNest(step, setting.session, setting.dims)
 
 
 KIND = NestKind()
