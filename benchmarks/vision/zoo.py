@@ -67,6 +67,8 @@ def counted(model: onnx.ModelProto, session: Callable[[bytes], Any]) -> Callable
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     weights = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    constants = (node for node in model.graph.node if node.op_type == "Constant")
+    weights |= {node.output[0]: list(node.attribute[0].t.dims) for node in constants}
     nodes = [node for node in model.graph.node if node.op_type in PRODUCTS]
     del shown.graph.output[:]
     for number, node in enumerate(nodes):
