@@ -132,3 +132,28 @@ def test_the_exponent_of_overlap_is_that_of_the_chip() -> None:
         planner = product_planner_for(build_gpu_library(hardware, FLOAT16))
         found.append(planner.estimate(planner.plan(problem)).seconds)
     assert found[0] > found[1] > found[2]
+
+
+WINDOWS = (
+    (1, 56, 64, 64, 9), (1, 56, 128, 128, 9), (1, 14, 256, 256, 9), (1, 7, 512, 512, 9),
+    (32, 112, 21, 64, 7), (32, 56, 64, 64, 9), (32, 14, 256, 256, 9), (4, 256, 32, 16, 9),
+)  # fmt: skip
+"""Images, side of the result, channels, columns, elements of the window."""
+
+
+@pytest.mark.parametrize("name", ["h200", "rtx4090"])
+def test_selection_of_windows(name: str, golden) -> None:  # type: ignore[no-untyped-def]
+    """What is chosen for convolutions, as a table to be read when it changes."""
+    planner = planner_of(name)
+    lines = [f"# {name}, {planner.library.dtype}"]
+    for images, side, channels, columns, elements in WINDOWS:
+        m, k = images * side * side, elements * channels
+        window = ReadWindow(2, channels, float(elements))
+        problem = ProductProblem(m, columns, k, aligned=channels % 8 == 0, window=window)
+        plan = planner.plan(problem)
+        bands = " + ".join(f"{last - first} by {tile}" for tile, first, last in plan.bands)
+        lines.append(
+            f"{images:2} of {side}x{side}, {elements}*{channels}>{columns}: {plan.tiles} tiles, "
+            f"split-k {plan.split_k}, {plan.programs} programs, swizzle {plan.swizzle}: {bands}"
+        )
+    golden(f"block-windows-{name}.txt", "\n".join(lines) + "\n")

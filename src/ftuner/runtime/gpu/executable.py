@@ -27,6 +27,7 @@ from ftuner.errors import (
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
+from ftuner.graph.passes.few_channels import pad_channels
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered, NestStep
 from ftuner.runtime.backend import Executable, Progress
@@ -75,6 +76,7 @@ class CompiledGraph(Executable):
         self._session = session
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)
+        graph = pad_channels(graph, held_types(graph, dtype))
         lowered = lower(graph, held_types(graph, dtype), runs)
         steps = tuple(kind_of(step).arranged(step) for step in lowered.steps)
         self.lowered = replace(lowered, steps=steps)
