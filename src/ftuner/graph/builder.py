@@ -38,6 +38,8 @@ class Builder:
         self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
         self.where = ""
         """Origin of the next nodes, for error messages."""
+        self.operands: tuple[Shape, ...] = ()
+        """The shapes that the origin reads, for error messages."""
         self._names = 0
         self._made: dict[object, tuple[Value, ...]] = {}
         self.folding = Folding()
@@ -92,7 +94,8 @@ class Builder:
         text = f"{self.where}: {what}" if self.where else what
         if isinstance(x, int) and isinstance(y, int):
             raise ShapeError(f"{text}: {x} and {y}")
-        self.constraints.setdefault((x, y, or_one), Constraint(x, y, or_one, text))
+        constraint = Constraint(x, y, or_one, text, self.operands)
+        self.constraints.setdefault((x, y, or_one), constraint)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         """The result of an operator with one result."""

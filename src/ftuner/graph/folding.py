@@ -62,7 +62,7 @@ class Folding:
             return None
         if max(map(_bytes_of, types)) > MAX_FOLDED_BYTES:
             return None
-        if not self.spend(sum(map(_bytes_of, types)), _work(op, given, types)):
+        if not self.spend(sum(map(_bytes_of, types)), _work(op, given, types, attributes)):
             return None
         arrays = [widened(x, v.dtype) for x, v in zip(given, inputs, strict=True)]
         try:
@@ -92,7 +92,9 @@ def _elements_of(type_: TensorType) -> int:
     return math.prod(n for n in type_.shape if isinstance(n, int))
 
 
-def _work(op: str, given: Sequence[Array], types: Sequence[TensorType]) -> int:
+def _work(
+    op: str, given: Sequence[Array], types: Sequence[TensorType], attributes: Mapping[str, Any]
+) -> int:
     """Work of a reference: the elements it reads and writes, plus its multiply-adds as elements of
     equal duration."""
     elements = sum(x.size for x in given) + sum(map(_elements_of, types))
@@ -100,6 +102,10 @@ def _work(op: str, given: Sequence[Array], types: Sequence[TensorType]) -> int:
         floats = types[0].dtype.kind == "float"
         steps = _elements_of(types[0]) * given[0].shape[-1]
         return int(elements + (steps // MULTIPLY_ADDS if floats else steps))
+    if op in ("convolution", "window_reduce"):
+        # References copy all windows.
+        window = given[1].shape[:-1] if op == "convolution" else attributes["kernel"]
+        return int(elements + _elements_of(types[0]) * math.prod(window))
     if op == "attention":
         # Rows, keys, and the depths of both products.
         q, k = given[:2]

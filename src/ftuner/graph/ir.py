@@ -95,6 +95,8 @@ class Constraint:
     y: Dim
     or_one: bool
     what: str
+    operands: tuple[Shape, ...] = ()
+    """The shapes of the operands of the node that it is of, for error messages."""
 
     def holds(self, x: int, y: int) -> bool:
         return x == y or (self.or_one and 1 in (x, y))

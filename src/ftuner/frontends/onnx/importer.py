@@ -204,6 +204,7 @@ def _import_graph(
             results: Sequence[Value] = _import_branch(context, record, scope, opsets)
         else:
             operands = tuple(scope[name] for name in record.inputs)
+            context.builder.operands = tuple(v.shape for v in operands if v is not None)
             view = NodeView(record, opset, operands)
             results = IMPORTERS[record.domain, record.op](context, view)
         if len(results) < len([name for name in record.outputs if name]):
@@ -211,7 +212,7 @@ def _import_graph(
                 f"{record.label}: {len(record.outputs)} outputs; there are {len(results)}"
             )
         scope.update((n, v) for n, v in zip(record.outputs, results, strict=False) if n)
-        context.builder.where = ""
+        context.builder.where, context.builder.operands = "", ()
 
 
 def _import_branch(

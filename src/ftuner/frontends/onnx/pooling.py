@@ -127,17 +127,30 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool) -> Value:
-    """The number of elements of each window along an axis, as (O, 1, ..., 1)."""
+    """The number of elements of each window along an axis, as (O, 1, ..., 1): of those at or after
+    its first, the ones before the end less the ones before the beginning."""
     extent, begin = x.shape[2 + axis], window.begin[axis]
     if padding:
         extent, begin = extent + begin + window.end[axis], 0
-    ones = context.broadcast(context.scalar(1, x.dtype), (1, extent, 1))
-    along = Window(
-        (window.kernel[axis],), (window.strides[axis],), (window.dilations[axis],), (begin,), (0,),
-        (window.extents[axis],),
-    )  # fmt: skip
-    count = _reduced(context, ones, along, "sum")
-    return context.reshape(count, (window.extents[axis], *([1] * (window.rank - axis))))
+
+    def number(value: Dim) -> Value:
+        return context.count([value], INT64)
+
+    first = context.add(
+        "multiply", context.iota(window.extents[axis]), number(window.strides[axis])
+    )
+
+    def before(position: Dim) -> Value:
+        """How many elements of each window are before a position."""
+        distance = context.at_least(context.add("subtract", number(position), first), 0)
+        dilation = window.dilations[axis]
+        steps = context.add("divide", context.add_to(distance, dilation - 1), number(dilation))
+        return context.add("minimum", steps, number(window.kernel[axis]))
+
+    count = context.add("subtract", before(extent + begin), before(begin))
+    return context.reshape(
+        context.cast(count, x.dtype), (window.extents[axis], *([1] * (window.rank - axis)))
+    )
 
 
 def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:

@@ -34,6 +34,10 @@ be left over."""
 FEW_OF_GROUP = (1, 2, 4, 8)
 """Channels of a group, of x and of the result, that the kernel of single channels computes: vectors
 hold whole groups. More are a product of their own, whose vectors are full."""
+MOST_UNROLLED = 64
+"""Widest window that the kernel of single channels computes: its code has all elements of a row of
+the window. Derived: compiling one of 128 takes seconds, and one of 1024 more than a minute. Other
+windows are computed by their definition."""
 LEAST_CHANNELS = 8
 """Channels from which Winograd's products are tried."""
 
@@ -172,7 +176,8 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
     dtype = placement.type_of(node.output).dtype
     if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind, dtype):
         own, columns = weight.shape[-2:]
-        if columns == groups * own and own in FEW_OF_GROUP:
+        fits = own in FEW_OF_GROUP and weight.constant.shape[rank - 1] <= MOST_UNROLLED
+        if columns == groups * own and fits:
             return (_depthwise(node, placement),)
     each = weight.shape[-1] // groups if isinstance(weight.shape[-1], int) else 0
     fits = groups == 1 or each >= LEAST_COLUMNS
@@ -259,6 +264,7 @@ def lower_window_reduce(node: Node, placement: Placement) -> tuple[PendingRows] 
     (x,) = node.inputs
     kernel, kind = node.attributes["kernel"], node.attributes["kind"]
     known = all(isinstance(n, int) for n in kernel) and len(kernel) <= 2
+    known = known and kernel[-1] <= MOST_UNROLLED
     fits = known and x.dtype.kind == "float" and kind in REDUCTIONS and x.rank == len(kernel) + 2
     dtype = placement.type_of(node.output).dtype
     if not fits or not placement.runs(DepthwiseStep.kind, dtype):

@@ -143,29 +143,30 @@ def _quotient(channels: Dim, groups: int) -> Dim:
 def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes) -> Array:
     """A copy of all windows: (batch, O..., K..., channels)."""
     rank = len(kernel)
-    slices, widths = [slice(None)], [(0, 0)]
-    steps = list(zip(attributes["strides"], attributes["dilations"], strict=True))
-    for axis in range(rank):
-        stride, dilation = steps[axis]
-        begin, extent = attributes["begin"][axis], x.shape[1 + axis]
-        need = max(attributes["extents"][axis] - 1, 0) * stride + (kernel[axis] - 1) * dilation + 1
-        need = max(need, 0)
-        widths.append((max(begin, 0), max(need - begin - extent, 0)))
-        slices.append(slice(max(-begin, 0), max(-begin, 0) + need))
-    whole = np.pad(x, (*widths, (0, 0)), constant_values=fill)
-    padded: Array = np.ascontiguousarray(whole[tuple(slices)])
-    spatial = padded.strides[1:-1]
     shape = (x.shape[0], *attributes["extents"], *kernel, x.shape[-1])
-    strides = (
-        padded.strides[0],
-        *(n * stride for n, (stride, _) in zip(spatial, steps, strict=True)),
-        *(n * dilation for n, (_, dilation) in zip(spatial, steps, strict=True)),
-        padded.strides[-1],
-    )
-    if 0 in shape:
-        return np.empty(shape, x.dtype)
-    found: Array = np.lib.stride_tricks.as_strided(padded, shape, strides).copy()
-    return found
+    if 0 in x.shape:
+        return np.full(shape, fill, x.dtype)
+    found: Array = x
+    inside = np.ones((), np.bool_)
+    for axis in range(rank):
+        at = _positions(x.shape[1 + axis], kernel[axis], axis, attributes)
+        # Window axes go behind the spatial axes that are left.
+        found = np.moveaxis(found.take(at, 1 + axis), 2 + axis, -2)
+        both = [1] * (2 * rank)
+        both[axis], both[rank + axis] = at.shape
+        inside = inside & (at >= 0).reshape(both)
+    return np.where(inside[None, ..., None], found, np.asarray(fill, x.dtype))
+
+
+def _positions(extent: int, count: int, axis: int, attributes: Attributes) -> Array:
+    """The index along an axis of x of each element of each window, (O, K); -1 outside x. Steps may
+    be longer than NumPy's integers."""
+    names = ("extents", "strides", "dilations", "begin")
+    outputs, stride, dilation, begin = (attributes[name][axis] for name in names)
+    first = [o * stride - begin for o in range(outputs)]
+    at = [[p + k * dilation for k in range(count)] for p in first]
+    known = [[p if 0 <= p < extent else -1 for p in row] for row in at]
+    return np.array(known, np.int64).reshape(outputs, count)
 
 
 def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> Any:

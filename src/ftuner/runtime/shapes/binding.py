@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftuner.core.dim import Symbolic
+from ftuner.core.dim import Dim, Symbolic
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.errors import ShapeError
 from ftuner.graph.ir import Constraint, Graph
@@ -55,10 +55,8 @@ class Binding:
                         known = values[symbol] = extent
                 if known != extent:
                     value = self._inputs[number]
-                    raise ShapeError(
-                        f"input {value} was given {tuple(shape)}: {value.shape[axis]} is {known} "
-                        "elsewhere"
-                    )
+                    why = "" if symbol < 0 else f": {value.shape[axis]} is {known} elsewhere"
+                    raise ShapeError(f"input {value} was given {tuple(shape)}{why}")
         try:
             sides = self._sides(values)
         except ZeroDivisionError:
@@ -66,7 +64,8 @@ class Binding:
             raise ShapeError(f"an extent is divided by zero where {extents}") from None
         for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
             if not constraint.holds(x, y):
-                raise ShapeError(_contradiction(constraint, x, y))
+                named = dict(zip(self.names, values, strict=True))
+                raise ShapeError(_contradiction(constraint, x, y, named))
         return values
 
 
@@ -80,8 +79,16 @@ def bind(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     return dict(zip(binding.names, binding(shapes), strict=True))
 
 
-def _contradiction(constraint: Constraint, x: int, y: int) -> str:
-    return f"{constraint.what}: {constraint.x} is {x} and {constraint.y} is {y}"
+def _contradiction(constraint: Constraint, x: int, y: int, values: Mapping[str, int]) -> str:
+    def text(dim: Dim, value: int) -> str:
+        return str(value) if isinstance(dim, int) else f"{dim} is {value}"
+
+    what = f"{constraint.what}: {text(constraint.x, x)} and {text(constraint.y, y)}"
+    shapes = [
+        str(tuple(evaluate(dim, values) for dim in shape))
+        for shape in constraint.operands if all(all_symbols_in(shape, values))
+    ]  # fmt: skip
+    return f"{what}; the operands have the shapes {' and '.join(shapes)}" if shapes else what
 
 
 def check(graph: Graph, values: Mapping[str, int]) -> None:
@@ -96,4 +103,4 @@ def check(graph: Graph, values: Mapping[str, int]) -> None:
             continue
         x, y = evaluate(constraint.x, values), evaluate(constraint.y, values)
         if not constraint.holds(x, y):
-            raise ShapeError(_contradiction(constraint, x, y))
+            raise ShapeError(_contradiction(constraint, x, y, values))
