@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,10 +99,12 @@ def _explained(
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
     from ftuner.runtime.cpu.backend import default_backend
-    from ftuner.runtime.cpu.steps.kinds import runs
     from ftuner.runtime.devices import CPU
     from ftuner.runtime.shapes.binding import bind
 
+    # By name: the module of a GPU's kinds needs torch and triton.
+    kinds = "cpu" if feeds is None or device == CPU else "gpu"
+    runs = import_module(f"ftuner.runtime.{kinds}.steps.kinds").runs
     programs = [lower(part.graph, runs=runs) for part in split(optimised(imported.graph))]
     if feeds is None:
         return explain_model(programs, {}), None

@@ -71,3 +71,27 @@ def test_halves_are_for_a_gpu(layer: str) -> None:
     result = run("run", layer, "--shape", "x=3x8", "--dtype", "bfloat16")
     assert result.exit_code == EXIT_NAMED_ERROR
     assert "which only a GPU multiplies here" in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_explain_measures_the_steps_of_convolutions(
+    tmp_path: Path, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are others than those of a CPU."""
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("Conv", ["a", "g"], ["y"], pads=[1] * 4, group=2),
+    ]
+    random = np.random.default_rng(0)
+    constants = {
+        "w": random.standard_normal((32, 8, 3, 3), np.float32),
+        "g": random.standard_normal((32, 16, 3, 3), np.float32),
+    }
+    model = model_of(nodes, {"x": ("float32", ["n", 8, "h", "w_"])}, ["y"], constants)
+    onnx.save(model, tmp_path / "layers.onnx")
+    found = document(
+        "explain", str(tmp_path / "layers.onnx"), "--shape", "x=1x8x4x5", "--device", "cuda"
+    )
+    titles = [group["title"] for group in found["groups"]]
+    assert titles.count("convolution") == 2
