@@ -53,6 +53,11 @@ def norm_of_a_sum(g: Maker) -> Value:
     return g.add("norm", y, g.weight(8), g.weight(8), axis=2, epsilon=1e-5, rms=False)
 
 
+def norm_of_a_sum_that_is_read_again(g: Maker) -> list[Value]:
+    y = g.add("add", x_of(g), g.given("y", B, S, 8))
+    return [g.add("norm", y, axis=2, epsilon=1e-5, rms=False), g.add("exp", y)]
+
+
 def norm_of_something_dear(g: Maker) -> Value:
     """It has several stages: what is dear is computed once."""
     return g.add("norm", g.add("tanh", x_of(g)), axis=2, epsilon=1e-5, rms=False)
@@ -179,6 +184,7 @@ NESTS: tuple[tuple[Body, list[str]], ...] = (
     (prologue_of_a_reduction, ["exp + reduce"]),
     (epilogue_of_a_reduction, ["reduce + absolute + sqrt"]),
     (norm_of_a_sum, ["add + norm"]),
+    (norm_of_a_sum_that_is_read_again, ["add", "norm", "exp"]),
     (norm_of_something_dear, ["tanh", "norm"]),
     (softmax_and_after, ["softmax + multiply"]),
     (softmax_of_columns_and_after, ["softmax + multiply"]),

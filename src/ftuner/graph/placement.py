@@ -241,6 +241,9 @@ class Placement:
     def _is_inlined(self, fused: FusedNest, value: Value, nest: Nest) -> bool:
         if not fused.injective or len(fused.nest.steps) > MAX_INLINED_STEPS:
             return False
+        if len(nest.stages) > 1 and not self.read_once(value):
+            # It would be computed for each stage, and again for the other readers.
+            return False
         again = (
             not self.read_once(value)
             or len(nest.stages) > 1
