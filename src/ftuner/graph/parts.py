@@ -84,7 +84,7 @@ def _whole_again(
     for value, view in operands:
         node = made_by.get(value)
         x = node.inputs[0] if node is not None and node.op == "slice" else None
-        if node is None or x is None or not _along(axis, node, x):
+        if node is None or x is None or not is_slice_along(node, axis):
             base = None
             continue
         start = node.attributes["starts"][axis]
@@ -99,9 +99,9 @@ def _whole_again(
             base = None
 
 
-def _along(axis: int, node: Node, x: Value) -> bool:
+def is_slice_along(node: Node, axis: int) -> bool:
     """Whether a slice takes neighbouring elements along one axis, and all of the others."""
-    attributes = node.attributes
+    attributes, (x,) = node.attributes, node.inputs
     if attributes["steps"][axis] != 1:
         return False
     return all(

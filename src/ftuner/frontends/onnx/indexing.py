@@ -42,7 +42,8 @@ def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
         first = maximum(_from_front(start, extent), 0)
         stop = extent if open_end else minimum(_from_front(end, extent), extent)
         if step == 1 and stop == extent and isinstance(start, int) and start < 0:
-            return first, minimum(-start, extent)
+            count = minimum(-start, extent)
+            return extent - count, count
     else:
         first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
         if isinstance(start, int) and start >= _UNBOUNDED:

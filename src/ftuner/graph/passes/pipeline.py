@@ -16,6 +16,7 @@ from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.outer_products import write_outer_products
+from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
@@ -42,6 +43,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     narrow_softmax,
     recognise_attention,
     write_outer_products,
+    write_rolls,
     # Late, because it changes the constants by which other patterns are recognised; before merging,
     # because it leaves products with one bias each.
     fold_affine,
