@@ -17,8 +17,13 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.kernels.k_loop import L1, prefetch
 from ftuner.codegen.llvm.kernels.nest_values import Frame
 from ftuner.core.access import Access
+
+SQUARES_AHEAD = 2
+"""How far ahead the operand's lines are asked for, in squares along its contiguous axis. Derived: a
+task takes some squares side by side before it goes on along that axis."""
 
 
 def emit_transposition(frame: Frame) -> None:
@@ -106,6 +111,11 @@ class _Transposition:
                     )
                     for i in range(lanes)
                 ]  # fmt: skip
+                # More rows are read side by side than prefetchers of the hardware follow.
+                ahead = const(SQUARES_AHEAD * lanes * self._size)
+                for i in range(lanes):
+                    place = at(builder, source, builder.mul(apart, const(i)))
+                    prefetch(builder, at(builder, place, ahead), L1)
                 for i, value in enumerate(transpose(builder, loaded, lanes)):
                     place = at(builder, target, builder.mul(below, const(i)))
                     builder.store(value, place, align=self._size)
