@@ -24,6 +24,12 @@ def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
     kernel = positive_integers(context, node, "kernel_shape", max(x.rank - 2, 0))
     if not node.has("kernel_shape"):
         raise context.malformed("attribute kernel_shape is missing")
+    begin, end = pads_of(context, node, len(kernel))
+    if any(max(pair) >= n for *pair, n in zip(begin, end, kernel, strict=True)):
+        raise context.malformed(
+            f"pads {[*begin, *end]} around windows {list(kernel)}, some of which would have no "
+            "element; expected less than the window"
+        )
     return window_of(context, node, x, kernel)
 
 
