@@ -143,3 +143,15 @@ def test_dtype_is_for_a_gpu() -> None:
         with pytest.raises(ConfigurationError, match="dtype is 'int8'; expected None, float32, fl"):
             ftuner.load(data, device=device, dtype="int8")
     assert ftuner.load(data, dtype="float32").run({"x": np.ones(3, "f")})[0].tolist() == [1, 1, 1]
+
+
+def test_squares_of_a_response_norm_do_not_overflow() -> None:
+    """LRN sums squares in float32: those of 300 are beyond float16."""
+    x = (300 * np.random.default_rng(0).standard_normal((1, 6, 4, 4))).astype(np.float16)
+    node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=1e-2, beta=0.75)
+    model = model_of([node], {"x": ("float16", [None] * 4)}, ["y"])
+    (found,) = run_reference(import_model(model, GPU_TENSOR_DTYPES).graph, [x])
+    squares = x.astype(np.float64) ** 2
+    sums = np.stack([squares[:, max(c - 2, 0) : c + 3].sum(1) for c in range(6)], 1)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, x / (1 + 1e-2 / 5 * sums) ** 0.75, 2e-3)
