@@ -45,8 +45,21 @@ def _taken_on(document: Document) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     return (
         f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} cores, {caches}; "
-        f"{versions}; {document['date']}"
+        f"{versions}"
     )
+
+
+def _where_and_when(documents: Sequence[Document]) -> Iterator[str]:
+    """A line for each machine and set of versions."""
+    yield "### Where and when"
+    yield ""
+    places: dict[str, list[Document]] = {}
+    for document in documents:
+        places.setdefault(_taken_on(document), []).append(document)
+    for place, own in places.items():
+        dates = sorted({document["date"][:10] for document in own})
+        titles = "; ".join(_title(document) for document in own)
+        yield f"- {titles}: {place}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
 
 
 def _overview(documents: Sequence[Document]) -> Iterator[str]:
@@ -317,8 +330,7 @@ def _chapter(documents: Sequence[Document]) -> str:
             lines += section(by_kind[kind])
     if runs:
         lines += _losses(runs)
-    lines += ["### Where and when", ""]
-    lines += [f"- {_title(document)}: {_taken_on(document)}" for document in documents]
+    lines += _where_and_when(documents)
     return "\n".join(lines) + "\n"
 
 
