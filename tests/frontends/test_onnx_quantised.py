@@ -168,6 +168,25 @@ def test_functions_of_levels(dtype: str) -> None:
     )
 
 
+def test_a_scale_is_one_element_of_any_rank() -> None:
+    x = levels(3, 6)
+    given = {
+        "s": scale(1, 1),
+        "z": zeros_around(9, 1, 1, dtype="uint8"),
+        "ys": scale(),
+        "yz": zero(0),
+    }
+    node = helper.make_node(
+        "QLinearSoftmax", ["x", *given], ["y"], domain=MICROSOFT, axis=1, opset=13
+    )
+    model = model_of([node], {"x": ("uint8", [None, None])}, ["y"], given, 18)
+    model.ir_version = 9
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, {"x": x})
+    (found,) = run_reference(import_model(model).graph, [x])
+    assert np.abs(found.astype(np.int64) - expected).max() <= 1
+
+
 def test_pools_of_levels() -> None:
     x = levels(1, 4, 7, 6)
     for padding in (0, 1):

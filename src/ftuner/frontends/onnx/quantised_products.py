@@ -33,10 +33,10 @@ _LARGEST_LEVEL = 255
 
 
 def scalar_of(context: Context, parameter: Value, what: str) -> Value:
-    """A scale or zero point of a whole tensor, without axes."""
-    if parameter.rank > 1:
-        raise context.malformed(f"{what} is {parameter.type}; expected one element")
-    return context.squeeze(parameter, range(parameter.rank))
+    """A scale or zero point of a whole tensor, without axes. It is one element of any rank."""
+    for extent in parameter.shape:
+        context.builder.require(extent, 1, f"{what} is {parameter.type}; expected one element")
+    return context.reshape(parameter, ())
 
 
 def _of_matrix(context: Context, parameter: Value, x: Value, axis: int, what: str) -> Value:
