@@ -54,6 +54,19 @@ def test_roi_align(coordinates: str, bins: tuple[int, int], scale: float, ratio:
         np.testing.assert_allclose(found, expected, 1e-3, 1e-5)
 
 
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_pixels_far_from_a_region_do_not_count(ratio: int) -> None:
+    x = np.ones((1, 1, 8, 8), np.float32)
+    x[0, 0, 7, 7], x[0, 0, 0, 7] = np.inf, np.nan
+    region = np.array([[0, 1, 3, 3]], np.float32)
+    expected, results = run(
+        "RoiAlign", [x, region, np.zeros(1, np.int64)], output_height=2, output_width=2,
+        sampling_ratio=ratio,
+    )  # fmt: skip
+    for found in results:
+        np.testing.assert_allclose(found, expected, 1e-6)
+
+
 @pytest.mark.parametrize("bins", [(1, 1), (2, 3), (7, 7)])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.3])
 def test_max_roi_pool(bins: tuple[int, int], scale: float) -> None:

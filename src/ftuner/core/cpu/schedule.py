@@ -95,7 +95,7 @@ def _exchanged(kernel: Kernel) -> tuple[int, int] | None:
 
 
 def _interleaved(kernel: Kernel) -> tuple[int, int] | None:
-    """A vector axis and one of few elements behind it, where loads are contiguous along the former
+    """A vector axis and the last one, of few elements, where loads are contiguous along the former
     and results along both together."""
     if kernel.stages or kernel.combine or kernel.reduced or len(kernel.kept) < 2:
         return None
@@ -108,8 +108,8 @@ def _interleaved(kernel: Kernel) -> tuple[int, int] | None:
         side_by_side = all(
             t.coefficients[axis] == extent and t.coefficients[few] == 1 for t in kernel.targets
         )
-        along, behind = (sum(1 for a in loads if a.coefficients[n] == 1) for n in (axis, few))
-        if side_by_side and along > behind:
+        of_axis, of_few = (sum(1 for a in loads if a.coefficients[n] == 1) for n in (axis, few))
+        if side_by_side and of_axis > of_few:
             return axis, few
     return None
 

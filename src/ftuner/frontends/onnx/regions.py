@@ -167,11 +167,18 @@ def _separable(context: Context, x: Value, images: Value, weights: Sequence[Valu
     rows, columns = weights
     # (regions, rows, bins, columns, channels)
     read = context.unsqueeze(_of_images(context, x, images), [2])
-    total = context.add("multiply", read, context.unsqueeze(columns, [1, 4]))
+    total = _weighted(context, read, context.unsqueeze(columns, [1, 4]))
     total = context.unsqueeze(context.reduce(total, "sum", [3], keep=False), [1])
     # (regions, bins of rows, rows, bins of columns, channels)
-    total = context.add("multiply", total, context.unsqueeze(rows, [3, 4]))
+    total = _weighted(context, total, context.unsqueeze(rows, [3, 4]))
     return context.reduce(total, "sum", [2], keep=False)
+
+
+def _weighted(context: Context, x: Value, weight: Value) -> Value:
+    """x times weights. What has no weight is not part of a sum, even if it is infinite."""
+    none = context.scalar(0, x.dtype)
+    left_out = context.add("equal", weight, context.scalar(0, weight.dtype))
+    return context.add("where", left_out, none, context.add("multiply", x, weight))
 
 
 def _of_images(context: Context, x: Value, images: Value) -> Value:

@@ -150,7 +150,7 @@ def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes)
     inside = np.ones((), np.bool_)
     for axis in range(rank):
         at = _positions(x.shape[1 + axis], kernel[axis], axis, attributes)
-        # Window axes go behind the spatial axes that are left.
+        # Window axes follow the spatial axes that are left.
         found = np.moveaxis(found.take(at, 1 + axis), 2 + axis, -2)
         both = [1] * (2 * rank)
         both[axis], both[rank + axis] = at.shape

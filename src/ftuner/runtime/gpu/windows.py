@@ -26,7 +26,7 @@ def matrix_of(x: Tensor, groups: int, run: int) -> Tensor:
     """Returns what a product is given for its A: the first element of each group, as a matrix of
     one element."""
     if not x.numel():
-        # Its windows lie outside of it, and nothing is read.
+        # No window reads an element of it.
         return x.new_zeros((groups, 1, 1))
     return x.as_strided((groups, 1, 1), (run, 1, 1))
 
