@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product as every
 
@@ -134,15 +135,31 @@ def test_the_text_has_the_value(tree: Tree, bindings: Bindings) -> None:
     assert eval(str(dim), {"max": max, "min": min}, dict(bindings)) == expected
 
 
+@contextmanager
+def bounds(terms: int, degree: int, bits: int) -> Iterator[None]:
+    """Within it dims have these bounds. Sums and products kept from before, or from within, are
+    forgotten."""
+
+    def forget() -> None:
+        for function in (dims._sum, dims._product):
+            function.cache_clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("MAX_TERMS", terms), ("MAX_DEGREE", degree), ("MAX_BITS", bits)):
+            patch.setattr(dims, name, value)
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
+
 @given(trees(leaves=12), BINDINGS, st.integers(1, 3), st.integers(1, 3), st.integers(70, 90))
 def test_dims_of_bounded_size_have_the_same_values(
     tree: Tree, bindings: Bindings, terms: int, degree: int, bits: int
 ) -> None:
     """However small the bounds are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dims, "MAX_TERMS", terms)
-        patch.setattr(dims, "MAX_DEGREE", degree)
-        patch.setattr(dims, "MAX_BITS", bits)
+    with bounds(terms, degree, bits):
         dim = dim_of(tree)
         expected = value_of(tree, bindings)
         assert evaluate(dim, bindings) == expected

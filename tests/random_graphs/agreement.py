@@ -291,7 +291,7 @@ def _doubt(run: Run, agreement: Agreement, number: int) -> str:
 def _is_taken_for_equal(refusal: str) -> bool:
     """Whether a run is refused for two extents of one symbol, of which one is one: the definition
     of `broadcast` in `ftuner.core.dim` takes them to be equal, and peers broadcast."""
-    found = re.search(r": ([^:]+) is (\d+) and ([^:]+) is (\d+)$", refusal)
+    found = re.search(r": ([^:]+) is (\d+) and ([^:]+) is (\d+)(;[^:]*)?$", refusal)
     if found is None or "1" not in found.group(2, 4):
         return False
     x, y = (set(SYMBOL.findall(found[side])) for side in (1, 3))
