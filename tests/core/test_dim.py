@@ -30,9 +30,8 @@ from ftuner.core.dim import (
     remainder,
     row_major_strides,
     symbol,
-    symbol_name,
-    symbols_of,
 )
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.errors import ShapeError
 
@@ -340,11 +339,6 @@ def test_strides_are_those_of_numpy(shape: list[int]) -> None:
     assert evaluate(product(symbols), bound) == array.size
 
 
-def test_symbols_in_the_order_of_their_use() -> None:
-    assert symbols_of((3, B * 2 + 1, quotient(C, A), B)) == ["B", "C", "A"]
-    assert symbols_of((1, 2)) == []
-
-
 @pytest.mark.parametrize(
     ("dim", "text"),
     [
@@ -362,18 +356,6 @@ def test_symbols_in_the_order_of_their_use() -> None:
 )
 def test_text(dim: Dim, text: str) -> None:
     assert str(dim) == text
-
-
-@pytest.mark.parametrize(
-    ("given_name", "name"),
-    [
-        ("batch", "batch"), ("past seq + 1", "past_seq_1"), ("a/b", "a_b"), ("", "dim"), ("é", "_"),
-        ("7", "_7"), (".5", "_.5"), ("1e3", "_1e3"),
-    ],
-)  # fmt: skip
-def test_names_from_files(given_name: str, name: str) -> None:
-    """What codes and texts are made of must not read as a number."""
-    assert symbol_name(given_name) == name
 
 
 def test_names_never_become_code() -> None:

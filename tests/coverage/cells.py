@@ -23,7 +23,7 @@ from typing import Any
 from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.schedule import schedule_of
 from ftuner.core.cpu.tile import COLUMN
-from ftuner.core.dim import symbols_of
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr

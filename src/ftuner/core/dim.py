@@ -12,7 +12,6 @@ nothing here recurses, each distinct operation is evaluated once, and equality c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,8 +32,6 @@ MAX_BITS = 2048
 """Of the value of a sum, where symbols have 63."""
 MAX_TEXT = 200
 """Characters of a dim's text; a longer one is cut, and ends with the digest."""
-MAX_NAME = 60
-"""Characters of a symbol's name that are taken from a model file."""
 KEPT_RESULTS = 1 << 14
 """Sums and products kept: the layers of a network have the same few extents. Derived: each is some
 hundred bytes."""
@@ -277,10 +274,6 @@ def minimum(x: Dim, y: Dim) -> Dim:
     return _atom("minimum", *sorted((x - shift, y - shift), key=str)) + shift
 
 
-def shares_symbols(x: Dim, y: Dim) -> bool:
-    return not set(symbols_of((x,))).isdisjoint(symbols_of((y,)))
-
-
 def broadcast(x: Dim, y: Dim) -> Dim:
     """The extent of two axes together, as NumPy broadcasts them: equal, or one of them one."""
     if x == y or y == 1:
@@ -318,50 +311,6 @@ def row_major_strides(shape: Sequence[Dim]) -> Shape:
 def least_value(x: Dim) -> int | None:
     """A lower bound of a dim whose symbols are zero or more; None if none is known."""
     return x if isinstance(x, int) else x.least
-
-
-def symbols_of(dims: Iterable[Dim]) -> list[str]:
-    """The names of all symbols in dims, in the order of their first use."""
-    found = UsedSymbols()
-    found.add(dims)
-    return list(found.names)
-
-
-class UsedSymbols:
-    """The symbols of dims that are added one after the other; what they share is visited once."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        """In the order of their first use."""
-        self._visited: set[Atom] = set()
-
-    def add(self, dims: Iterable[Dim]) -> None:
-        left: list[Dim | Atom | Symbol] = [*reversed([*dims])]
-        while left:
-            node = left.pop()
-            if isinstance(node, Symbol):
-                self.names.setdefault(node.name)
-            elif isinstance(node, Symbolic):
-                left += [atom for monomial, _ in node.terms for atom in monomial][::-1]
-            elif isinstance(node, Atom) and node not in self._visited:
-                self._visited.add(node)
-                left += (node.y, node.x)
-
-
-def atoms_of(roots: Iterable[Dim | Atom]) -> list[Atom]:
-    """The operations in dims, each once, after those that it reads."""
-    found: dict[Atom, None] = {}
-    left: list[tuple[Dim | Atom | Symbol, bool]] = [(root, False) for root in [*roots][::-1]]
-    while left:
-        node, visited = left.pop()
-        if isinstance(node, Symbolic):
-            left += [(atom, False) for monomial, _ in node.terms for atom in monomial][::-1]
-        elif isinstance(node, Atom) and node not in found:
-            if visited:
-                found[node] = None
-            else:
-                left += ((node, True), (node.y, False), (node.x, False))
-    return list(found)
 
 
 # How dims are made.
@@ -518,8 +467,8 @@ def _least(terms: Iterable[tuple[Monomial, int]]) -> int | None:
 
 
 def _below(terms: Sequence[tuple[Monomial, int]]) -> list[tuple[Monomial, int]]:
-    """The terms of a sum that is no larger: multiples of quotients, and minima that are subtracted,
-    are bounded by what they are made of."""
+    """The terms of a lower bound of a sum. A multiple of a quotient is replaced by a bound in terms
+    of its dividend; a minimum that is subtracted, by one of its operands."""
     total: dict[Monomial, int] = {}
 
     def add(dim: Dim, factor: int) -> None:
@@ -551,12 +500,3 @@ def _difference_bound(x: Dim, y: Dim) -> int | None:
     if low is not None and low >= 0:
         return -1 - low
     return None
-
-
-_IDENTIFIER = re.compile(r"[^A-Za-z0-9_.]+")
-
-
-def symbol_name(text: str) -> str:
-    """A name of a symbol from what a model file calls a dim: not one that reads as a number."""
-    name = _IDENTIFIER.sub("_", text)[:MAX_NAME] or "dim"
-    return name if name[0].isalpha() or name[0] == "_" else f"_{name}"

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ftuner.core.dim import Dim, Shape, Symbolic, UsedSymbols
+from ftuner.core.dim import Dim, Shape, Symbolic
+from ftuner.core.dim_symbols import UsedSymbols
 from ftuner.core.dtype import DType
 
 Array = npt.NDArray[Any]

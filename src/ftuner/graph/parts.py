@@ -22,7 +22,8 @@ def parts(
     stride.
 
     Args:
-        place: memory for the result of a concatenation that is no part of another.
+        place: where the result of a concatenation is stored, unless it is itself an operand of
+            another concatenation and is written to its part of that result.
         type_of: the type of a value in memory.
     """
     made_by = producers(graph)

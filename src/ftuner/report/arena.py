@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ftuner.core.dim import symbols_of
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned

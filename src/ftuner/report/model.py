@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.dim import Dim, symbols_of
+from ftuner.core.dim import Dim
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ProductTypes, product_types

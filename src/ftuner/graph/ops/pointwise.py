@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum, shares_symbols
+from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum
+from ftuner.core.dim_symbols import shares_symbols
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 from ftuner.core.index_expr import Index, Nest, Writer
