@@ -187,6 +187,22 @@ def test_a_scale_is_one_element_of_any_rank() -> None:
     assert np.abs(found.astype(np.int64) - expected).max() <= 1
 
 
+def test_a_scale_and_its_zero_point_have_one_shape() -> None:
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], axis=1)
+    given = {"s": scale(), "z": zeros_around(9, 3, dtype="uint8")}
+    model = model_of([node], {"x": ("float32", [None, 3])}, ["y"], given, 18)
+    with pytest.raises(FTunerError, match="other shapes"):
+        import_model(model)
+
+
+def test_a_softmax_of_levels_says_its_version() -> None:
+    given = {"s": scale(), "z": zero(9)}
+    node = helper.make_node("QLinearSoftmax", ["x", *"szsz"], ["y"], domain=MICROSOFT, axis=1)
+    model = model_of([node], {"x": ("uint8", [None, 3])}, ["y"], given, 18)
+    with pytest.raises(FTunerError, match="opset is missing"):
+        import_model(model)
+
+
 def test_pools_of_levels() -> None:
     x = levels(1, 4, 7, 6)
     for padding in (0, 1):

@@ -168,8 +168,10 @@ def _own() -> Iterator[tuple[Key, Node]]:
     levels, kernel = random.integers(0, 256, image.shape, np.uint8), floats(4, 2, 3, 3)
     matrix, weight = levels[0, 0], random.integers(-128, 128, (6, 4), np.int8)
     taps = random.integers(-128, 128, kernel.shape, np.int8)
-    scale, zero, own_zero = np.float32(0.1), np.uint8(120), np.int8(3)
-    of_x, of_w, of_y = [scale, zero], [scale, own_zero], [np.float32(2), zero]
+    # Scales of which no quotient is half a level, which peers round either way.
+    scale, zero, own_zero = np.float32(0.0917), np.uint8(120), np.int8(3)
+    of_x, of_w, of_y = [scale, zero], [scale, own_zero], [np.float32(1.9), zero]
+    of_share = [np.float32(1 / 256), np.uint8(0)]
     region = np.array([[0, 1, 0, 5, 4]], np.float32)
     activation = {"activation": "LeakyRelu"}
     window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
@@ -204,7 +206,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
         (MICROSOFT, "QLinearMul", [levels, *of_x, matrix, *of_x, *of_y], {}),
         (MICROSOFT, "QLinearReduceMean", [levels, *of_x, *of_y], {"axes": [2], "keepdims": 0}),
         (MICROSOFT, "QLinearSigmoid", [levels, *of_x, *of_y], {}),
-        (MICROSOFT, "QLinearSoftmax", [levels, *of_x, *of_y], {"axis": 3, "opset": 13}),
+        (MICROSOFT, "QLinearSoftmax", [levels, *of_x, *of_share], {"axis": 3, "opset": 13}),
         (MICROSOFT, "QLinearWhere", [matrix > 99, levels, *of_x, matrix, *of_x, *of_y], {}),
         (MICROSOFT, "QuantizeLinear", [image, *of_x], {}),
         (MICROSOFT, "SkipLayerNormalization", [x, x + 1, row, row], {"epsilon": 1e-5}),

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from tests.hostile.bases import bases
+from tests.hostile.definitions import DEFINITIONS
 from tests.hostile.judging import EXPLAINED
 from tests.hostile.sweeping import sweep
 
@@ -33,10 +34,11 @@ def test_every_importer_is_changed_and_no_answer_is_wrong() -> None:
     assert found.refusals > 1000
 
 
-def test_explanations_name_operators() -> None:
+def test_explanations_and_definitions_name_operators() -> None:
     names = {op for _, op in IMPORTERS}
     for patterns in EXPLAINED.values():
         for pattern in patterns:
             operators = re.match(r"\(?([A-Za-z|]+)\)? ", pattern)
             assert operators is not None
             assert set(operators.group(1).split("|")) <= names
+    assert set(DEFINITIONS) <= names

@@ -39,6 +39,19 @@ def _aligned(context: Context, node: NodeView, parameter: Value, x: Value) -> Va
     return context.slice(context.reshape(repeated, whole), axis, 0, x.shape[axis])
 
 
+def _parameters(context: Context, node: NodeView, x: Value) -> tuple[Value, Value | None]:
+    """The scale and the zero point of a tensor, made to broadcast to it."""
+    scale, zero = node.input(1), node.optional(2)
+    if zero is None:
+        return _aligned(context, node, scale, x), None
+    what = f"the scale {scale.type} and the zero point {zero.type}"
+    if scale.rank != zero.rank and {scale.shape, zero.shape} != {(), (1,)}:
+        raise context.malformed(f"{what} have other shapes")
+    for have, wanted in zip(zero.shape, scale.shape, strict=False):
+        context.builder.require(have, wanted, what)
+    return _aligned(context, node, scale, x), _aligned(context, node, zero, x)
+
+
 def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | None:
     """The dtype that an attribute names; None for 0."""
     number = node.integer(name, 0)
@@ -87,26 +100,24 @@ def levels_of(context: Context, x: Value, zero: Value | None, dtype: DType) -> V
 
 
 def _quantize(context: Context, node: NodeView) -> Sequence[Value]:
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    x = node.input(0)
+    scale, zero = _parameters(context, node, x)
     to = _attribute_dtype(context, node, "output_dtype")
     if zero is not None and to not in (None, zero.dtype):
         raise context.malformed(f"output_dtype is {to}, the zero point {zero.dtype}")
     to = zero.dtype if zero is not None else to or UINT8
     precision = _attribute_dtype(context, node, "precision") or scale.dtype
-    divisor = context.cast(_aligned(context, node, scale, x), precision)
-    zero = None if zero is None else _aligned(context, node, zero, x)
-    return [quantised(context, x, divisor, zero, to)]
+    return [quantised(context, x, context.cast(scale, precision), zero, to)]
 
 
 def _dequantize(context: Context, node: NodeView) -> Sequence[Value]:
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    x = node.input(0)
+    scale, zero = _parameters(context, node, x)
     to = _attribute_dtype(context, node, "output_dtype") or scale.dtype
     if {scale.dtype.kind, to.kind} != {"float"}:
         raise context.malformed(f"{x.type} by {scale.type} as {to}; expected integers as floats")
-    zero = None if zero is None else _aligned(context, node, zero, x)
     levels = levels_of(context, x, zero, scale.dtype)
-    result = context.add("multiply", levels, _aligned(context, node, scale, x))
-    return [context.cast(result, to)]
+    return [context.cast(context.add("multiply", levels, scale), to)]
 
 
 def dynamic_levels(context: Context, x: Value) -> tuple[Value, Value, Value]:

@@ -19,7 +19,7 @@ from ftuner.graph.ir import Value
 
 _OPSET = 13
 """Version of ONNX's operators whose attributes the float operators below are written by:
-`ReduceMean` has `axes` as an attribute until 17, and `Softmax` is of one axis since 13."""
+`ReduceMean` has `axes` as an attribute until 17."""
 
 
 def _floats(context: Context, node: NodeView, number: int) -> Value:
@@ -39,14 +39,15 @@ def _levels(context: Context, node: NodeView, y: Value, number: int) -> Value:
     return quantised(context, y, scale, zero, to)
 
 
-def _of_one(importer: Importer) -> Importer:
-    """A function of one tensor, by the importer of the operator on floats."""
+def _of_one(importer: Importer, version: int | None = _OPSET) -> Importer:
+    """A function of one tensor, by the importer of the operator on floats. `version`: of ONNX, that
+    the operator on floats is of; None where an attribute of the node says it."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         last = node.flag("channels_last")
         x = _floats(context, node, 0)
         x = channels_first(context, x) if last and x.rank > 2 else x
-        opset = node.integer("opset", _OPSET)
+        opset = node.integer("opset") if version is None else version
         (y,) = importer(context, replace(node, inputs=(x,), opset=opset))
         return [_levels(context, node, channels_last(context, y) if last else y, 3)]
 
@@ -83,6 +84,6 @@ QUANTISED_FUNCTIONS: Table = {
     (MICROSOFT, "QLinearMul"): _of_two("multiply"),
     (MICROSOFT, "QLinearReduceMean"): _of_one(REDUCTIONS["", "ReduceMean"]),
     (MICROSOFT, "QLinearSigmoid"): _of_one(POINTWISE["", "Sigmoid"]),
-    (MICROSOFT, "QLinearSoftmax"): _of_one(REDUCTIONS["", "Softmax"]),
+    (MICROSOFT, "QLinearSoftmax"): _of_one(REDUCTIONS["", "Softmax"], None),
     (MICROSOFT, "QLinearWhere"): _where,
 }
