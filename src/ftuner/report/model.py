@@ -21,7 +21,7 @@ from ftuner.core.product import ProductTypes, product_types
 from ftuner.core.units import capacity, duration, rate
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.steps import Lowered, ProductStep, Step
+from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report.arena import ArenaMap, arena_map
 from ftuner.report.roofline import Roofline, roofline_of
@@ -257,8 +257,8 @@ def _roofline(
 
 def _product_types(steps: Sequence[Step]) -> ProductTypes:
     """The types of the multiply-adds of a program: the widest of its products."""
-    products = [s.c.layout.dtype for s in steps if isinstance(s, ProductStep)]
-    return product_types(max(products, key=lambda dtype: dtype.itemsize, default=FLOAT32))
+    dtypes = [dtype for s in steps if (dtype := kind_of(s).multiplied(s)) is not None]
+    return product_types(max(dtypes, key=lambda dtype: dtype.itemsize, default=FLOAT32))
 
 
 def _group(

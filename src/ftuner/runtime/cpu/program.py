@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.steps import Lowered, NestStep, Step
+from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
@@ -101,7 +101,7 @@ class ProgramWriter:
         ]
         self._extents = {n for shape, _ in self._outputs for n in shape}
         self._extents |= {number for number, *_ in self._arena}
-        self._loops = loops_of((s.kernel for s in lowered.steps if isinstance(s, NestStep)), dims)
+        self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(names)
 
     def plan_few_rows(self, workers: int) -> None:

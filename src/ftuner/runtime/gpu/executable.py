@@ -29,7 +29,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.few_channels import pad_channels
 from ftuner.graph.precision import held_types
-from ftuner.graph.steps import Lowered, NestStep
+from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Progress
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
@@ -94,9 +94,8 @@ class CompiledGraph(Executable):
             for v in self.lowered.outputs
         ]
         self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
-        self._loops = loops_of(
-            (step.kernel for step in self.lowered.steps if isinstance(step, NestStep)), self._dims
-        )
+        steps = self.lowered.steps
+        self._loops = loops_of((kind_of(step).loops(step) for step in steps), self._dims)
         self._evaluate = self._dims.compiled(self._binding.names)
         sources = [source for step in self._steps for source in step.sources]
         session.kernels.prepare([*sources, *self._rehearsed()], progress)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.access import Kernel
-from ftuner.core.dim import Dim, product
+from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import ADDRESSABLE_BYTES
 from ftuner.core.evaluation import compiled
 from ftuner.core.index_expr import Operand
@@ -41,9 +40,9 @@ class Dims:
         return compiled(list(self._numbers), names)
 
 
-def loops_of(kernels: Iterable[Kernel], dims: Dims) -> npt.NDArray[np.int64]:
-    """For each kernel, the number of the dim that counts what its loops compute."""
-    return np.array([dims.number(product(kernel.axes)) for kernel in kernels], np.int64)
+def loops_of(loops: Iterable[Shape], dims: Dims) -> npt.NDArray[np.int64]:
+    """For the loops of each step, the number of the dim that counts their iterations."""
+    return np.array([dims.number(product(axes)) for axes in loops if axes], np.int64)
 
 
 class Layouts:

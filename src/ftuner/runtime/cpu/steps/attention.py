@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import PACKED, ROW
+from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -252,6 +253,9 @@ class AttentionKind(StepKind[AttentionStep]):
     """An attention is one kernel, which calls uKernels of the library without an epilogue."""
 
     has_workspace = True
+
+    def multiplied(self, step: AttentionStep) -> DType:
+        return step.q.layout.dtype
 
     def required_families(
         self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int

@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dim import Shape
+from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
@@ -90,6 +91,15 @@ class StepKind(ABC, Generic[S]):
     ) -> RequiredFamilies | None:
         """The families of uKernels that the step may run at any extents; None if it runs none.
         `workers`: of a run."""
+        return None
+
+    def loops(self, step: S) -> Shape:
+        """The extents of loops that may have more iterations than the operands have elements;
+        binding refuses too many. Empty if the step has no such loops."""
+        return ()
+
+    def multiplied(self, step: S) -> DType | None:
+        """The element type of the matrices that the step multiplies; None if there are none."""
         return None
 
     def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> Bundle | None:

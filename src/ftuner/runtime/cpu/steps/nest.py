@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.schedule import Schedule, checks, schedule_of, task_count
+from ftuner.core.dim import Shape
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.nest import NestCost, Operand
@@ -24,6 +25,9 @@ from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 class NestKind(StepKind[NestStep]):
     """A nest is one kernel, whose tasks are iterations of its outer loops."""
+
+    def loops(self, step: NestStep) -> Shape:
+        return step.kernel.axes
 
     def bundle(self, step: NestStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.nest"

@@ -10,6 +10,7 @@ from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dtype import DType
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -174,6 +175,9 @@ class ProductKind(StepKind[ProductStep]):
     def problem_of(self, step: ProductStep) -> ProblemOf:
         """The function from the arrays of the step to its problem and their strides."""
         return step_problem
+
+    def multiplied(self, step: ProductStep) -> DType:
+        return step.a.layout.dtype
 
     def required_families(
         self, step: ProductStep, hardware: CpuHardware, isa: str, workers: int

@@ -12,6 +12,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
@@ -215,6 +216,9 @@ class WinogradKind(StepKind[WinogradStep]):
     A step of kind `convolution` follows, which does the work where this one has none."""
 
     has_workspace = True
+
+    def multiplied(self, step: WinogradStep) -> DType:
+        return step.x.layout.dtype
 
     def required_families(
         self, step: WinogradStep, hardware: CpuHardware, isa: str, workers: int

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.triton.source import Source
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
@@ -63,6 +64,11 @@ class CompiledStep(ABC):
 
 class StepKind(ABC, Generic[S]):
     """One kind of step. The module of a kind has one, `KIND`."""
+
+    def loops(self, step: S) -> Shape:
+        """The extents of loops that may have more iterations than the operands have elements;
+        binding refuses too many. Empty if the step has no such loops."""
+        return ()
 
     def multiplied(self, step: S) -> DType | None:
         """The element type of the matrices that the step multiplies; None if there are none."""

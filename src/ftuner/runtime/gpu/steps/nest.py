@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.schedule import (
     Schedule,
@@ -166,6 +167,9 @@ def _bytes(x: Tensor) -> Tensor:
 
 class NestKind(StepKind[NestStep]):
     """A nest is one launch, by the best of its schedules for the extents."""
+
+    def loops(self, step: NestStep) -> Shape:
+        return step.kernel.axes
 
     def compiled(self, step: NestStep, setting: Setting) -> CompiledNest:
         return CompiledNest(step, setting.session, setting.dims)
