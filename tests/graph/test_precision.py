@@ -82,6 +82,7 @@ EXACT: dict[str, Callable[[Maker], Value]] = {
         "add", g.given("x", B, 3, 3), g.constant(np.triu(np.full((3, 3), LEAST, np.float32), 1))
     ),
     "an angle that a product gives": lambda g: _turned(g),
+    "an angle of a tangent": lambda g: _turned(g, "tan"),
     "an angle that a table has": lambda g: _and_cosine(g, g.add(
         "gather", g.weight(40, 8), g.given("i", B, S, dtype=INT64), axis=0)),
 }  # fmt: skip
@@ -102,9 +103,9 @@ def _and_cosine(g: Maker, x: Value | None = None) -> Value:
     return angle
 
 
-def _turned(g: Maker) -> Value:
+def _turned(g: Maker, function: str = "sin") -> Value:
     angle = g.add("matmul", g.given("t", B, 1), g.weight(1, 8))
-    g.add("sin", angle)
+    g.add(function, angle)
     return angle
 
 
@@ -114,6 +115,9 @@ HELD: dict[str, Callable[[Maker], Value]] = {
         "gather", g.weight(9, 4), g.given("i", B, S, dtype=INT64), axis=0
     ),
     "a sum with what is exact": lambda g: g.add("add", g.given("x", B, S), positions(g)),
+    "a sine of what may be huge": lambda g: g.add(
+        "sin", g.add("multiply", _product(g), g.number(LEAST))
+    ),
     "a limit that nothing reaches": lambda g: g.add("maximum", g.given("x", B, S), g.number(LEAST)),
     "a softmax of what was masked": lambda g: g.add(
         "softmax", g.add("add", g.given("x", B, S), g.number(LEAST)), axis=1, log=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from ftuner.errors import GraphError, IndexRangeError
 from ftuner.graph.arrays import widened
 from ftuner.graph.ir import Array, TensorType, Value
-from ftuner.graph.operator import reference_result
+from ftuner.graph.operator import elements_of, reference_result
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLDED_BYTES = 64 << 20
@@ -25,8 +24,6 @@ model's constants: a tenth of a second of NumPy."""
 PROPORTION = 16
 """Bytes that folding may make for each byte of the model's constants. 8-bit integers that are
 widened, shifted and scaled before a product need twelve."""
-MULTIPLY_ADDS = 8
-"""Float multiply-adds that NumPy does in the time of one element of other work."""
 
 
 class Folding:
@@ -55,19 +52,23 @@ class Folding:
             IndexRangeError, GraphError: the elements of its operands are out of range or invalid.
         """
         given = [v.constant for v in inputs if v.constant is not None]
-        if len(given) < len(inputs) or op == "dims":
+        if len(given) < len(inputs):
             return None
         dims = [d for v in attributes.values() if isinstance(v, tuple) for d in v]
         if not all(isinstance(d, int) for d in [*dims, *(n for t in types for n in t.shape)]):
             return None
         if max(map(_bytes_of, types)) > MAX_FOLDED_BYTES:
             return None
-        if not self.spend(sum(map(_bytes_of, types)), _work(op, given, types, attributes)):
+        operator = OPERATORS[op]
+        work = sum(x.size for x in given) + sum(elements_of(t.shape) for t in types)
+        if operator.work is not None:
+            work += operator.work([v.type for v in inputs], attributes, types)
+        if not self.spend(sum(map(_bytes_of, types)), work):
             return None
         arrays = [widened(x, v.dtype) for x, v in zip(given, inputs, strict=True)]
         try:
             with np.errstate(all="ignore"):
-                results = OPERATORS[op].reference(*arrays, **attributes)
+                results = operator.reference(*arrays, **attributes)
         except IndexError as error:
             raise IndexRangeError(str(error)) from None
         except ValueError as error:
@@ -85,29 +86,4 @@ class Folding:
 
 
 def _bytes_of(type_: TensorType) -> int:
-    return _elements_of(type_) * type_.dtype.itemsize
-
-
-def _elements_of(type_: TensorType) -> int:
-    return math.prod(n for n in type_.shape if isinstance(n, int))
-
-
-def _work(
-    op: str, given: Sequence[Array], types: Sequence[TensorType], attributes: Mapping[str, Any]
-) -> int:
-    """Work of a reference: the elements it reads and writes, plus its multiply-adds as elements of
-    equal duration."""
-    elements = sum(x.size for x in given) + sum(map(_elements_of, types))
-    if op in ("matmul", "int8_matmul"):
-        floats = types[0].dtype.kind == "float"
-        steps = _elements_of(types[0]) * given[0].shape[-1]
-        return int(elements + (steps // MULTIPLY_ADDS if floats else steps))
-    if op in ("convolution", "window_reduce"):
-        # References copy all windows.
-        window = given[1].shape[:-1] if op == "convolution" else attributes["kernel"]
-        return int(elements + _elements_of(types[0]) * math.prod(window))
-    if op == "attention":
-        # Rows, keys, and the depths of both products.
-        q, k = given[:2]
-        return int(elements + q.size // max(q.shape[-1], 1) * k.shape[-1] * (q.shape[-1] + 1))
-    return int(elements)
+    return elements_of(type_.shape) * type_.dtype.itemsize

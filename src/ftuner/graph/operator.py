@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -31,6 +32,8 @@ class Numerics(Enum):
 
     PLAIN = auto()
     """Results are about as large as the operands, and as exact."""
+    PERIODIC = auto()
+    """Results depend on the operand's remainder modulo a full turn, not on its magnitude."""
     LIMIT = auto()
     """The same, but a large bound among the operands does not make the results large."""
     LOOK_UP = auto()
@@ -55,6 +58,10 @@ class Operator:
     each result, or None to have the node lowered by its definition. An operator has a definition, a
     lowering or both; one without either, whose results have data-dependent extents, is computed by
     its reference between two programs (`graph.splitting`).
+
+    `work(types, attributes, results)` is the time of the reference beyond reading the operands and
+    writing the results, in the elements that NumPy reads or writes in that time. All extents are
+    known.
     """
 
     name: str
@@ -64,11 +71,20 @@ class Operator:
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
     binds: tuple[str, ...] = ()
     """The attributes that name data-dependent extents of the results."""
-    numerics: Numerics = Numerics.PLAIN
+    work: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], int] | None = None
+    numerics: Numerics | Callable[[Attributes], Numerics] = Numerics.PLAIN
+    """For all nodes, or by the attributes of a node."""
     exact_from: int | None = None
     """The first of the operands, the last ones, that rounding to half precision would spoil."""
+    widened: int | None = None
+    """The operand, of 8-bit integers, that a GPU's memory holds in the dtype of the result."""
     moves: bool = False
     """Whether the reference only moves elements, so that it also takes arrays of dims."""
+
+    def numerics_of(self, attributes: Attributes) -> Numerics:
+        """The numerics of a node with these attributes."""
+        found = self.numerics
+        return found if isinstance(found, Numerics) else found(attributes)
 
 
 def definition(node: Node, define: Define) -> Nest:
@@ -80,6 +96,11 @@ def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index
     """Append a step that loads the element of an operand at an index; returns the step."""
     assert len(index) == types[operand].rank
     return writer.step("load", types[operand].dtype, *index, payload=operand)
+
+
+def elements_of(shape: Shape) -> int:
+    """The elements of a tensor whose extents are known."""
+    return math.prod(n for n in shape if isinstance(n, int))
 
 
 def contiguous(types: Sequence[TensorType]) -> tuple[NestOperand, ...]:

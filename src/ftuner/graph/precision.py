@@ -23,11 +23,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from ftuner.core.dtype import FLOAT32, INT8, DType
+from ftuner.core.dtype import FLOAT32, DType
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Array, Graph, Node, Value, producers
 from ftuner.graph.operator import Numerics
 from ftuner.graph.operators import OPERATORS
+
+_PASSED_ON = (Numerics.PLAIN, Numerics.LIMIT, Numerics.LOOK_UP)
+"""Where large elements of operands may be elements of results."""
+_UNMOVED = (Numerics.LIMIT, Numerics.PERIODIC)
+"""Where a large constant does not make results large."""
 
 
 class _Kind(IntEnum):
@@ -41,9 +46,7 @@ class _Kind(IntEnum):
 
 
 def _numerics(node: Node) -> Numerics:
-    """How a node computes. The largest or smallest element of a window is one of its operand."""
-    picks = node.op == "window_reduce" and node.attributes["kind"] in ("maximum", "minimum")
-    return Numerics.PLAIN if picks else OPERATORS[node.op].numerics
+    return OPERATORS[node.op].numerics_of(node.attributes)
 
 
 def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:
@@ -60,9 +63,9 @@ def held_types(graph: Graph, dtype: DType | None) -> Mapping[Value, DType]:
                 held[value] = dtype
         held |= dict.fromkeys(_tables(graph, held), dtype)
     for node in graph.nodes:
-        weight = node.inputs[1] if node.op == "int8_matmul" else None
-        if weight is not None and weight.dtype == INT8:
-            held[weight] = held.get(node.output, node.output.dtype)
+        widened = OPERATORS[node.op].widened
+        if widened is not None:
+            held[node.inputs[widened]] = held.get(node.output, node.output.dtype)
     return held
 
 
@@ -97,10 +100,9 @@ def _huge(graph: Graph, largest: float) -> set[Value]:
     found: set[Value] = set()
     for node in graph.nodes:
         numerics = _numerics(node)
-        passed_on = numerics in (Numerics.PLAIN, Numerics.LIMIT, Numerics.LOOK_UP)
         constants = [v.constant for v in node.inputs if v.constant is not None]
-        if (passed_on and any(v in found for v in node.inputs)) or (
-            numerics != Numerics.LIMIT and any(_beyond(c, largest) for c in constants)
+        if (numerics in _PASSED_ON and any(v in found for v in node.inputs)) or (
+            numerics not in _UNMOVED and any(_beyond(c, largest) for c in constants)
         ):
             found.update(v for v in node.outputs if v.dtype.kind == "float")
     return found
@@ -126,7 +128,9 @@ def _delicate(graph: Graph) -> set[Value]:
     rotary positions, a mask. The way begins at a product, a norm or an input. An angle that a
     product gives is included, because only its remainder modulo a full turn matters."""
     made = producers(graph)
-    angles = [v for node in graph.nodes if node.op in ("sin", "cos") for v in node.inputs]
+    angles = [
+        v for node in graph.nodes if _numerics(node) == Numerics.PERIODIC for v in node.inputs
+    ]
     first = [(node, OPERATORS[node.op].exact_from) for node in graph.nodes]
     others = [v for node, at in first if at is not None for v in node.inputs[at:]]
     found: set[Value] = set()

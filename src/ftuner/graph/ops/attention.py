@@ -15,7 +15,7 @@ from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View, reshaped, spread
 from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require, elements_of
 from ftuner.graph.ops.pointwise import broadcast_shape
 from ftuner.graph.placement import Pending, Placement
 from ftuner.graph.steps import AttentionStep
@@ -129,12 +129,21 @@ def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:
     return placement.copied(spread(view, shape), target)
 
 
+def _work(
+    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
+) -> int:
+    """Rows, keys, and the depths of both products."""
+    q, k = types[:2]
+    return elements_of((*q.shape[:-1], k.shape[-1], q.shape[-1] + 1))
+
+
 ATTENTION = (
     Operator(
         "attention",
         _infer,
         _reference,
         lower=_lower,
+        work=_work,
         numerics=Numerics.PRODUCT,
         # A mask.
         exact_from=3,

@@ -19,6 +19,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    elements_of,
     load,
     reduction,
     same_dtype,
@@ -28,6 +29,8 @@ from ftuner.graph.placement import Placement
 from ftuner.graph.steps import ProductStep
 
 Types = Sequence[TensorType]
+NUMPY_MULTIPLY_ADDS = 8
+"""Float multiply-adds that NumPy does in the time of reading one element."""
 
 
 def _infer_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -55,6 +58,11 @@ def _define_matmul(types: Types, attributes: Attributes, results: Types) -> Nest
         return writer.step("multiply", a.dtype, x, y)
 
     return reduction(types, shape, a.shape[-1:], "sum", body)
+
+
+def _work(types: Types, attributes: Attributes, results: Types) -> int:
+    steps = elements_of((*results[0].shape, types[0].shape[-1]))
+    return steps // NUMPY_MULTIPLY_ADDS if results[0].dtype.kind == "float" else steps
 
 
 def _infer_int8_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -115,7 +123,7 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
 
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower,
-             numerics=Numerics.PRODUCT),
+             work=_work, numerics=Numerics.PRODUCT),
     Operator("int8_matmul", _infer_int8_matmul, _int8_matmul, lower=_lower,
-             numerics=Numerics.PRODUCT),
+             work=_work, numerics=Numerics.PRODUCT, widened=1),
 )  # fmt: skip

@@ -20,7 +20,11 @@ from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injec
 
 MAX_BROADCAST = 64
 """Different extents, unknown before run time, that are broadcast with each other along one axis."""
-_LIMITS = frozenset({"maximum", "minimum"})
+_NUMERICS = {
+    **dict.fromkeys(("maximum", "minimum"), Numerics.LIMIT),
+    **dict.fromkeys(("sin", "cos", "tan"), Numerics.PERIODIC),
+}
+"""Of the functions whose numerics are not plain."""
 
 
 def _parts(extent: Dim) -> tuple[Dim, ...]:
@@ -179,7 +183,7 @@ def pointwise(name: str) -> Operator:
     ) -> Nest:
         return _define(types, attributes, results, name)
 
-    numerics = Numerics.LIMIT if name in _LIMITS else Numerics.PLAIN
+    numerics = _NUMERICS.get(name, Numerics.PLAIN)
     return Operator(name, infer, function.reference, define, numerics=numerics)
 
 

@@ -26,6 +26,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    elements_of,
     load,
     reduction,
     same_dtype,
@@ -183,6 +184,11 @@ def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> An
     return result.reshape((*outputs, channels))
 
 
+def _work_of_convolution(types: Types, attributes: Attributes, results: Types) -> int:
+    """The reference copies all windows."""
+    return elements_of((*results[0].shape, *types[1].shape[:-1]))
+
+
 def _infer_reduce(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
     kernel, kind = attributes["kernel"], attributes["kind"]
@@ -246,6 +252,17 @@ def _reference_reduce(x: Any, kind: str, kernel: tuple[int, ...], **attributes: 
     return _REDUCED[kind](windows, axis=axes).astype(x.dtype)
 
 
+def _work_of_reduce(types: Types, attributes: Attributes, results: Types) -> int:
+    """The reference copies all windows."""
+    return elements_of((*results[0].shape, *attributes["kernel"]))
+
+
+def _numerics_of_reduce(attributes: Attributes) -> Numerics:
+    """The largest or smallest element of a window is one of the operand's."""
+    picks = attributes["kind"] in ("maximum", "minimum")
+    return Numerics.PLAIN if picks else Numerics.REDUCTION
+
+
 WINDOWS = (
     Operator(
         "convolution",
@@ -253,6 +270,7 @@ WINDOWS = (
         _reference_convolution,
         _define_convolution,
         lower_convolution,
+        work=_work_of_convolution,
         numerics=Numerics.PRODUCT,
     ),
     Operator(
@@ -261,7 +279,8 @@ WINDOWS = (
         _reference_reduce,
         _define_reduce,
         lower_window_reduce,
-        numerics=Numerics.REDUCTION,
+        work=_work_of_reduce,
+        numerics=_numerics_of_reduce,
     ),
 )
 """`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents

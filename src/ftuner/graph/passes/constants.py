@@ -19,11 +19,12 @@ def fold_constants(graph: Graph) -> Graph:
             folding.allow(value.constant.nbytes)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
-    for node in graph.nodes:
+    # What has no operands is small to store and may be large to fold.
+    for node in (node for node in graph.nodes if node.inputs):
         known = [same.get(v, v) for v in node.inputs]
         types = [v.type for v in node.outputs]
         results = folding.folded(node.op, known, node.attributes, types)
-        if results is not None and known:
+        if results is not None:
             places[node] = []
             for value, result in zip(node.outputs, results, strict=True):
                 same[value] = Value(value.name, value.type, result)
