@@ -30,7 +30,8 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
     SINK_BYTES,
     Microbenchmarks,
 )
-from ftuner.codegen.llvm.native.records import POOL_RUN_SYMBOL, SLOT_BYTES
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import PROGRAM_SYMBOL, SLOT_BYTES, Program
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower

@@ -8,11 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.codegen.llvm.native.records import (
-    call_symbol,
-    pack_symbol,
-    reduce_symbol,
-)
+from ftuner.codegen.llvm.native.symbols import call_symbol, pack_symbol, reduce_symbol
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
     family_bundle,

@@ -13,12 +13,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import (
-    GIVE_WORKSPACE_SYMBOL,
-    SLOT_BYTES,
-    TAKE_WORKSPACE_SYMBOL,
-    FreeWorkspaces,
-)
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
+from ftuner.codegen.llvm.native.symbols import GIVE_WORKSPACE_SYMBOL, TAKE_WORKSPACE_SYMBOL
 from ftuner.core.forks import renew_after_fork
 from ftuner.runtime.cpu.arrays import Array
 

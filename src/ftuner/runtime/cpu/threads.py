@@ -16,12 +16,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from ftuner.codegen.llvm.native.records import (
-    POOL_RUN_SYMBOL,
-    POOL_WORKER_SYMBOL,
-    SLOT_BYTES,
-    PoolSlot,
-)
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.forks import Lock, renew_after_fork
 from ftuner.errors import ConfigurationError

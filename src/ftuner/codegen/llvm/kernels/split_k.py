@@ -28,7 +28,8 @@ from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.product import finish_tile
 from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
-from ftuner.codegen.llvm.native.records import Call, Context, Plan, reduce_symbol
+from ftuner.codegen.llvm.native.records import Call, Context, Plan
+from ftuner.codegen.llvm.native.symbols import reduce_symbol
 from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
 
 

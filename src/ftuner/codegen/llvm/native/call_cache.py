@@ -30,14 +30,10 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
-from ftuner.codegen.llvm.native.records import (
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, ArrayField, Known, PoolSlot, Site
+from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
-    SLOT_BYTES,
     TAKE_WORKSPACE_SYMBOL,
-    ArrayField,
-    Known,
-    PoolSlot,
-    Site,
     known_call_symbol,
 )
 from ftuner.hardware.tuning import NativeTuning

@@ -32,7 +32,6 @@ from ftuner.codegen.llvm.kernels.widen import emit_widen
 from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band, maximum, minimum
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
-    POOL_RUN_SYMBOL,
     SLOT_BYTES,
     Band,
     Call,
@@ -41,6 +40,9 @@ from ftuner.codegen.llvm.native.records import (
     Plan,
     PoolSlot,
     Worker,
+)
+from ftuner.codegen.llvm.native.symbols import (
+    POOL_RUN_SYMBOL,
     alone_symbol,
     call_symbol,
     chunk_symbol,

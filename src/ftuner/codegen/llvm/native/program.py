@@ -29,14 +29,16 @@ from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
-    POOL_RUN_SYMBOL,
     PRODUCT_KINDS,
-    PROGRAM_SYMBOL,
     SLOT_BYTES,
     Patch,
     PoolSlot,
     Program,
     Step,
+)
+from ftuner.codegen.llvm.native.symbols import (
+    POOL_RUN_SYMBOL,
+    PROGRAM_SYMBOL,
     alone_symbol,
     chunk_symbol,
     job_symbol,

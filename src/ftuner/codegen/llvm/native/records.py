@@ -8,8 +8,8 @@ plan is immutable once written. What changes from call to call (addresses of arr
 
 from __future__ import annotations
 
-from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS, UKernel, epilogue_digest
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
+from ftuner.core.dtype import DTYPES
 
 SLOT_BYTES = 8
 """Records are arrays of 8-byte slots."""
@@ -283,6 +283,10 @@ class Step:
     SIZE = 10
 
 
+PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), start=1)}
+"""`Step.KIND` of a product by dtype."""
+
+
 class Patch:
     """A slot of a program that holds an address within one of the caller's arrays."""
 
@@ -405,51 +409,3 @@ class PoolSlot:
     MAIL_BARRED = 48
     """The CPUs that a launch has left to the worker."""
     MAILBOX_SIZE = 64
-
-
-POOL_WORKER_SYMBOL = "ftuner_pool_worker"
-POOL_RUN_SYMBOL = "ftuner_pool_run"
-POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
-PROGRAM_SYMBOL = "ftuner_run_program"
-TAKE_WORKSPACE_SYMBOL = "ftuner_take_workspace"
-GIVE_WORKSPACE_SYMBOL = "ftuner_give_workspace"
-PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), start=1)}
-"""`Step.KIND` of a product by dtype."""
-
-
-def call_symbol(dtype: DType) -> str:
-    """The symbol of the entry point of matrix products."""
-    return f"ftuner_call_{dtype}"
-
-
-KNOWN_CALL_INPUTS = (1, 2)
-"""Numbers of input arrays of the native functions that Python calls: layers, matrix products."""
-
-
-def known_call_symbol(inputs: int) -> str:
-    """The symbol of the function that Python calls with `inputs` arrays to read."""
-    return f"ftuner_known_call_{inputs}"
-
-
-def job_symbol(dtype: DType) -> str:
-    """The symbol of the job that every worker of a matrix product runs."""
-    return f"ftuner_gemm_{dtype}"
-
-
-def alone_symbol(dtype: DType) -> str:
-    """The symbol of a matrix product by one thread, for any number of planned workers."""
-    return f"ftuner_alone_{dtype}"
-
-
-def chunk_symbol(dtype: DType) -> str:
-    """The symbol of a chunk of a matrix product."""
-    return f"ftuner_chunk_{dtype}"
-
-
-def pack_symbol(dtype: DType) -> str:
-    return f"ftuner_pack_{dtype}"
-
-
-def reduce_symbol(like: UKernel) -> str:
-    """The symbol of the reduction of partial products for a uKernel's dtypes, ISA and epilogue."""
-    return f"reduce_{like.types}_{like.isa}_{epilogue_digest(like.epilogue)}"

@@ -7,8 +7,8 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.native.call_cache import emit_known_call
 from ftuner.codegen.llvm.native.driver import emit_driver
 from ftuner.codegen.llvm.native.program import emit_program
-from ftuner.codegen.llvm.native.records import KNOWN_CALL_INPUTS
 from ftuner.codegen.llvm.native.scratch import emit_workspaces
+from ftuner.codegen.llvm.native.symbols import KNOWN_CALL_INPUTS
 from ftuner.codegen.llvm.native.thread_pool import emit_pool
 from ftuner.codegen.llvm.native.work_stealing import emit_chunks
 from ftuner.core.dtype import DTYPES

@@ -11,12 +11,8 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.records import (
-    GIVE_WORKSPACE_SYMBOL,
-    SLOT_BYTES,
-    TAKE_WORKSPACE_SYMBOL,
-    FreeWorkspaces,
-)
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
+from ftuner.codegen.llvm.native.symbols import GIVE_WORKSPACE_SYMBOL, TAKE_WORKSPACE_SYMBOL
 
 _NONE = const(0)
 

@@ -33,13 +33,11 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.float_mode import restore_float_mode, set_default_float_mode
-from ftuner.codegen.llvm.native.records import (
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
+from ftuner.codegen.llvm.native.symbols import (
     POOL_BARRIER_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
-    SLOT_BYTES,
-    Barrier,
-    PoolSlot,
 )
 from ftuner.hardware.tuning import NativeTuning
 

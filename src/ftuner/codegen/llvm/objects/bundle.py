@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from ftuner.codegen.llvm.native.records import (
+from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
     KNOWN_CALL_INPUTS,
     POOL_RUN_SYMBOL,
