@@ -54,18 +54,23 @@ def at(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value | int) -> ir.V
     return builder.gep(pointer, [index], source_etype=I8)
 
 
+def slot_address(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
+    """The address of a slot of a record."""
+    return at(builder, record, index * SLOT_BYTES)
+
+
 def slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
     """The integer in a slot of a record."""
-    return builder.load(at(builder, record, index * SLOT_BYTES), typ=I64)
+    return builder.load(slot_address(builder, record, index), typ=I64)
 
 
 def pointer_slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
     """The pointer in a slot of a record."""
-    return builder.load(at(builder, record, index * SLOT_BYTES), typ=PTR)
+    return builder.load(slot_address(builder, record, index), typ=PTR)
 
 
 def set_slot(builder: ir.IRBuilder, record: ir.Value, index: int, value: ir.Value) -> None:
-    builder.store(value, at(builder, record, index * SLOT_BYTES))
+    builder.store(value, slot_address(builder, record, index))
 
 
 def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:

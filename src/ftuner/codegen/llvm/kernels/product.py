@@ -25,6 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
     reserve,
     scalar_type,
     slot,
+    slot_address,
     splat,
 )
 from ftuner.codegen.llvm.ir.functions import emit
@@ -33,7 +34,7 @@ from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
 from ftuner.codegen.llvm.kernels.window import WindowRows
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import WINDOW, UKernel
 from ftuner.core.expr import ACCUMULATOR, operands
 from ftuner.hardware.isa import InstructionSet
@@ -164,7 +165,7 @@ def finish_tile(
     if kernel.epilogue != ACCUMULATOR:
         last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
         given = sums
-        operand_slots = at(builder, context, Context.OPERANDS * SLOT_BYTES)
+        operand_slots = slot_address(builder, context, Context.OPERANDS)
         sums = _if(
             builder,
             last,

@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.ir.builder import (
     reserve,
     set_slot,
     slot,
+    slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
@@ -188,7 +189,7 @@ class _Band:
         builder.store(const(0), a_variable)
         with counted_loop(builder, const(0), slot(builder, band, Band.SEGMENTS)) as index:
             offset = builder.mul(index, const(Segment.SIZE * SLOT_BYTES))
-            record = at(builder, at(builder, band, Band.FIRST_SEGMENT * SLOT_BYTES), offset)
+            record = at(builder, slot_address(builder, band, Band.FIRST_SEGMENT), offset)
             mr, all_tiles = slot(builder, record, Segment.MR), slot(builder, record, Segment.TILES)
             main = builder.icmp_signed("==", index, const(0))
             first = builder.select(main, block.first, const(0))

@@ -27,6 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
     reserve,
     set_slot,
     slot,
+    slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
@@ -155,7 +156,7 @@ def _find(
         ]
 
     _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
-    table = at(builder, site, Site.TABLE * SLOT_BYTES)
+    table = slot_address(builder, site, Site.TABLE)
     found = builder.append_basic_block("found")
     missed = builder.append_basic_block("missed")
     head = builder.append_basic_block("probe")
@@ -174,7 +175,7 @@ def _find(
     following = builder.append_basic_block("next")
     builder.cbranch(builder.and_(same_hash, same_length), compare, following)
     builder.position_at_end(compare)
-    expected = at(builder, record, Known.SIGNATURE * SLOT_BYTES)
+    expected = slot_address(builder, record, Known.SIGNATURE)
 
     def compared(values: list[ir.Value]) -> list[ir.Value]:
         i, difference = values
@@ -190,7 +191,7 @@ def _find(
     builder.position_at_end(missed)
     misses = builder.add(slot(builder, site, Site.MISSES), const(1))
     set_slot(builder, site, Site.MISSES, misses)
-    hashes = at(builder, site, Site.SEEN * SLOT_BYTES)
+    hashes = slot_address(builder, site, Site.SEEN)
 
     def place_of(i: ir.Value) -> ir.Value:
         return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))

@@ -25,6 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
     reserve,
     set_slot,
     slot,
+    slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
@@ -192,7 +193,7 @@ def _share(
 
 
 def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
-    records = at(builder, plan, Plan.WORKER_RECORDS * SLOT_BYTES)
+    records = slot_address(builder, plan, Plan.WORKER_RECORDS)
     return at(builder, records, builder.mul(worker, const(Worker.SIZE * SLOT_BYTES)))
 
 

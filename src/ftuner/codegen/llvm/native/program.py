@@ -24,6 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
     reserve,
     set_slot,
     slot,
+    slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -177,7 +178,7 @@ def _tasks(
     """Call the kernel of a step for a range of its tasks."""
     argument = pointer_slot(builder, record, Step.ARGUMENT)
     dims = pointer_slot(builder, record, Step.DIMS)
-    status = at(builder, record, Step.STATUS * SLOT_BYTES)
+    status = slot_address(builder, record, Step.STATUS)
     function = pointer_slot(builder, record, Step.FUNCTION)
     call_address(builder, STEP_KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
 

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, at, const
+from ftuner.codegen.llvm.ir.builder import I64, PTR, const, slot_address
 from ftuner.codegen.llvm.ir.loops import partition_bounds
+from ftuner.codegen.llvm.native.mailboxes import mailbox_of
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
-from ftuner.codegen.llvm.native.thread_pool import mailbox_of
 
 TAKE_SYMBOL = "ftuner_take_chunk"
 NO_CHUNK = -1
@@ -55,7 +55,7 @@ def taken_chunks(
 
 
 def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
-    return at(builder, mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS * SLOT_BYTES)
+    return slot_address(builder, mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS)
 
 
 def emit_chunks(module: ir.Module) -> None:

@@ -1,0 +1,126 @@
+"""Emits what keeps the threads of a pool on different CPUs (Linux).
+
+Schedulers tend to wake a thread on the CPU of its waker (on a virtual machine a halted CPU looks
+stolen) and leave both there for milliseconds. So a launch bars a sleeping worker from the CPUs of
+the caller and of the workers before it, until it has woken. A thread's affinity is the user's
+setting: it is read from the system at each launch, and restored.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    PTR,
+    at,
+    const,
+    intrinsic,
+    reserve,
+    set_slot,
+    slot,
+    slot_address,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.native.mailboxes import mailbox_of
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.native.system_calls import GETTID, has_system_calls, system_call
+
+
+def current_cpu(builder: ir.IRBuilder) -> ir.Value:
+    """The number of the CPU that this thread runs on."""
+    function = intrinsic(builder.module, "sched_getcpu", I32, [])
+    return builder.sext(builder.call(function, []), I64)
+
+
+def _affinity(builder: ir.IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> ir.Value:
+    """Get or set the CPU affinity of a thread; negative if the system refuses."""
+    function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
+    size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
+    return builder.call(function, [builder.trunc(thread, I32), size, mask])
+
+
+def introduce(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Store the kernel's id of this thread, for `place_worker`."""
+    if has_system_calls():
+        thread = system_call(builder, GETTID)
+        set_slot(builder, mailbox, PoolSlot.MAIL_THREAD, thread)
+
+
+def place_worker(
+    builder: ir.IRBuilder, pool: ir.Value, mailbox: ir.Value, worker: ir.Value, caller: ir.Value
+) -> None:
+    """Make a sleeping worker wake on a CPU of its own, where its affinity allows that."""
+    thread = slot(builder, mailbox, PoolSlot.MAIL_THREAD)
+    allowed = slot_address(builder, mailbox, PoolSlot.MAIL_ALLOWED)
+    barred = slot_address(builder, mailbox, PoolSlot.MAIL_BARRED)
+    now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+    answer = _affinity(builder, "sched_getaffinity", thread, now)
+    with builder.if_then(builder.icmp_signed(">=", answer, ir.Constant(I32, 0))):
+        # A worker that was late for the previous job may still be barred.
+        moved = slot(builder, mailbox, PoolSlot.MAIL_MOVED)
+        same = builder.and_(
+            builder.icmp_signed("!=", moved, const(0)), _equal(builder, now, barred)
+        )
+        with builder.if_then(builder.not_(same)):
+            _copy(builder, now, allowed)
+        free = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        _copy(builder, allowed, free)
+        _remove_cpu(builder, free, caller)
+        with counted_loop(builder, const(1), worker) as other:
+            cpu = slot(builder, mailbox_of(builder, pool, other), PoolSlot.MAIL_CPU)
+            _remove_cpu(builder, free, cpu)
+        some = builder.not_(_equal(builder, free, None))
+        fewer = builder.not_(_equal(builder, free, now))
+        with builder.if_then(builder.and_(some, fewer)):
+            _copy(builder, free, barred)
+            _affinity(builder, "sched_setaffinity", thread, free)
+            # After the system call: a worker that wakes before it must not clear the flag early.
+            place = slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+            builder.atomic_rmw("xchg", place, const(1), "release")
+
+
+def settle(builder: ir.IRBuilder, mailbox: ir.Value) -> None:
+    """Store the CPU of this worker. If a launch barred it from CPUs, restore its affinity, unless
+    it was changed from outside meanwhile."""
+    if not has_system_calls():
+        return
+    set_slot(builder, mailbox, PoolSlot.MAIL_CPU, current_cpu(builder))
+    place = slot_address(builder, mailbox, PoolSlot.MAIL_MOVED)
+    moved = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
+    with builder.if_then(builder.icmp_signed("!=", moved, const(0)), likely=False):
+        builder.atomic_rmw("xchg", place, const(0), "acq_rel")
+        now = reserve(builder, ir.ArrayType(I64, PoolSlot.CPU_MASK_WORDS))
+        answer = _affinity(builder, "sched_getaffinity", const(0), now)
+        known = builder.icmp_signed(">=", answer, ir.Constant(I32, 0))
+        unchanged = _equal(builder, now, slot_address(builder, mailbox, PoolSlot.MAIL_BARRED))
+        with builder.if_then(builder.and_(known, unchanged)):
+            allowed = slot_address(builder, mailbox, PoolSlot.MAIL_ALLOWED)
+            _affinity(builder, "sched_setaffinity", const(0), allowed)
+
+
+def _copy(builder: ir.IRBuilder, source: ir.Value, target: ir.Value) -> None:
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        set_slot(builder, target, word, slot(builder, source, word))
+
+
+def _equal(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None) -> ir.Value:
+    """Whether two sets of CPUs are equal; if `other` is None, whether the set is empty."""
+    difference: ir.Value = const(0)
+    for word in range(PoolSlot.CPU_MASK_WORDS):
+        here = slot(builder, one, word)
+        if other is not None:
+            here = builder.xor(here, slot(builder, other, word))
+        difference = builder.or_(difference, here)
+    return builder.icmp_signed("==", difference, const(0))
+
+
+def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
+    """Remove a CPU from a set; CPU numbers beyond the set are ignored."""
+    inside = builder.icmp_unsigned("<", cpu, const(64 * PoolSlot.CPU_MASK_WORDS))
+    with builder.if_then(inside):
+        place = at(builder, mask, builder.mul(builder.lshr(cpu, const(6)), const(SLOT_BYTES)))
+        bit = builder.shl(const(1), builder.and_(cpu, const(63)))
+        word = builder.load(place, typ=I64)
+        builder.store(builder.and_(word, builder.not_(bit)), place)
