@@ -1,13 +1,18 @@
-"""The layout of product operands on a GPU, each a batch of matrices."""
+"""Product operands on a GPU, each a batch of matrices: their layouts, and copies of those that no
+kernel reads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Order
-from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.core.dtype import DType
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Multiply, Order
+from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.windows import BoundWindow
 
 
 @dataclass(frozen=True)
@@ -94,3 +99,82 @@ def moved(x: Tensor, elements: int) -> Tensor:
     if not elements:
         return x
     return x.as_strided((1,), (1,), x.storage_offset() + elements)
+
+
+class ProductOperands(NamedTuple):
+    """Operands in a layout that kernels read."""
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    given: Mapping[str, Tensor]
+    """The operands of the epilogue, by name."""
+    both: bool
+    """Whether both A and B are aligned."""
+    rest: bool
+    """Whether C and the epilogue's matrices are aligned."""
+    multiply: Multiply
+    vectors: DType | None
+    """The dtype of the epilogue's rows and columns, if not that of the matrices."""
+    window: BoundWindow | None
+    """The window that A is read through, if it is."""
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """A, B, C and the matrices of the epilogue."""
+        return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
+
+
+def arranged(
+    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None,
+    window: BoundWindow | None,
+) -> ProductOperands:  # fmt: skip
+    """Returns the operands of `Products.run`. A matrix that is contiguous along neither axis is
+    copied; a batch of rows by one matrix is one product, if strides allow it."""
+    tf32 = allows_tf32() if tf32 is None else tf32
+    if a.shape[-1] == 0 and window is None:
+        a, b = _zeros(a, -1), _zeros(b, -2)
+    if b.dim() == 2 and c.dim() > 2 and window is None:
+        rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
+        if rows is not None:
+            a, c, *others = rows
+            names = [name for name, x in given.items() if x.dim() > 1]
+            given = {**given, **dict(zip(names, others, strict=True))}
+    if order_of(a, -1) is None:
+        a = a.contiguous()
+    if order_of(b, -2) is None:
+        b = b.contiguous()
+    rest = aligned([c, *(x for x in given.values() if x.dim() > 1)])
+    dtype = matrix_dtype(a, "a")
+    vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
+    vectors = None if vector == dtype else vector
+    both = aligned([a, b]) and (window is None or window.aligned)
+    return ProductOperands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
+
+
+def _zeros(x: Tensor, k_axis: int) -> Tensor:
+    """Returns zeros in place of a matrix without k steps, in its order: a sum of zeros needs no
+    other kernel."""
+    steps = ALIGNMENT_BYTES // x.element_size()
+    spatial = -3 - k_axis
+    extents = {k_axis: steps, spatial: x.shape[spatial]}
+    contiguous = k_axis if x.stride(k_axis) == 1 else spatial
+    zeros = x.new_zeros((extents[-3 - contiguous], extents[contiguous]))
+    if contiguous == -2:
+        zeros = zeros.mT
+    return zeros.expand(*x.shape[:-2], *zeros.shape)
+
+
+def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
+    """Returns each tensor with all axes but the last as one; None if strides do not allow it."""
+    found = []
+    for x in tensors:
+        extents = [(n, s) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n != 1]
+        if any(outer != inner * n for (_, outer), (n, inner) in pairwise(extents)):
+            return None
+        rows, step = 1, x.shape[-1]
+        for n, s in reversed(extents):
+            step = s if rows == 1 else step
+            rows *= n
+        found.append(x.as_strided((rows, x.shape[-1]), (step, x.stride(-1))))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -45,7 +45,15 @@ from ftuner.runtime.gpu.arrays import (
 )
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
-from ftuner.runtime.gpu.operands import batch_axes, between, launches, moved, order_of
+from ftuner.runtime.gpu.operands import (
+    ProductOperands,
+    arranged,
+    batch_axes,
+    between,
+    launches,
+    moved,
+    order_of,
+)
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.gpu.windows import BoundWindow
 from ftuner.ukernels.gpu.library import GpuLibrary
@@ -68,28 +76,6 @@ class _Like(NamedTuple):
     """The dtype of the epilogue's rows and columns, if not `dtype`."""
     window: int = 0
     """As in `ProductKernel`."""
-
-
-class _Operands(NamedTuple):
-    """Operands in a layout that kernels read."""
-
-    a: Tensor
-    b: Tensor
-    c: Tensor
-    given: Mapping[str, Tensor]
-    both: bool
-    """Whether both A and B are aligned."""
-    rest: bool
-    """Whether C and the epilogue's matrices are aligned."""
-    multiply: Multiply
-    vectors: DType | None
-    """The dtype of the epilogue's rows and columns, if not that of the matrices."""
-    window: BoundWindow | None
-    """The window that A is read through, if it is."""
-
-    @property
-    def matrices(self) -> list[Tensor]:
-        return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
 
 
 _Geometry = tuple[list[int], list[int], list[int]]
@@ -166,7 +152,7 @@ class Products:
         tf32: bool, window: BoundWindow | None = None,
     ) -> list[Source]:  # fmt: skip
         """Returns what `run` may launch for operands of these layouts, which may have no data."""
-        found = _arranged(a, b, c, operands, tf32, window)
+        found = arranged(a, b, c, operands, tf32, window)
         return list(self._sources(_like(found, epilogue)).values())
 
     def run(
@@ -188,7 +174,7 @@ class Products:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
                 batch, tiles, or parts of these.
         """
-        found = _arranged(a, b, c, operands or {}, tf32, window)
+        found = arranged(a, b, c, operands or {}, tf32, window)
         call = self._call(found, epilogue)
         for offsets in call.offsets:
             self._launch(call, self._values(call, found, offsets))
@@ -201,7 +187,7 @@ class Products:
         operand must be copied."""
         if order_of(a, -1) is None or order_of(b, -2) is None:
             return None
-        found = _arranged(a, b, c, operands, tf32, window)
+        found = arranged(a, b, c, operands, tf32, window)
         call = self._call(found, epilogue)
         return [
             partial(self._launch, call, self._values(call, found, offsets))
@@ -214,11 +200,11 @@ class Products:
     ) -> int:  # fmt: skip
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
-        found = _arranged(a, b, c, operands, tf32, window)
+        found = arranged(a, b, c, operands, tf32, window)
         copies = copied_bytes([found.a, found.b], [a, b])
         return copies + FLOAT32.itemsize * _workspace_elements(self._call(found, epilogue).plan)
 
-    def _call(self, operands: _Operands, epilogue: Expr) -> _Call:
+    def _call(self, operands: ProductOperands, epilogue: Expr) -> _Call:
         layout = [(x.shape, x.stride()) for x in operands.matrices]
         key = (
             *layout, operands.both, operands.rest, operands.a.dtype, operands.multiply,
@@ -250,7 +236,7 @@ class Products:
             found = self._prepared[like] = _Prepared(planner, kernels)
         return found
 
-    def _make(self, operands: _Operands, epilogue: Expr) -> _Call:
+    def _make(self, operands: ProductOperands, epilogue: Expr) -> _Call:
         a, b, c, given = operands[:4]
         (m, n), k = c.shape[-2:], b.shape[-2]
         window = operands.window
@@ -316,7 +302,9 @@ class Products:
         plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
         return plan, prepared.kernels[plan.kernel]
 
-    def _values(self, call: _Call, operands: _Operands, offsets: tuple[int, ...]) -> dict[str, Any]:
+    def _values(
+        self, call: _Call, operands: ProductOperands, offsets: tuple[int, ...]
+    ) -> dict[str, Any]:
         """Returns arguments by name, without those that are allocated for each launch."""
         a, b, c, *rest = map(moved, operands.matrices, offsets)
         values: dict[str, Any] = {**call.numbers, "a": a, "b": b, "c": c}
@@ -347,33 +335,7 @@ def _workspace_elements(plan: ProductPlan) -> int:
     return workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.split_k)
 
 
-def _arranged(
-    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None,
-    window: BoundWindow | None,
-) -> _Operands:  # fmt: skip
-    tf32 = allows_tf32() if tf32 is None else tf32
-    if a.shape[-1] == 0 and window is None:
-        a, b = _zeros(a, -1), _zeros(b, -2)
-    if b.dim() == 2 and c.dim() > 2 and window is None:
-        # All batch elements are the rows of one product, if strides allow it.
-        rows = _as_rows([a, c, *(x for x in given.values() if x.dim() > 1)])
-        if rows is not None:
-            a, c, *others = rows
-            names = [name for name, x in given.items() if x.dim() > 1]
-            given = {**given, **dict(zip(names, others, strict=True))}
-    if order_of(a, -1) is None:
-        a = a.contiguous()
-    if order_of(b, -2) is None:
-        b = b.contiguous()
-    rest = aligned([c, *(x for x in given.values() if x.dim() > 1)])
-    dtype = matrix_dtype(a, "a")
-    vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
-    vectors = None if vector == dtype else vector
-    both = aligned([a, b]) and (window is None or window.aligned)
-    return _Operands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
-
-
-def _like(operands: _Operands, epilogue: Expr) -> _Like:
+def _like(operands: ProductOperands, epilogue: Expr) -> _Like:
     a = operands.a
     a_order, b_order = order_of(a, -1), order_of(operands.b, -2)
     assert a_order is not None
@@ -385,34 +347,6 @@ def _like(operands: _Operands, epilogue: Expr) -> _Like:
         matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
         operands.rest, epilogue, operands.vectors, 0 if window is None else window.read.axes,
     )  # fmt: skip
-
-
-def _zeros(x: Tensor, k_axis: int) -> Tensor:
-    """Returns zeros in place of a matrix without k steps, in its order: a sum of zeros needs no
-    other kernel."""
-    steps = ALIGNMENT_BYTES // x.element_size()
-    spatial = -3 - k_axis
-    extents = {k_axis: steps, spatial: x.shape[spatial]}
-    contiguous = k_axis if x.stride(k_axis) == 1 else spatial
-    zeros = x.new_zeros((extents[-3 - contiguous], extents[contiguous]))
-    if contiguous == -2:
-        zeros = zeros.mT
-    return zeros.expand(*x.shape[:-2], *zeros.shape)
-
-
-def _as_rows(tensors: list[Tensor]) -> list[Tensor] | None:
-    """Returns each tensor with all axes but the last as one; None if strides do not allow it."""
-    found = []
-    for x in tensors:
-        extents = [(n, s) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True) if n != 1]
-        if any(outer != inner * n for (_, outer), (n, inner) in pairwise(extents)):
-            return None
-        rows, step = 1, x.shape[-1]
-        for n, s in reversed(extents):
-            step = s if rows == 1 else step
-            rows *= n
-        found.append(x.as_strided((rows, x.shape[-1]), (step, x.stride(-1))))
-    return found
 
 
 def _geometries(
