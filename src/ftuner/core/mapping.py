@@ -74,8 +74,8 @@ def loop_order(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, repr=False)
-class Repeat(TaskMapping):
-    """One worker executes all tasks; `ranks[axis]` is that axis's loop level, 0 outermost."""
+class _Ranked(TaskMapping):
+    """A mapping whose axes have an order: `ranks[axis]`, 0 outermost."""
 
     extents: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -87,6 +87,11 @@ class Repeat(TaskMapping):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.extents
+
+
+@dataclass(frozen=True, repr=False)
+class Repeat(_Ranked):
+    """One worker executes all tasks; `ranks[axis]` is that axis's loop level, 0 outermost."""
 
     @property
     def workers(self) -> int:
@@ -103,19 +108,8 @@ class Repeat(TaskMapping):
 
 
 @dataclass(frozen=True, repr=False)
-class Spatial(TaskMapping):
+class Spatial(_Ranked):
     """One task a worker; neighbouring workers differ along the axis of the highest rank."""
-
-    extents: tuple[int, ...]
-    ranks: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        _check_extents(self.extents)
-        _check_ranks(self.extents, self.ranks)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.extents
 
     @property
     def workers(self) -> int:
