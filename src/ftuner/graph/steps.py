@@ -349,3 +349,13 @@ class Lowered:
     steps: tuple[Step, ...]
     inputs: tuple[Buffer, ...]
     outputs: tuple[View, ...]
+
+    def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
+        """The first and the last step that access each buffer of the arena."""
+        found: dict[Buffer, tuple[int, int]] = {}
+        for number, step in enumerate(self.steps):
+            for buffer in (*step.writes, *step.reads):
+                if buffer.kind == "arena":
+                    first, _ = found.get(buffer, (number, number))
+                    found[buffer] = (first, number)
+        return found

@@ -296,12 +296,7 @@ def _arenas(programs: Sequence[Lowered], extents: Mapping[str, int]) -> tuple[Ar
 
 def _live_bytes(lowered: Lowered, extents: Mapping[str, int]) -> int | None:
     """The most bytes of the arena's buffers that are alive, from first to last use, at once."""
-    spans: dict[Buffer, tuple[int, int]] = {}
-    for number, step in enumerate(lowered.steps):
-        for buffer in (*step.writes, *step.reads):
-            if buffer.kind == "arena":
-                first, _ = spans.get(buffer, (number, number))
-                spans[buffer] = first, number
+    spans = lowered.lifetimes()
     most = 0
     for number in range(len(lowered.steps)):
         alive = tuple(b for b, (first, last) in spans.items() if first <= number <= last)

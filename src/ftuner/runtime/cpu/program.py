@@ -209,9 +209,4 @@ def stages(steps: Sequence[Step]) -> list[int]:
 
 def arena_buffers(lowered: Lowered, stages: Sequence[int]) -> list[tuple[Buffer, int, int]]:
     """The first and the last stage that access each arena buffer."""
-    spans: dict[Buffer, list[int]] = {}
-    for stage, step in zip(stages, lowered.steps, strict=True):
-        for buffer in (*step.writes, *step.reads):
-            if buffer.kind == "arena":
-                spans.setdefault(buffer, [stage, stage])[1] = stage
-    return [(buffer, first, last) for buffer, (first, last) in spans.items()]
+    return [(b, stages[first], stages[last]) for b, (first, last) in lowered.lifetimes().items()]

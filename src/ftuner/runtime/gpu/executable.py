@@ -87,7 +87,7 @@ class CompiledGraph(Executable):
         self._constants = _moved_constants(self.lowered, session.device)
         setting = Setting(session, self._tf32, self._dims, self._layouts)
         self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
-        self._spans = _spans(self.lowered)
+        self._spans = self.lowered.lifetimes()
         self._sizes = {b: self._dims.number(b.elements) for b in self._spans}
         self._outputs = [
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
@@ -342,17 +342,6 @@ def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, 
                 flat = torch.from_numpy(buffer.array.copy()).reshape(-1)
                 moved[buffer] = flat.to(device, TORCH_DTYPES[buffer.dtype.name])
     return moved
-
-
-def _spans(lowered: Lowered) -> dict[Buffer, tuple[int, int]]:
-    """Returns the first and the last step that access each buffer of the arena."""
-    spans: dict[Buffer, tuple[int, int]] = {}
-    for number, step in enumerate(lowered.steps):
-        for buffer in (*step.writes, *step.reads):
-            if buffer.kind == "arena":
-                first, _ = spans.get(buffer, (number, number))
-                spans[buffer] = (first, number)
-    return spans
 
 
 def _raise_status(status: Tensor, checks: Sequence[Sequence[str]]) -> None:
