@@ -28,7 +28,7 @@ def register_tiles(isa: Isa) -> list[RegisterTile]:
 
 
 def dot_tiles(isa: Isa, types: ProductTypes, tuning: CpuTuning) -> list[RegisterTile]:
-    """Dot tiles (`ukernel.DOT`), one for each height and number of columns that the registers hold
+    """Dot tiles (`tile.DOT`), one for each height and number of columns that the registers hold
     together with the operands of the shorter side and one of the other; as many chains as hide the
     latency of a multiply-add, if there is room."""
     rate = isa.multiply_add(types)

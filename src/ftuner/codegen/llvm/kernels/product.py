@@ -4,9 +4,9 @@ Signature of the compiled function::
 
     void kernel(context, a, b, c, row, column, k, tiles)
 
-computes `tiles` row tiles, one below the other, of one panel of B. `context` is an `abi.Context`;
-`row` and `column` place the first tile in C, for the epilogue's operands. Accumulators are SSA
-values from the first multiply-add to the last store.
+computes `tiles` row tiles, one below the other, of one panel of B. `context` is a
+`records.Context`; `row` and `column` place the first tile in C, for the epilogue's operands.
+Accumulators are SSA values from the first multiply-add to the last store.
 """
 
 from __future__ import annotations
