@@ -43,10 +43,18 @@ class StepKinds(Generic[_Kind]):
         self._back_end = back_end
         self._found: dict[str, _Kind] = {}
 
-    def has(self, kind: str) -> bool:
-        """Whether there is a module for a kind."""
-        outside = (self._back_end, kind) in _OUTSIDE
-        return outside or find_spec(_own_module(self._back_end, kind)) is not None
+    def named(self, kind: str) -> _Kind | None:
+        """A kind by name; None if there is no module for it."""
+        found = self._found.get(kind)
+        if found is None:
+            own = _own_module(self._back_end, kind)
+            name = _OUTSIDE.get((self._back_end, kind), own)
+            try:
+                found = self._found[kind] = import_module(name).KIND
+            except ModuleNotFoundError as error:
+                if error.name != name:
+                    raise
+        return found
 
     def of(self, step: Step) -> _Kind:
         """The kind of a step.
@@ -54,16 +62,9 @@ class StepKinds(Generic[_Kind]):
         Raises:
             UnsupportedOperatorError: there is no module for it.
         """
-        found = self._found.get(step.kind)
+        found = self.named(step.kind)
         if found is None:
-            own = _own_module(self._back_end, step.kind)
-            name = _OUTSIDE.get((self._back_end, step.kind), own)
-            try:
-                found = self._found[step.kind] = import_module(name).KIND
-            except ModuleNotFoundError as error:
-                if error.name != name:
-                    raise
-                raise UnsupportedOperatorError(
-                    f"no kernels on a {self._back_end.upper()} for {step.title}"
-                ) from None
+            raise UnsupportedOperatorError(
+                f"no kernels on a {self._back_end.upper()} for {step.title}"
+            )
         return found

@@ -14,4 +14,4 @@ kind_of = KINDS.of
 
 def runs(kind: str, dtype: DType) -> bool:
     """Whether there is a kind of step for a dtype."""
-    return KINDS.has(kind)
+    return KINDS.named(kind) is not None

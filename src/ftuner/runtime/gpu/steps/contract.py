@@ -70,6 +70,11 @@ class StepKind(ABC, Generic[S]):
         binding refuses too many. Empty if the step has no such loops."""
         return ()
 
+    def supports(self, dtype: DType) -> bool:
+        """Whether there are kernels for elements of a dtype. Lowering asks this of kinds that it
+        can do without."""
+        return True
+
     def multiplied(self, step: S) -> DType | None:
         """The element type of the matrices that the step multiplies; None if there are none."""
         return None

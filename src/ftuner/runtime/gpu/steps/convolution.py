@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.graph.buffers import View, permuted, row_major
 from ftuner.graph.ir import TensorType
 from ftuner.graph.steps import ConvolutionStep
@@ -69,6 +69,9 @@ class CompiledConvolution(CompiledProduct):
 
 class ConvolutionKind(StepKind[ConvolutionStep]):
     """A convolution launches a plan of kernels that read A through a window."""
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype.name in GPU_DTYPES
 
     def multiplied(self, step: ConvolutionStep) -> DType:
         return step.a.layout.dtype

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ftuner.codegen.triton.depthwise import DIMS, EVEN, EVEN_DIMS, depthwise_source
 from ftuner.codegen.triton.source import Source
+from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.gpu.windows import DepthwiseKernel, depthwise_block
 from ftuner.errors import ShapeError
@@ -64,6 +65,9 @@ class CompiledDepthwise(CompiledStep):
 
 class DepthwiseKind(StepKind[DepthwiseStep]):
     """Windows of single channels are one kernel, whose tiles are positions by channels."""
+
+    def supports(self, dtype: DType) -> bool:
+        return dtype.name in GPU_DTYPES
 
     def compiled(self, step: DepthwiseStep, setting: Setting) -> CompiledDepthwise:
         session, dims = setting.session, setting.dims
