@@ -15,7 +15,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
-from ftuner.graph.steps import ConvolutionStep, ProductStep
+from ftuner.graph.steps import ConvolutionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem
@@ -53,7 +53,7 @@ class _UnlessWinograd(Task):
 
 
 @dataclass(frozen=True)
-class CompiledConvolution(CompiledProduct):
+class CompiledConvolution(CompiledProduct[ConvolutionStep]):
     """A product with the record of its window."""
 
     zeros: Array = field(kw_only=True)
@@ -61,7 +61,6 @@ class CompiledConvolution(CompiledProduct):
 
     def task(self, records: RecordLayout) -> Task:
         step, task = self.step, super().task(records)
-        assert isinstance(step, ConvolutionStep)
         if not step.winograd:
             return task
         library = self.products.compiled.library
@@ -71,7 +70,6 @@ class CompiledConvolution(CompiledProduct):
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         step = self.step
-        assert isinstance(step, ConvolutionStep)
         distances = row_distances((step.c, *step.operands))
         if distances is None:
             return None
@@ -80,7 +78,6 @@ class CompiledConvolution(CompiledProduct):
 
     def lay_out_window(self, records: RecordLayout, call: int) -> None:
         step = self.step
-        assert isinstance(step, ConvolutionStep)
         record = records.reserve(WindowSlot.SIZE)
         records.point(call + Call.WINDOW, record)
         window, layout = step.window, step.a.layout
@@ -125,28 +122,25 @@ def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> Winogr
     return choice_of(step.a, channels, step.window.extents, step.epilogue, hardware, isa.name)
 
 
-class ConvolutionKind(ProductKind):
+class ConvolutionKind(ProductKind[ConvolutionStep]):
     """A convolution runs uKernels that read A through a window."""
 
-    def operands(self, step: ProductStep) -> Operands:
+    def operands(self, step: ConvolutionStep) -> Operands:
         return Operands((WINDOW,), ("panels",))
 
-    def problem_of(self, step: ProductStep) -> ProblemOf:
-        assert isinstance(step, ConvolutionStep)
+    def problem_of(self, step: ConvolutionStep) -> ProblemOf:
         return partial(_window_problem, step.read_window)
 
     def compiled(
-        self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+        self, step: ConvolutionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledConvolution:
         assert required is not None
-        assert isinstance(step, ConvolutionStep)
         zeros = np.zeros(step.window.run, step.a.layout.dtype.name)
         return CompiledConvolution(*self.parts(step, required, loaded), zeros=zeros)
 
     def report(
-        self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
+        self, step: ConvolutionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        assert isinstance(step, ConvolutionStep)
         if step.winograd:
             positions = (step.a.shape[0], *step.window.extents)
             images, rows, columns = (evaluate(n, extents) for n in positions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
@@ -45,6 +46,8 @@ from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+
+P = TypeVar("P", bound=ProductStep)
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,10 @@ def _bound(ready: Ready, workers: int) -> BoundTask:
 
 
 @dataclass(frozen=True)
-class CompiledProduct(CompiledStep):
+class CompiledProduct(CompiledStep, Generic[P]):
     """A product with its library, and B in panels if that is a weight."""
 
-    step: ProductStep
+    step: P
     products: Products
     problem_of: ProblemOf
     panels: Panels | None
@@ -163,24 +166,24 @@ class CompiledProduct(CompiledStep):
         return panels.problem(1, 1), strides
 
 
-class ProductKind(StepKind[ProductStep]):
+class ProductKind(StepKind[P]):
     """A product runs uKernels of the library of its dtypes and epilogue."""
 
     has_workspace = True
 
-    def operands(self, step: ProductStep) -> Operands:
+    def operands(self, step: P) -> Operands:
         """The layouts that A and B may have."""
         return step_operands(step)
 
-    def problem_of(self, step: ProductStep) -> ProblemOf:
+    def problem_of(self, step: P) -> ProblemOf:
         """The function from the arrays of the step to its problem and their strides."""
         return step_problem
 
-    def multiplied(self, step: ProductStep) -> DType:
+    def multiplied(self, step: P) -> DType:
         return step.a.layout.dtype
 
     def required_families(
-        self, step: ProductStep, hardware: CpuHardware, isa: str, workers: int
+        self, step: P, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         name = LibraryName(step_types(step), step.epilogue)
         library = build_library(hardware, isa, *name)
@@ -194,14 +197,14 @@ class ProductKind(StepKind[ProductStep]):
         return RequiredFamilies(name, library.families(operands, n, width), width)
 
     def compiled(
-        self, step: ProductStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledProduct:
+        self, step: P, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledProduct[P]:
         assert required is not None
         return CompiledProduct(*self.parts(step, required, loaded))
 
     def parts(
-        self, step: ProductStep, required: RequiredFamilies, loaded: Loaded
-    ) -> tuple[ProductStep, Products, ProblemOf, Panels | None]:
+        self, step: P, required: RequiredFamilies, loaded: Loaded
+    ) -> tuple[P, Products, ProblemOf, Panels | None]:
         """The fields of a `CompiledProduct`: the step is without its array once that is packed."""
         products, width = loaded.products(required.library), required.width
         problem_of = self.problem_of(step)
@@ -214,7 +217,7 @@ class ProductKind(StepKind[ProductStep]):
         return replace(step, b=b), products, problem_of, panels
 
     def report(
-        self, step: ProductStep, extents: Extents, machine: Machine, resident_bytes: int
+        self, step: P, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         hardware, isa, workers = machine.hardware, machine.isa, machine.workers
         a, b, c, *operands = (strided(view, extents) for view in step.views)
@@ -260,4 +263,4 @@ def _in_words(plan: Plan) -> str:
     return ", ".join((*tiles, *cuts, *chunks))
 
 
-KIND = ProductKind()
+KIND = ProductKind[ProductStep]()
