@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import FLOAT32, FLOAT64
+from ftuner.core.product import product_types
 from ftuner.cost.step import Machine
 from ftuner.graph.builder import Builder
 from ftuner.graph.lowering import lower
@@ -110,6 +111,19 @@ def test_totals_are_sums() -> None:
         assert group.estimate_s is not None
         assert group.measured_s is not None
         assert group.measured_over_estimate == group.measured_s / group.estimate_s
+
+
+def test_the_peak_is_that_of_the_widest_dtype_that_is_multiplied() -> None:
+    """Attention multiplies too."""
+    machine = target()
+    for dtype in (FLOAT32, FLOAT64):
+        builder = Builder()
+        q, k = builder.input("q", dtype, (1, 3, 5, 8)), builder.input("k", dtype, (1, 3, 8, 5))
+        y = builder.add("attention", q, k, q, scale=1.0)
+        found = explain_model([lower(builder.graph([q, k], [("y", y)]))], {}, machine)
+        peak = machine.hardware.peak_flops_per_s(machine.isa, product_types(dtype), 1)
+        assert found.roofline is not None
+        assert found.roofline.peak_flops_per_s == peak
 
 
 def test_what_waits_for_data_has_no_estimate() -> None:
