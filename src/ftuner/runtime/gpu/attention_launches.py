@@ -112,6 +112,9 @@ class Attentions:
         self._counters = counters
         self._hardware = hardware
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
+        self._written: dict[tuple[AttentionForm, bool], dict[AttentionKernel, Source]] = {}
+        """The sources of a form: a model asks for the same ones at all extents of its
+        rehearsals."""
         self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
         self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
             MAX_UPLOADS
@@ -299,8 +302,12 @@ class Attentions:
 
     def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
         """Returns the sources of all kernels that a plan may choose."""
-        kernels = attention_planner(self._hardware, form, shared).kernels
-        return {kernel: attention_source(kernel) for kernel in kernels}
+        found = self._written.get((form, shared))
+        if found is None:
+            kernels = attention_planner(self._hardware, form, shared).kernels
+            found = {kernel: attention_source(kernel) for kernel in kernels}
+            self._written[form, shared] = found
+        return found
 
     def _prepare(self, form: AttentionForm, shared: bool) -> _Prepared:
         """Returns the planner and all kernels of a form; compiles them on the first call."""

@@ -119,6 +119,8 @@ class Products:
         self._library = library
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         self._counters = counters
+        self._written: dict[_Like, dict[ProductKernel, Source]] = {}
+        """The sources of a key: a model asks for the same ones at all extents of its rehearsals."""
         self._prepared: dict[_Like, _Prepared] = {}
 
     def library(self, dtype: DType) -> GpuLibrary:
@@ -218,12 +220,15 @@ class Products:
 
     def _sources(self, like: _Like) -> dict[ProductKernel, Source]:
         """Returns the sources of all kernels that a plan may launch."""
-        library = self._library(like.dtype, like.multiply)
-        kernels = library.kernels(
-            like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned, like.window
-        )
-        kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
-        return {kernel: gemm_source(kernel) for kernel in kernels}
+        found = self._written.get(like)
+        if found is None:
+            library = self._library(like.dtype, like.multiply)
+            kernels = library.kernels(
+                like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned, like.window
+            )
+            kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
+            found = self._written[like] = {kernel: gemm_source(kernel) for kernel in kernels}
+        return found
 
     def _prepare(self, like: _Like) -> _Prepared:
         """Returns the planner and all kernels of a key; compiles them on the first call."""
