@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tests.codegen.triton.interpreting import complete
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.runtime.cpu.attention_cases import expected_of
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -92,7 +91,6 @@ class Launcher:
     """A kernel with its workspace and counters, which stay from launch to launch."""
 
     def __init__(self, kernel: AttentionKernel, l2_heads: int = 2, split_keys: int = 1) -> None:
-        complete()
         self.kernel, self.l2_heads, self.split_keys = kernel, l2_heads, split_keys
         self.function = load(attention_source(kernel))
         self.arrivals = torch.zeros(0, dtype=torch.int32)

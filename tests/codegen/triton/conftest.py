@@ -3,5 +3,15 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
 
 os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def complete_interpreter() -> None:
+    if find_spec("torch") and find_spec("triton"):
+        import_module("tests.codegen.triton.interpreting").complete()

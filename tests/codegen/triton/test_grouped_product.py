@@ -25,10 +25,8 @@ from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.interpreting import complete  # noqa: E402
 from tests.codegen.triton.product_running import TORCH_TYPES, Sparse  # noqa: E402
 
-complete()
 SMALL = BlockTile(16, 16, 16, 4, 2)
 ORDERS: tuple[Order, ...] = ("k", "spatial")
 GUARD = 7.0

@@ -20,12 +20,10 @@ from ftuner.graph.ops.windows import _reference_convolution
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tests.codegen.triton.interpreting import complete  # noqa: E402
 from tests.codegen.triton.product_running import TORCH_TYPES, run  # noqa: E402
 
 from ftuner.runtime.gpu.windows import bound_window, matrix_of  # noqa: E402
 
-complete()
 SMALL, LOW = BlockTile(32, 16, 16, 4, 2), BlockTile(16, 16, 16, 4, 2)
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")
 GUARD = 7.0

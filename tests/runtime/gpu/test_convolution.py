@@ -33,7 +33,12 @@ DEPTHWISE = [
     Convolution((5,), 80, 80, groups=80, pads=(2, 2)),
     Convolution((3, 3), 32, 32, groups=8, pads=(1, 0), residual=True),
 ]
-EXTENTS = {1: ((7,), (31,)), 2: ((7, 7), (8, 5), (9, 13)), 3: ((7, 8, 5),)}
+PICTURES = {
+    1: ((1, 7), (3, 31)),
+    2: ((1, 7, 7), (3, 8, 5), (1, 9, 13)),
+    3: ((1, 7, 8, 5), (2, 4, 3, 6)),
+}
+"""Images and their extents."""
 
 
 @pytest.mark.each_value
@@ -42,9 +47,9 @@ def test_windows_equal_the_reference(backend: GpuBackend, case: Convolution) -> 
     """Also where there are no images, and where windows lie in the padding alone."""
     model = Model(case.graph(), backend)
     assert step_types(model) == [ConvolutionStep if case.groups == 1 else GroupedConvolutionStep]
-    for images, spatial in product((1, 3), EXTENTS[len(case.kernel)]):
+    for images, *spatial in PICTURES[len(case.kernel)]:
         case.check(model, images, *spatial)
-    case.check(model, 0, *EXTENTS[len(case.kernel)][0])
+    case.check(model, 0, *spatial)
     if case.pads[0] >= case.kernel[0]:
         case.check(model, 1, *[0] * len(case.kernel))
 
@@ -54,11 +59,11 @@ def test_windows_equal_the_reference(backend: GpuBackend, case: Convolution) -> 
 def test_single_channels_equal_the_reference(backend: GpuBackend, case: Convolution) -> None:
     model = Model(case.graph(), backend)
     assert step_types(model) == [DepthwiseStep]
-    longer = [(70,)] if len(case.kernel) == 1 else [(7, 40)]
-    for images, spatial in product((1, 2), [*EXTENTS[len(case.kernel)], *longer]):
+    longer = (2, 70) if len(case.kernel) == 1 else (2, 7, 40)
+    for images, *spatial in (*PICTURES[len(case.kernel)], longer):
         if min(spatial) >= case.kernel[0] - 2:
             case.check(model, images, *spatial)
-    case.check(model, 0, *longer[0])
+    case.check(model, 0, *spatial)
 
 
 @pytest.mark.parametrize("case", REDUCTIONS, ids=name_of)
@@ -67,7 +72,7 @@ def test_reductions_of_windows_equal_the_reference(case: Reduction, held: DType 
     model = Model(case.graph(), RTX3090, held=held)
     assert DepthwiseStep in step_types(model)
     assert ConvolutionStep not in step_types(model)
-    for images, spatial in product((1, 2), EXTENTS[len(case.kernel)]):
+    for images, *spatial in PICTURES[len(case.kernel)]:
         tolerance = 1e-5 if held is None else 2.0**-6
         case.check_extremes(model, images, *spatial, tolerance=tolerance)
 
