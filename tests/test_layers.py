@@ -13,6 +13,8 @@ import pytest
 import ftuner
 from ftuner.graph.steps import (
     AttentionStep,
+    BandedStep,
+    BandsStep,
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
@@ -30,10 +32,13 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
-    "cost.depthwise": "a GPU computes such convolutions by their definition",
-    "cost.winograd": "the same",
+    "core.bands": "chains that are walked by bands, which no GPU kernel does",
+    "cost.bands": "the same",
+    "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
+    "cost.winograd": "a GPU computes convolutions by their definition",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
+    "planner.bands": "chains that are walked by bands, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
     "planner.panel_width": "only a CPU packs weights into panels",
@@ -203,7 +208,11 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
     kinds |= {ConvolutionStep.kind, DepthwiseStep.kind}
-    kinds.add(WinogradStep.kind if device == "cpu" else GroupedConvolutionStep.kind)
+    only = {
+        "cpu": {WinogradStep.kind, BandsStep.kind, BandedStep.kind},
+        "gpu": {GroupedConvolutionStep.kind},
+    }
+    kinds |= only[device]
     own = {"kernel", "views"} if device == "cpu" else {"operand"}
     helpers = {"__init__", "contract", "kinds", *own}
     assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

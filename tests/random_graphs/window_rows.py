@@ -156,6 +156,42 @@ def _conv(maker: Maker) -> None:
               group=groups if groups > 1 else None, **found.attributes)  # fmt: skip
 
 
+@row("separable convolution", 1.5)
+def _separable(maker: Maker) -> None:
+    """A depthwise convolution or pooling between pointwise ones, as in mobile networks."""
+    draws = maker.draws
+    x = image(maker, ("float32", "float32", "float64"), (4,), least=3)
+
+    def pointwise(x: Tensor, count: int) -> Tensor:
+        channels = x.shape[1].at[0]
+        shape = (x.shape[0], static(count), *x.shape[2:])
+        spend(maker, shape, channels)
+        size = x.size * 4 * max(channels, 1) ** 0.5 + 5
+        operands = [x, maker.weight((count, channels, 1, 1), x.dtype, channels**-0.5)]
+        if draws.chance(0.7):
+            operands.append(maker.weight((count,), x.dtype))
+        y = maker.add("Conv", operands, shape, x.dtype, -size, size)
+        return maker.add("Relu", [y], shape, x.dtype, 0.0, size) if draws.chance(0.5) else y
+
+    y = pointwise(x, draws.pick((8, 37, 16, 64))) if draws.chance(0.8) else x
+    found = window(maker, y)
+    channels = y.shape[1].at[0]
+    shape = (*y.shape[:2], *found.extents)
+    spend(maker, shape, int(np.prod(found.kernel)))
+    if draws.chance(0.25) and (maker.opset >= 10 or "dilations" not in found.attributes):
+        attributes = dict(found.attributes, kernel_shape=found.kernel)
+        y = maker.add("MaxPool", [y], shape, y.dtype, y.low, y.high, **attributes)
+    else:
+        w = maker.weight((channels, 1, *found.kernel), y.dtype, 0.3)
+        size = y.size * 10 + 5
+        y = maker.add("Conv", [y, w], shape, y.dtype, -size, size, group=channels,
+                      **found.attributes)  # fmt: skip
+    if draws.chance(0.8):
+        z = pointwise(y, draws.pick((16, 5, 24)))
+        if z.shape == x.shape and draws.chance(0.7):
+            maker.add("Add", [z, x], x.shape, x.dtype, z.low + x.low, z.high + x.high)
+
+
 @row("ConvTranspose", 0.8)
 def _transposed(maker: Maker) -> None:
     draws = maker.draws

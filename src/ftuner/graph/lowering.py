@@ -19,6 +19,7 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Stage, Store
 from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph.bands import in_bands
 from ftuner.graph.buffers import Buffer, View, row_major
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -67,7 +68,8 @@ def lower(
             if not left[value]:
                 placement.forms.pop(value, None)
     outputs = [placement.output(number, value) for number, (_, value) in enumerate(graph.outputs)]
-    return Lowered(graph, tuple(placement.steps), tuple(inputs), tuple(outputs))
+    steps = in_bands(placement.steps, outputs, runs)
+    return Lowered(graph, steps, tuple(inputs), tuple(outputs))
 
 
 def lowered(node: Node, placement: Placement) -> Sequence[Form]:

@@ -105,6 +105,11 @@ class ProductStep:
         return (self.a, self.b, self.c, *self.operands)
 
     @property
+    def read_window(self) -> ReadWindow | None:
+        """How A is read through a window; None if it is in memory."""
+        return None
+
+    @property
     def by_weight(self) -> bool:
         """Whether B is a constant matrix, to be packed once. Once it is, its array goes."""
         whole = self.b.contiguous and self.b.layout.offset == 0
@@ -144,7 +149,6 @@ class ConvolutionStep(ProductStep):
 
     @property
     def read_window(self) -> ReadWindow:
-        """How A is read through the window."""
         window = self.window
         read = math.prod(window.kernel) * window.run
         channels = self.a.shape[-1]
@@ -259,6 +263,90 @@ class WinogradStep:
 
     def described(self, text: DimText) -> str:
         return f"{_described(self.x.shape, text)} by [3, 3] -> {_described(self.out.shape, text)}"
+
+
+@dataclass(frozen=True)
+class BandMember:
+    """A step of a chain that is walked band by band, and the rows of pictures that it works on."""
+
+    step: ProductStep | DepthwiseStep
+    images: Dim
+    rows: Dim
+    """Of the result in an image, as are `positions`."""
+    positions: Dim
+    read_rows: Dim
+    """Of what the step reads, as are `read_positions`."""
+    read_positions: Dim
+    stride: int
+    """Rows that the window moves from one row of the result to the next."""
+    reach: int
+    """Rows from the first row of a window to the end of its last one."""
+    begin: Dim
+    """Padding before the first row."""
+
+    @property
+    def result(self) -> View:
+        step = self.step
+        return step.out if isinstance(step, DepthwiseStep) else step.c
+
+
+@dataclass(frozen=True)
+class BandsStep:
+    """A chain of steps on pictures, each of which reads the result of the one before: computed band
+    of rows by band of rows, so that what passes between them stays in a cache. `BandedStep`s
+    follow, which do the work where that is faster."""
+
+    kind: ClassVar[str] = "bands"
+    members: tuple[BandMember, ...]
+
+    @property
+    def title(self) -> str:
+        return " | ".join(member.step.title for member in self.members)
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        private = {member.result.buffer for member in self.members[:-1]}
+        return tuple(b for m in self.members for b in m.step.reads if b not in private)
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return self.members[-1].step.writes
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(dim for member in self.members for dim in member.step.dims)
+
+    def described(self, text: DimText) -> str:
+        first, last = self.members[0].step, self.members[-1].result
+        return f"{first.described(text)} ... -> {_described(last.shape, text)}"
+
+
+@dataclass(frozen=True)
+class BandedStep:
+    """A member of a chain, which has work where its `BandsStep` has none."""
+
+    kind: ClassVar[str] = "banded"
+    step: ProductStep | DepthwiseStep
+    bands: BandsStep
+
+    @property
+    def title(self) -> str:
+        return self.step.title
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.step.reads
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return self.step.writes
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.step.dims
+
+    def described(self, text: DimText) -> str:
+        return self.step.described(text)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from tests.graph.chains import Chain
 from tests.graph.graphs import B, Maker, S, graph_of, layer
 
 from ftuner.core.dtype import INT64
@@ -157,3 +158,18 @@ def test_scattering_walks_element_by_element() -> None:
     assert found.cost.bytes_moved == 77 * 8 * (4 + 8 + 4)
     # At least two loads, a load and a store of the element, none of them of vectors.
     assert found.cost.estimate.issue_s * 3.22e9 > 77 * 8 * 2.5
+
+
+def test_a_chain_is_reported_once() -> None:
+    """By bands where pictures are large; its members then do nothing, and else all of the work."""
+    steps = lower(Chain(channels=16, wide=96, columns=24, stride=2).graph()).steps
+    assert [step.kind for step in steps] == ["banded", "banded", "bands", "banded"]
+    for side, walked in ((640, True), (7, False)):
+        extents = {"N": 1, "H": side, "W": side}
+        reports = [report_of(step, extents, milan(1), 0) for step in steps]
+        working = [step.kind for step, r in zip(steps, reports, strict=True) if r.cost.flops]
+        assert working == (["bands"] if walked else ["banded"] * 3)
+        idle = [r for step, r in zip(steps, reports, strict=True) if not r.cost.flops]
+        assert all(r.plan.startswith("nothing") for r in idle)
+        assert all(r.cost.estimate.seconds == 0 for r in idle)
+    assert "bands of" in report_of(steps[2], {"N": 1, "H": 640, "W": 640}, milan(1), 0).plan

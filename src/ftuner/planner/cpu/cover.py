@@ -6,6 +6,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -105,6 +106,16 @@ class CoverTable:
     def main(self) -> int:
         """The height with the fewest cycles a row."""
         return self._main
+
+    @property
+    def solved(self) -> Sequence[Cover]:
+        """The covers of 0, 1, ... rows that are listed."""
+        return self._solved
+
+    @property
+    def rests(self) -> Sequence[Cover]:
+        """The covers of as many rows where main tiles come before."""
+        return self._rests
 
     def __getitem__(self, rows: int) -> Cover:
         if rows <= self._limit:

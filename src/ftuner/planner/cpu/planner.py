@@ -91,9 +91,12 @@ class Planner:
         assert best is not None
         return best, least
 
-    def cover(self, vectors: int, tail: bool, steps: int) -> tuple[Family, CoverTable]:
-        """Exact covers of rows by uKernels of a width, of rows of A by panels that stay in L2."""
-        family = self._tables.family(vectors, tail, ROW, PACKED)
+    def cover(
+        self, vectors: int, tail: bool, steps: int, layout: str = ROW
+    ) -> tuple[Family, CoverTable]:
+        """Exact covers of rows of A in a layout by uKernels of a width, by panels that stay in
+        L2."""
+        family = self._tables.family(vectors, tail, layout, PACKED)
         return family, self._tables.covers(family, steps, False)
 
     def prepare_covers(self) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
+from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
+from ftuner.cost.cpu.product import Cover
 from ftuner.runtime.cpu.products import Products
 
 COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
@@ -13,9 +18,27 @@ def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int)
     """The segments that cover `rows` rows by panels of `vectors` vectors; unused ones
     without tiles."""
     family, table = products.planner.cover(vectors, tail, k)
+    return _slots(table[rows], products.compiled.kernels[family.name])
+
+
+def all_cover_slots(
+    products: Products, vectors: int, tail: bool, k: int, layout: str
+) -> array[int]:
+    """An `AllCovers`, of rows of A in a layout."""
+    family, table = products.planner.cover(vectors, tail, k, layout)
     addresses = products.compiled.kernels[family.name]
+    slots = [0] * AllCovers.TABLES
+    slots[AllCovers.LIMIT], slots[AllCovers.MAIN] = len(table.solved) - 1, table.main
+    slots[AllCovers.KERNEL] = addresses[table.main - 1]
+    for cover in (*table.solved, *table.rests):
+        slots += _slots(cover, addresses)
+    return array("q", slots)
+
+
+def _slots(cover: Cover, addresses: Sequence[int]) -> list[int]:
+    """The segments of a cover. `addresses`: of uKernels by height."""
     slots = [0] * COVER_SLOTS
-    for i, (mr, tiles) in enumerate(table[rows].segments):
+    for i, (mr, tiles) in enumerate(cover.segments):
         at = i * Segment.SIZE
         slots[at + Segment.KERNEL] = addresses[mr - 1]
         slots[at + Segment.MR] = mr

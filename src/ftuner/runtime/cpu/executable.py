@@ -13,6 +13,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
+from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
@@ -88,8 +89,11 @@ class CompiledGraph(Executable):
         def products(name: LibraryName) -> Products:
             return session.products(*name, families[name])
 
-        loaded = Loaded(hardware, isa, products)
-        addresses = [0 if b is None else self._loaded.addresses[b.symbol] for b in bundles]
+        def kernel(bundle: Bundle) -> int:
+            return self._loaded.addresses[bundle.symbol]
+
+        loaded = Loaded(hardware, isa, products, kernel, self.threads)
+        addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
         return [
             kind.compiled(step, needed, address, loaded)
             for kind, step, needed, address in zip(kinds, steps, required, addresses, strict=True)

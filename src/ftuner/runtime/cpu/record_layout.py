@@ -7,7 +7,8 @@ determines when extents are bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Patch, Program, Step
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
-from ftuner.runtime.cpu.tasks import Task
+from ftuner.runtime.cpu.tasks import Condition, EqualTasks, Task, Unless
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 
 NOTHING, RECORDS, WORKSPACE, POOL, FIRST_BUFFER = range(5)
@@ -73,6 +74,7 @@ class RecordLayout:
         self._inputs = inputs
         self._arena: Mapping[Buffer, int] = {buffer: i for i, buffer in enumerate(arena)}
         self._none = self.dims.number(0)
+        self._unless: Condition | None = None
         self._fills: list[_Fill] = []
         self._patches: list[_Patch] = []
         self._image = [0] * (Program.SIZE + steps * Step.SIZE)
@@ -121,13 +123,28 @@ class RecordLayout:
         """Let a run that leaves n > 0 in a slot raise an error with `texts[n - 1]`."""
         self.checked.append((slot, texts))
 
+    @contextmanager
+    def unless(self, condition: Condition) -> Iterator[None]:
+        """Steps that are laid out meanwhile have nothing to do where a condition holds."""
+        self._unless = condition
+        try:
+            yield
+        finally:
+            self._unless = None
+
     def equal_tasks(self, count: Dim) -> None:
         """The next step has as many tasks as the dim says, of equal duration."""
-        self.step_tasks.append(StepTasks(self.dims.number(count), -1))
+        number = self.dims.number(count)
+        if self._unless is not None:
+            self.planned_tasks(EqualTasks(number), ())
+        else:
+            self.step_tasks.append(StepTasks(number, -1))
 
     def planned_tasks(self, task: Task, slots: Sequence[int]) -> None:
         """The next step has the tasks that `task` determines; its `BoundTask.values` are written
         to `slots`."""
+        if self._unless is not None:
+            task = Unless(task, self._unless, len(slots))
         self.step_tasks.append(StepTasks(-1, self.tasks.setdefault(task, len(self.tasks))))
         self.task_slots += slots
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftuner.hardware.model import CpuHardware
@@ -46,6 +47,47 @@ class Task(ABC):
         """A function that makes the plan for a number of rows and of workers before the first run
         that needs it; None if the plan depends on anything else."""
         return None
+
+
+class Condition(ABC):
+    """What decides, when extents are bound, whether another step does the work of a step.
+    Conditions are frozen dataclasses."""
+
+    @abstractmethod
+    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
+        """Whether it does, at values of the dims."""
+
+
+@dataclass(frozen=True)
+class Unless(Task):
+    """A task where no other step does its work."""
+
+    task: Task
+    condition: Condition
+    slots: int
+    """Slots that the step has reserved for its task."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        if self.condition.holds(values, workers, hardware):
+            return nothing_to_do(workers, self.slots)
+        return self.task.bind(values, layouts, workers, hardware)
+
+
+@dataclass(frozen=True)
+class EqualTasks(Task):
+    """As many tasks of equal duration as a dim says."""
+
+    dim: int
+    """The number of the dim."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        count = values[self.dim]
+        chunks = min(count, most_chunks(workers, hardware))
+        return BoundTask(workers, chunks, count, False, (), 0, 0, None)
 
 
 def nothing_to_do(workers: int, slots: int) -> BoundTask:

@@ -34,6 +34,10 @@ class Loaded:
     isa: Isa
     products: Callable[[LibraryName], Products]
     """A library with all families that the graph requires."""
+    kernel: Callable[[Bundle], int]
+    """The address of the kernel of a bundle that a step of the graph has."""
+    workers: int
+    """Workers of a run."""
     packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, shape and panel width in vectors. Steps that read
     one weight with one width share them."""

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import WINDOW_AXES, Call
+from ftuner.codegen.llvm.native.records import WINDOW_AXES
 from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.dim import Dim
@@ -28,28 +28,20 @@ from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
 from ftuner.runtime.cpu.steps.winograd import WinogradChoice, choice_of
-from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.cpu.tasks import Condition, Task, Unless
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
 
 @dataclass(frozen=True)
-class _UnlessWinograd(Task):
-    """The task of a product, where Winograd's products do not do the work."""
-
-    product: Task
+class _WinogradIsFaster(Condition):
     choice: WinogradChoice
     extents: tuple[int, ...]
     """The numbers of the dims of images, rows and positions."""
 
-    def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
-    ) -> BoundTask:
+    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
         images, rows, positions = (values[n] for n in self.extents)
-        if self.choice.is_faster(images, rows, positions, workers):
-            return nothing_to_do(workers, 1)
-        return self.product.bind(values, layouts, workers, hardware)
+        return self.choice.is_faster(images, rows, positions, workers)
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
         library = self.products.compiled.library
         choice = _choice_of(step, library.hardware, library.isa)
         numbers = records.dims.numbers((step.a.shape[0], *step.window.extents))
-        return _UnlessWinograd(task, choice, tuple(numbers))
+        return Unless(task, _WinogradIsFaster(choice, tuple(numbers)), 1)
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         step = self.step
@@ -76,10 +68,9 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
         window = step.read_window
         return panels.problem(1, 1, WINDOW, window=window), _strides(*distances)
 
-    def lay_out_window(self, records: RecordLayout, call: int) -> None:
+    def lay_out_window(self, records: RecordLayout) -> int:
         step = self.step
         record = records.reserve(WindowSlot.SIZE)
-        records.point(call + Call.WINDOW, record)
         window, layout = step.window, step.a.layout
         size = layout.dtype.itemsize
         distances = [stride * size for stride in layout.strides]
@@ -100,6 +91,7 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
         records.dim(record + WindowSlot.IMAGE_BYTES, records.dims.number(distances[0]))
         records.constant(record + WindowSlot.RUN, window.run)
         records.constant(record + WindowSlot.ZEROS, int(self.zeros.ctypes.data))
+        return record
 
 
 def _window_problem(

@@ -22,7 +22,8 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
-def _kernel(step: DepthwiseStep) -> DepthwiseKernel:
+def kernel_of(step: DepthwiseStep) -> DepthwiseKernel:
+    """What the code of the step depends on."""
     return DepthwiseKernel(
         step.x.layout.dtype, step.reduction, step.window, step.strides, step.dilations,
         step.epilogue, step.group,
@@ -33,7 +34,7 @@ class DepthwiseKind(StepKind[DepthwiseStep]):
     """A depthwise convolution is one kernel, whose tasks are blocks of rows of the result."""
 
     def bundle(self, step: DepthwiseStep, hardware: CpuHardware, isa: Isa) -> Bundle:
-        kernel = _kernel(step)
+        kernel = kernel_of(step)
         emitter = "ftuner.codegen.llvm.kernels.depthwise"
         lanes = isa.lanes(kernel.dtype)
         return kernel_bundle(emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused)
@@ -50,7 +51,7 @@ class DepthwiseKind(StepKind[DepthwiseStep]):
     ) -> StepReport:
         shape = tuple(evaluate(n, extents) for n in step.out.shape)
         elements = evaluate(step.x.buffer.elements, extents)
-        problem = DepthwiseProblem(shape, elements, _kernel(step))
+        problem = DepthwiseProblem(shape, elements, kernel_of(step))
         tasks = shape[0] * shape[1] * -(-shape[2] // BLOCK)
         return StepReport(count(tasks, "task"), depthwise_cost(problem, machine))
 

@@ -139,10 +139,13 @@ class CompiledProduct(CompiledStep, Generic[P]):
             else:
                 records.address(call + slot, view.buffer, view.layout.offset)
         records.planned_tasks(self.task(records), (call + Call.PLAN,))
-        self.lay_out_window(records, call)
+        window = self.lay_out_window(records)
+        if window is not None:
+            records.point(call + Call.WINDOW, window)
 
-    def lay_out_window(self, records: RecordLayout, call: int) -> None:
-        """Lay out the window that A is read through, and point the `Call` at slot `call` to it."""
+    def lay_out_window(self, records: RecordLayout) -> int | None:
+        """Lay out the window that A is read through, if there is one; returns its first slot."""
+        return None
 
     def task(self, records: RecordLayout) -> Task:
         """What is planned when extents are bound."""

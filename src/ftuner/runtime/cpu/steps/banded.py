@@ -1,0 +1,74 @@
+"""Members of chains on a CPU: steps that have work where their chain is not walked by bands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ftuner.codegen.llvm.objects.bundle import Bundle
+from ftuner.cost.step import Machine
+from ftuner.graph.steps import BandedStep, DepthwiseStep, ProductStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.bands import BandsPlanner
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.bands import bands_at, planner_of, walked, without_weights
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_cost,
+)
+from ftuner.runtime.cpu.steps.kinds import kind_of
+
+
+@dataclass(frozen=True)
+class CompiledMember(CompiledStep):
+    """A compiled step, and what decides whether it has work."""
+
+    step: BandedStep
+    member: CompiledStep
+    planner: BandsPlanner
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        with records.unless(walked(self.step.bands, self.planner, records.dims)):
+            self.member.lay_out(records, at)
+
+
+class BandedKind(StepKind[BandedStep]):
+    """A member of a chain is a step of its own kind."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: BandedStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies | None:
+        found: RequiredFamilies | None = kind_of(step.step).required_families(
+            step.step, hardware, isa, workers
+        )
+        return found
+
+    def bundle(self, step: BandedStep, hardware: CpuHardware, isa: Isa) -> Bundle | None:
+        found: Bundle | None = kind_of(step.step).bundle(step.step, hardware, isa)
+        return found
+
+    def compiled(
+        self, step: BandedStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledMember:
+        member = kind_of(step.step).compiled(step.step, required, kernel, loaded)
+        assert isinstance(member.step, (ProductStep, DepthwiseStep))
+        planner = planner_of(step.bands, loaded.hardware, loaded.isa)
+        own = replace(step, step=member.step, bands=without_weights(step.bands))
+        return CompiledMember(own, member, planner)
+
+    def report(
+        self, step: BandedStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        if bands_at(step.bands, extents, machine) is not None:
+            return StepReport("nothing: the chain is walked by bands", no_cost(machine))
+        found: StepReport = kind_of(step.step).report(step.step, extents, machine, resident_bytes)
+        return found
+
+
+KIND = BandedKind()

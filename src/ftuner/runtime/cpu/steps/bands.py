@@ -1,0 +1,379 @@
+"""Chains of steps on a CPU that are walked band by band of rows."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.codegen.llvm.native.kernel_records import BandMember as MemberSlot
+from ftuner.codegen.llvm.native.kernel_records import Bands as BandsSlot
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.bands import BandsKernel, MemberKernel
+from ftuner.core.cpu.tile import ROW, WINDOW
+from ftuner.core.dim import Dim
+from ftuner.core.evaluation import evaluate
+from ftuner.core.units import count
+from ftuner.cost.cpu.bands import BandsProblem, KernelWork, Work
+from ftuner.cost.cpu.bands import Extents as MemberExtents
+from ftuner.cost.step import Machine, StepCost
+from ftuner.cost.terms import Estimate
+from ftuner.graph.buffers import View
+from ftuner.graph.steps import BandMember, BandsStep, DepthwiseStep, ProductStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.bands import Bands, BandsPlanner, ProductWork, bands_planner
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.covers import all_cover_slots
+from ftuner.runtime.cpu.operands import step_types
+from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_cost,
+)
+from ftuner.runtime.cpu.steps.depthwise import kernel_of
+from ftuner.runtime.cpu.steps.kinds import kind_of
+from ftuner.runtime.cpu.steps.product import CompiledProduct
+from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.tasks import BoundTask, Condition, Task, most_chunks, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.ukernels.cpu.library import build_library
+
+BOUND_SLOTS = (
+    MemberSlot.ROWS, MemberSlot.POSITIONS, MemberSlot.READ_ROWS, MemberSlot.BEGIN,
+    MemberSlot.OFFSET, MemberSlot.CAPACITY, MemberSlot.ROW_BYTES,
+)  # fmt: skip
+"""Slots of a member that depend on extents, in the order in which binding gives their values."""
+HEADER_SLOTS = (BandsSlot.PARTS, BandsSlot.BAND, BandsSlot.WORKER_BYTES)
+
+
+@dataclass(frozen=True)
+class _MemberDims:
+    """The extents of a member: numbers of dims, and what is known."""
+
+    rows: int
+    positions: int
+    read_rows: int
+    read_positions: int
+    begin: int
+    stride: int
+    reach: int
+
+    def at(self, values: Sequence[int]) -> MemberExtents:
+        return MemberExtents(
+            values[self.rows], values[self.positions], values[self.read_rows],
+            values[self.read_positions], self.stride, self.reach, values[self.begin],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Walked(Condition):
+    """Whether a chain is walked by bands."""
+
+    planner: BandsPlanner
+    images: int
+    """The number of a dim."""
+    members: tuple[_MemberDims, ...]
+
+    def problem(self, values: Sequence[int], workers: int) -> BandsProblem:
+        """The chain at values of the dims."""
+        extents = tuple([member.at(values) for member in self.members])
+        return BandsProblem(values[self.images], extents, workers)
+
+    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
+        return self.planner.bands(self.problem(values, workers)) is not None
+
+
+def walked(step: BandsStep, planner: BandsPlanner, dims: Dims) -> Walked:
+    """What decides whether a chain is walked by bands; `dims` of the program."""
+    members = tuple(
+        _MemberDims(
+            dims.number(m.rows), dims.number(m.positions), dims.number(m.read_rows),
+            dims.number(m.read_positions), dims.number(m.begin), m.stride, m.reach,
+        )
+        for m in step.members
+    )  # fmt: skip
+    return Walked(planner, dims.number(step.members[0].images), members)
+
+
+def planner_of(step: BandsStep, hardware: CpuHardware, isa: Isa) -> BandsPlanner:
+    """The planner of a chain."""
+    chain = tuple(_work(member.step, hardware, isa) for member in step.members)
+    return bands_planner(chain, _itemsize(step), hardware, isa)
+
+
+def _itemsize(step: BandsStep) -> int:
+    return step.members[-1].result.layout.dtype.itemsize
+
+
+def _work(step: ProductStep | DepthwiseStep, hardware: CpuHardware, isa: Isa) -> Work:
+    if isinstance(step, DepthwiseStep):
+        columns = step.out.shape[-1]
+        assert isinstance(columns, int)
+        return KernelWork(kernel_of(step), columns)
+    planner = planner_for(build_library(hardware, isa.name, step_types(step), step.epilogue))
+    k, n = (extent for extent in step.b.shape if isinstance(extent, int))
+    window = step.read_window
+    layout = ROW if window is None else WINDOW
+    width = planner.library.widths[0]
+    return ProductWork(planner, panel_problem(n, k, width, 1, 1, layout, window=window))
+
+
+def bands_at(step: BandsStep, extents: Extents, machine: Machine) -> Bands | None:
+    """How a chain is walked at values of the symbols; None if it is not."""
+
+    def known(dim: Dim) -> int:
+        return evaluate(dim, extents)
+
+    members = tuple(
+        MemberExtents(
+            known(m.rows), known(m.positions), known(m.read_rows), known(m.read_positions),
+            m.stride, m.reach, known(m.begin),
+        )
+        for m in step.members
+    )  # fmt: skip
+    images = known(step.members[0].images)
+    planner = planner_of(step, machine.hardware, machine.isa)
+    return planner.bands(BandsProblem(images, members, machine.workers))
+
+
+def without_weights(step: BandsStep) -> BandsStep:
+    """The chain without the arrays of packed weights."""
+
+    def bare(member: BandMember) -> BandMember:
+        product = member.step
+        if isinstance(product, DepthwiseStep):
+            return member
+        b = View(replace(product.b.buffer, array=None), product.b.layout)
+        return replace(member, step=replace(product, b=b))
+
+    return replace(step, members=tuple(map(bare, step.members)))
+
+
+@dataclass(frozen=True)
+class _BandsTask(Task):
+    """A chain to be planned."""
+
+    walked: Walked
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        planner, problem = self.walked.planner, self.walked.problem(values, workers)
+        bands = planner.bands(problem)
+        slots = len(HEADER_SLOTS) + len(problem.extents) * len(BOUND_SLOTS)
+        if bands is None:
+            return nothing_to_do(workers, slots)
+        members: list[int] = []
+        offset = 0
+        for work, extents, rows in zip(
+            planner.chain, problem.extents, (*bands.capacities, 0), strict=True
+        ):
+            row_bytes = extents.positions * work.columns * planner.itemsize
+            members += (
+                extents.rows, extents.positions, extents.read_rows, extents.begin, offset, rows,
+                row_bytes,
+            )  # fmt: skip
+            if rows:
+                offset += aligned(rows * row_bytes + SLACK_BYTES)
+        tasks = problem.images * bands.parts
+        return BoundTask(
+            workers, min(tasks, most_chunks(workers, hardware)), tasks, False,
+            (bands.parts, bands.rows, offset, *members), workers * offset, offset, None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CompiledBands(CompiledStep):
+    """A chain with the kernel that walks it and its compiled members."""
+
+    step: BandsStep
+    address: int
+    planner: BandsPlanner
+    members: tuple[CompiledProduct | int, ...]
+    """Of a kernel, its address."""
+    covers: tuple[tuple[array[int], array[int]], ...]
+    """Of each member that is a product, for full panels and for the last one."""
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step, members = self.step, self.step.members
+        records.constant(at + StepSlot.FUNCTION, self.address)
+        records.point(at + StepSlot.ARGUMENT, self._lay_out_arrays(records))
+        header = records.reserve(BandsSlot.MEMBERS + len(members) * MemberSlot.SIZE)
+        records.point(at + StepSlot.DIMS, header)
+        records.workspace(header + BandsSlot.WORKSPACE)
+        bound = [header + slot for slot in HEADER_SLOTS]
+        last = len(members) - 1
+        for number, member in enumerate(members):
+            first = header + BandsSlot.MEMBERS + number * MemberSlot.SIZE
+            bound += [first + slot for slot in BOUND_SLOTS]
+            records.constant(first + MemberSlot.STRIDE, member.stride)
+            records.constant(first + MemberSlot.REACH, member.reach)
+            compiled = self.members[number]
+            if isinstance(compiled, CompiledProduct):
+                self._lay_out_product(records, first, compiled, number)
+            else:
+                own = member.step
+                assert isinstance(own, DepthwiseStep)
+                records.constant(first + MemberSlot.FUNCTION, compiled)
+                x = own.x if number == 0 else _private(own.x)
+                out = own.out if number == last else _private(own.out)
+                parameters = replace(own, x=x, out=out).parameters()
+                dims = records.reserve(len(parameters))
+                records.point(first + MemberSlot.DIMS, dims)
+                for slot, dim in enumerate(records.dims.numbers(parameters), dims):
+                    records.dim(slot, dim)
+        task = _BandsTask(walked(step, self.planner, records.dims))
+        records.planned_tasks(task, bound)
+
+    def _lay_out_arrays(self, records: RecordLayout) -> int:
+        """The addresses of arrays, in the order of the kernel's buffers."""
+        views: list[tuple[View, bool]] = []
+        members = self.step.members
+        for number, member in enumerate(members):
+            step = member.step
+            # A kernel adds the offsets of its arrays itself.
+            if isinstance(step, DepthwiseStep):
+                views += [(step.x, False)] if number == 0 else []
+                views += [(step.weight, False)] if step.weight is not None else []
+                views += [(view, False) for view in step.operands]
+            else:
+                views += [(step.a, True)] if number == 0 else []
+                views += [(view, True) for view in step.operands]
+        last = members[-1]
+        views.append((last.result, not isinstance(last.step, DepthwiseStep)))
+        first = records.reserve(len(views))
+        for slot, (view, at_offset) in enumerate(views, first):
+            records.address(slot, view.buffer, view.layout.offset if at_offset else 0)
+        return first
+
+    def _lay_out_product(
+        self, records: RecordLayout, first: int, compiled: CompiledProduct, number: int
+    ) -> None:
+        step, panels = compiled.step, compiled.panels
+        assert panels is not None
+        library = compiled.products.compiled.library
+        size = library.types.c.itemsize
+        nr = panels.width * library.lanes
+        covers, tail_covers = self.covers[number]
+        constants = {
+            MemberSlot.K: panels.k,
+            MemberSlot.B: int(panels.packed.ctypes.data),
+            MemberSlot.PANELS: panels.n // nr,
+            MemberSlot.PANEL: nr,
+            MemberSlot.TAIL: panels.n % nr,
+            MemberSlot.COVERS: covers.buffer_info()[0],
+            MemberSlot.TAIL_COVERS: tail_covers.buffer_info()[0],
+        }
+        for slot, value in constants.items():
+            records.constant(first + slot, value)
+        window = compiled.lay_out_window(records)
+        distances = {MemberSlot.C_ROW: step.c.layout.strides[0]}
+        if window is None:
+            distances[MemberSlot.A_ROW] = step.a.layout.strides[0]
+        else:
+            records.point(first + MemberSlot.WINDOW, window)
+        for i, view in enumerate(step.operands):
+            distances[MemberSlot.OPERANDS + i] = view.layout.strides[0]
+        for slot, distance in distances.items():
+            records.dim(first + slot, records.dims.number(distance * size))
+
+
+def _private(view: View) -> View:
+    """The view of a result of which some rows are in a workspace, whatever the image."""
+    _, *others = view.layout.strides
+    return View(view.buffer, replace(view.layout, strides=(0, *others)))
+
+
+class BandsKind(StepKind[BandsStep]):
+    """A chain is one kernel, which calls uKernels and the kernels of its members."""
+
+    has_workspace = True
+
+    def bundle(self, step: BandsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        dtype = step.members[-1].result.layout.dtype
+        members = tuple(_member_kernel(member.step) for member in step.members)
+        emitter = "ftuner.codegen.llvm.kernels.bands"
+        return kernel_bundle(emitter, "bands", BandsKernel(dtype, members))
+
+    def compiled(
+        self, step: BandsStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledBands:
+        hardware, isa = loaded.hardware, loaded.isa
+        members: list[CompiledProduct | int] = []
+        covers: list[tuple[array[int], array[int]]] = []
+        for member in step.members:
+            own = member.step
+            kind = kind_of(own)
+            if isinstance(own, DepthwiseStep):
+                bundle = kind.bundle(own, hardware, isa)
+                assert bundle is not None
+                members.append(loaded.kernel(bundle))
+                covers.append((array("q", ()), array("q", ())))
+                continue
+            needed = kind.required_families(own, hardware, isa.name, loaded.workers)
+            compiled = kind.compiled(own, needed, 0, loaded)
+            assert isinstance(compiled, CompiledProduct)
+            members.append(compiled)
+            covers.append(_covers(compiled))
+        planner = planner_of(step, hardware, isa)
+        step = without_weights(step)
+        return CompiledBands(step, kernel, planner, tuple(members), tuple(covers))
+
+    def report(
+        self, step: BandsStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        bands = bands_at(step, extents, machine)
+        if bands is None:
+            return StepReport("nothing: the next steps do it", no_cost(machine))
+        reports = [kind_of(m.step).report(m.step, extents, machine, 0) for m in step.members]
+        flops = sum(report.cost.flops for report in reports)
+        private = {member.result.buffer for member in step.members[:-1]}
+        reads = sum(touched(view, extents) for view in _read(step) if view.buffer not in private)
+        writes = touched(step.members[-1].result, extents)
+        plan = f"bands of {count(bands.rows, 'row')}, {count(bands.parts, 'part')} of an image"
+        estimate = Estimate(issue_s=bands.seconds)
+        return StepReport(plan, StepCost(flops, reads, writes, estimate))
+
+
+def _read(step: BandsStep) -> list[View]:
+    """What the members read."""
+    views: list[View] = []
+    for member in step.members:
+        own = member.step
+        if isinstance(own, DepthwiseStep):
+            views += [own.x, *([own.weight] if own.weight is not None else []), *own.operands]
+        else:
+            views += [own.a, own.b, *own.operands]
+    return views
+
+
+def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
+    if isinstance(step, DepthwiseStep):
+        return MemberKernel(len(step.operands), False, int(step.weight is not None))
+    return MemberKernel(len(step.operands), True)
+
+
+def _covers(compiled: CompiledProduct) -> tuple[array[int], array[int]]:
+    """The covers of full panels, and of the last one."""
+    panels, products = compiled.panels, compiled.products
+    assert panels is not None
+    layout = ROW if compiled.step.read_window is None else WINDOW
+    library = products.compiled.library
+    left = panels.n % (panels.width * library.lanes)
+    full = tail = array("q", ())
+    if panels.n > left:
+        full = all_cover_slots(products, panels.width, False, panels.k, layout)
+    if left:
+        tail = all_cover_slots(products, -(-left // library.lanes), True, panels.k, layout)
+    return full, tail
+
+
+KIND = BandsKind()

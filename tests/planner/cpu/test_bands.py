@@ -1,0 +1,103 @@
+"""Which chains are walked by bands on recorded machines, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftuner.core.cpu.windows import DepthwiseKernel
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
+from ftuner.cost.cpu.bands import BandsProblem, Extents, KernelWork, capacities
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.cpu.bands import BandsPlanner, ProductWork, bands_planner
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.ukernels.cpu.library import build_library
+
+MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
+WALKED = {
+    # (side, channels, wide, columns, stride): machines on which the chain is walked by bands
+    (320, 16, 96, 24, 2): set(MACHINES),
+    (112, 16, 96, 24, 2): set(MACHINES),
+    (7, 16, 96, 24, 1): set(),
+    (14, 64, 96, 64, 1): set(),
+}
+
+
+def planner_of(
+    name: str, channels: int, wide: int, columns: int, stride: int
+) -> tuple[BandsPlanner, CpuHardware]:
+    """A pointwise convolution to `wide` channels, a depthwise one, another to `columns`."""
+    machine = load_recorded(name)
+    assert isinstance(machine, CpuHardware)
+    isa = machine.widest
+    library = build_library(machine, isa.name, product_types(FLOAT32), ACCUMULATOR)
+    planner = planner_for(library)
+    width = library.widths[0]
+    kernel = DepthwiseKernel(FLOAT32, None, (3, 3), (stride, stride), (1, 1), ACCUMULATOR)
+    chain = (
+        ProductWork(planner, panel_problem(wide, channels, width, 1, 1)),
+        KernelWork(kernel, wide),
+        ProductWork(planner, panel_problem(columns, wide, width, 1, 1)),
+    )
+    return bands_planner(chain, 4, machine, isa), machine
+
+
+def problem_of(side: int, stride: int, images: int = 1, workers: int = 1) -> BandsProblem:
+    after = (side - 1) // stride + 1
+    extents = (
+        Extents(side, side, side, side, 1, 1, 0),
+        Extents(after, after, side, side, stride, 3, 1),
+        Extents(after, after, after, after, 1, 1, 0),
+    )
+    return BandsProblem(images, extents, workers)
+
+
+@pytest.mark.parametrize("shape", WALKED)
+def test_where_bands_are_faster(shape: tuple[int, ...]) -> None:
+    side, *chain, stride = shape
+    channels, wide, columns = chain
+    found = set()
+    for name in MACHINES:
+        planner, _ = planner_of(name, channels, wide, columns, stride)
+        if planner.bands(problem_of(side, stride)) is not None:
+            found.add(name)
+    assert found == WALKED[shape]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_passes_between_steps_fits_its_share_of_l2(name: str) -> None:
+    planner, machine = planner_of(name, 16, 96, 24, 2)
+    for side in (112, 160, 224, 320):
+        bands = planner.bands(problem_of(side, 2))
+        assert bands is not None
+        wide_row, narrow_row = side * 96 * 4, (side - 1) // 2 * 96 * 4
+        taken = bands.capacities[0] * wide_row + bands.capacities[1] * narrow_row
+        room = machine.tuning.bands_share_of_l2 * machine.levels[1].capacity_bytes
+        assert bands.rows == 1 or taken <= room
+
+
+@pytest.mark.parametrize("workers", [2, 3, 16])
+@pytest.mark.parametrize("images", [1, 2, 5])
+def test_workers_have_equally_many_tasks(images: int, workers: int) -> None:
+    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    bands = planner.bands(problem_of(320, 2, images, workers))
+    assert bands is not None
+    assert images * bands.parts % workers == 0
+
+
+def test_memory_holds_what_a_band_reads() -> None:
+    extents = problem_of(20, 2).extents
+    assert capacities(extents, 1) == (3, 1)
+    assert capacities(extents, 4) == (9, 4)
+    # No more rows than there are.
+    assert capacities(extents, 100) == (20, 10)
+
+
+def test_nothing_is_walked_without_elements() -> None:
+    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    assert planner.bands(problem_of(320, 2, images=0)) is None
+    empty = Extents(0, 0, 0, 0, 1, 1, 0)
+    assert planner.bands(BandsProblem(1, (empty, empty, empty), 1)) is None
