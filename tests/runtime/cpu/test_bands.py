@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.graph.chains import Chain
 from tests.guarded import guarding
+from tests.runtime.chains import Chain
 from tests.walking import walking
 
 from ftuner.core.dtype import DTYPES

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from tests.graph.chains import Chain
 from tests.graph.graphs import B, Maker, S, graph_of, layer
+from tests.runtime.chains import Chain
 
 from ftuner.core.dtype import INT64
 from ftuner.cost.step import Machine

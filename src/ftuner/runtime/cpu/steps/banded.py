@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
+from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import BandedStep, DepthwiseStep, ProductStep
 from ftuner.hardware.model import CpuHardware, Isa
@@ -47,6 +48,10 @@ class BandedKind(StepKind[BandedStep]):
         found: RequiredFamilies | None = kind_of(step.step).required_families(
             step.step, hardware, isa, workers
         )
+        return found
+
+    def multiplied(self, step: BandedStep) -> DType | None:
+        found: DType | None = kind_of(step.step).multiplied(step.step)
         return found
 
     def bundle(self, step: BandedStep, hardware: CpuHardware, isa: Isa) -> Bundle | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ftuner.codegen.llvm.native.kernel_records import BandMember as MemberSlot
 from ftuner.codegen.llvm.native.kernel_records import Bands as BandsSlot
@@ -13,6 +14,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.bands import BandsKernel, MemberKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.bands import BandsProblem, KernelWork, Work
@@ -197,7 +199,7 @@ class CompiledBands(CompiledStep):
     step: BandsStep
     address: int
     planner: BandsPlanner
-    members: tuple[CompiledProduct | int, ...]
+    members: tuple[CompiledProduct[Any] | int, ...]
     """Of a kernel, its address."""
     covers: tuple[tuple[array[int], array[int]], ...]
     """Of each member that is a product, for full panels and for the last one."""
@@ -255,7 +257,7 @@ class CompiledBands(CompiledStep):
         return first
 
     def _lay_out_product(
-        self, records: RecordLayout, first: int, compiled: CompiledProduct, number: int
+        self, records: RecordLayout, first: int, compiled: CompiledProduct[Any], number: int
     ) -> None:
         step, panels = compiled.step, compiled.panels
         assert panels is not None
@@ -297,6 +299,9 @@ class BandsKind(StepKind[BandsStep]):
 
     has_workspace = True
 
+    def multiplied(self, step: BandsStep) -> DType:
+        return step.members[-1].result.layout.dtype
+
     def bundle(self, step: BandsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         dtype = step.members[-1].result.layout.dtype
         members = tuple(_member_kernel(member.step) for member in step.members)
@@ -307,7 +312,7 @@ class BandsKind(StepKind[BandsStep]):
         self, step: BandsStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledBands:
         hardware, isa = loaded.hardware, loaded.isa
-        members: list[CompiledProduct | int] = []
+        members: list[CompiledProduct[Any] | int] = []
         covers: list[tuple[array[int], array[int]]] = []
         for member in step.members:
             own = member.step
@@ -361,7 +366,7 @@ def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
     return MemberKernel(len(step.operands), True)
 
 
-def _covers(compiled: CompiledProduct) -> tuple[array[int], array[int]]:
+def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:
     """The covers of full panels, and of the last one."""
     panels, products = compiled.panels, compiled.products
     assert panels is not None

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tests.graph.convolutions import H, N, W
 from tests.graph.graphs import Maker
+from tests.runtime.convolutions import H, N, W
 
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.graph.ir import Graph, Value
