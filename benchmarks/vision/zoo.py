@@ -41,7 +41,7 @@ class Network:
     """A network, and the resolutions and batches that it is measured at."""
 
     write: Callable[[Size], onnx.ModelProto]
-    sides: tuple[int, ...] = (96, 160, 224, 320)
+    sides: tuple[int, ...] = (96, 160, 224, 320, 640)
     """Of square pictures, one at a time."""
     batches: tuple[int, ...] = (1,)
     """At 224 x 224."""
