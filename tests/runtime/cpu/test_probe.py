@@ -6,6 +6,8 @@ import dataclasses
 import os
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -189,3 +191,26 @@ def test_no_threads(facts: SystemFacts) -> None:
 def test_unsupported_architecture(facts: SystemFacts) -> None:
     with pytest.raises(HardwareError, match="s390x"):
         probe(dataclasses.replace(facts, architecture="s390x"), 1)
+
+
+def test_disturbed_rounds_are_repeated(monkeypatch: pytest.MonkeyPatch, facts: SystemFacts) -> None:
+    """Threads that read together no faster than one alone were preempted."""
+    shared = dataclasses.replace(facts.caches[-1], shared_by_cores=2)
+    one_core = 1e10
+    shares = iter((0.6, 0.9, 1.9, 1.5))
+    taken = []
+
+    def together(_: object, buffer: Any, __: object, size: int, repeats: int) -> float:
+        taken.append(next(shares))
+        return buffer.threads * size * repeats / (taken[-1] * one_core)
+
+    monkeypatch.setattr(probe_module, "_shortest_together", together)
+    buffer: Any = SimpleNamespace(threads=2, resident=lambda _: 0)
+    caches = dataclasses.replace(facts, caches=(shared,))
+    monkeypatch.setattr(probe_module, "_working_set_bytes", lambda *_: 1 << 20)
+    monkeypatch.setattr(probe_module, "_windows", lambda *_: iter(()))
+    buffer.stream, buffer.stream_bytes = (lambda _: 0), 1 << 20
+    kernel: Any = None
+    cache, _ = probe_module._measure_together(caches, kernel, buffer, [one_core, one_core])
+    assert cache == pytest.approx(1.9e10)
+    assert taken == [0.6, 0.9, 1.9, 1.5]
