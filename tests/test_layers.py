@@ -13,14 +13,14 @@ import pytest
 import ftuner
 from ftuner.graph.steps import (
     AttentionStep,
-    BandedStep,
-    BandsStep,
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
     NestStep,
     ProductStep,
+    StripesStep,
     TopKStep,
+    WholeStep,
     WinogradStep,
 )
 
@@ -32,13 +32,13 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
-    "core.bands": "chains that are walked by bands, which no GPU kernel does",
-    "cost.bands": "the same",
+    "core.stripes": "chains that are walked by stripes, which no GPU kernel does",
+    "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
     "cost.winograd": "a GPU computes convolutions by their definition",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
-    "planner.bands": "chains that are walked by bands, which no GPU kernel does",
+    "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
     "planner.panel_width": "only a CPU packs weights into panels",
@@ -209,7 +209,7 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
     kinds |= {ConvolutionStep.kind, DepthwiseStep.kind}
     only = {
-        "cpu": {WinogradStep.kind, BandsStep.kind, BandedStep.kind},
+        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind},
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]

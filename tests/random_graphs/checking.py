@@ -66,7 +66,7 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
         compare_peers(agreement, report)
     at = Random(case.seed).choice(("begin", "end"))
     try:
-        # At such extents the estimate walks no chain by bands.
+        # At such extents the estimate walks no chain by stripes.
         walks = walking() if case.seed % 2 else nullcontext()
         with walks, guarding(at) if place == GUARDED else nullcontext():
             _check_on_cpu(agreement, report, _guards(at) if place == GUARDED else np.array)

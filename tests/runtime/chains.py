@@ -1,4 +1,4 @@
-"""Chains of steps on pictures that may be walked by bands, as graphs."""
+"""Chains of steps on pictures that may be walked by stripes, as graphs."""
 
 from __future__ import annotations
 

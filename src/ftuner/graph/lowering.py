@@ -19,7 +19,6 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Stage, Store
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.bands import in_bands
 from ftuner.graph.buffers import Buffer, View, row_major
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -34,6 +33,7 @@ from ftuner.graph.operator import definition
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.placement import Form, Pending, Placement, Runs, runs_all
 from ftuner.graph.steps import Lowered
+from ftuner.graph.stripes import in_stripes
 
 
 def lower(
@@ -68,7 +68,7 @@ def lower(
             if not left[value]:
                 placement.forms.pop(value, None)
     outputs = [placement.output(number, value) for number, (_, value) in enumerate(graph.outputs)]
-    steps = in_bands(placement.steps, outputs, runs)
+    steps = in_stripes(placement.steps, outputs, runs)
     return Lowered(graph, steps, tuple(inputs), tuple(outputs))
 
 

@@ -266,8 +266,8 @@ class WinogradStep:
 
 
 @dataclass(frozen=True)
-class BandMember:
-    """A step of a chain that is walked band by band, and the rows of pictures that it works on."""
+class StripeMember:
+    """A step of a chain that is walked stripe by stripe, and the rows of pictures that it works on."""
 
     step: ProductStep | DepthwiseStep
     images: Dim
@@ -291,13 +291,13 @@ class BandMember:
 
 
 @dataclass(frozen=True)
-class BandsStep:
-    """A chain of steps on pictures, each of which reads the result of the one before: computed band
-    of rows by band of rows, so that what passes between them stays in a cache. `BandedStep`s
+class StripesStep:
+    """A chain of steps on pictures, each of which reads the result of the one before: computed stripe
+    of rows by stripe of rows, so that what passes between them stays in a cache. `WholeStep`s
     follow, which do the work where that is faster."""
 
-    kind: ClassVar[str] = "bands"
-    members: tuple[BandMember, ...]
+    kind: ClassVar[str] = "stripes"
+    members: tuple[StripeMember, ...]
 
     @property
     def title(self) -> str:
@@ -322,12 +322,12 @@ class BandsStep:
 
 
 @dataclass(frozen=True)
-class BandedStep:
-    """A member of a chain, which has work where its `BandsStep` has none."""
+class WholeStep:
+    """A member of a chain, which has work where its `StripesStep` has none."""
 
-    kind: ClassVar[str] = "banded"
+    kind: ClassVar[str] = "whole"
     step: ProductStep | DepthwiseStep
-    bands: BandsStep
+    stripes: StripesStep
 
     @property
     def title(self) -> str:

@@ -161,15 +161,15 @@ def test_scattering_walks_element_by_element() -> None:
 
 
 def test_a_chain_is_reported_once() -> None:
-    """By bands where pictures are large; its members then do nothing, and else all of the work."""
+    """By stripes where pictures are large; its members then do nothing, and else all of the work."""
     steps = lower(Chain(channels=16, wide=96, columns=24, stride=2).graph()).steps
-    assert [step.kind for step in steps] == ["banded", "banded", "bands", "banded"]
+    assert [step.kind for step in steps] == ["whole", "whole", "stripes", "whole"]
     for side, walked in ((640, True), (7, False)):
         extents = {"N": 1, "H": side, "W": side}
         reports = [report_of(step, extents, milan(1), 0) for step in steps]
         working = [step.kind for step, r in zip(steps, reports, strict=True) if r.cost.flops]
-        assert working == (["bands"] if walked else ["banded"] * 3)
+        assert working == (["stripes"] if walked else ["whole"] * 3)
         idle = [r for step, r in zip(steps, reports, strict=True) if not r.cost.flops]
         assert all(r.plan.startswith("nothing") for r in idle)
         assert all(r.cost.estimate.seconds == 0 for r in idle)
-    assert "bands of" in report_of(steps[2], {"N": 1, "H": 640, "W": 640}, milan(1), 0).plan
+    assert "stripes of" in report_of(steps[2], {"N": 1, "H": 640, "W": 640}, milan(1), 0).plan

@@ -143,13 +143,13 @@ class AllCovers:
     each `MAX_SEGMENTS` segments, unused ones without tiles."""
 
 
-class Bands:
-    """Parameters of the kernel that walks a chain of steps band by band, besides addresses. After
-    the last slot follows a `BandMember` for each step."""
+class Stripes:
+    """Parameters of the kernel that walks a chain of steps stripe by stripe, besides addresses. After
+    the last slot follows a `StripeMember` for each step."""
 
     PARTS = 0
     """Tasks of each image: ranges of rows of the last result."""
-    BAND = 1
+    STRIPE = 1
     """Rows of the last result that are computed at a time."""
     WORKSPACE = 2
     WORKER_BYTES = 3
@@ -157,7 +157,7 @@ class Bands:
     MEMBERS = 4
 
 
-class BandMember:
+class StripeMember:
     """A step of the chain; distances in bytes. A private result is that of any member but the
     last: some rows of it are in the worker's workspace."""
 

@@ -1,4 +1,4 @@
-"""Chains of steps that are walked band by band of rows."""
+"""Chains of steps that are walked stripe by stripe of rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.walking import walking
 from ftuner.core.dtype import DTYPES
 from ftuner.cost.step import Machine
 from ftuner.graph.ir import Graph
-from ftuner.graph.steps import BandedStep, BandsStep
+from ftuner.graph.steps import StripesStep, WholeStep
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.bands import bands_at
+from ftuner.runtime.cpu.steps.stripes import stripes_at
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
@@ -52,15 +52,15 @@ def check(chain: Chain, graph: Graph, model: Model, images: int, spatial: tuple[
 def has_chain(chain: Chain, model: Model) -> None:
     kinds = [type(step) for step in model.steps]
     members = 1 + bool(chain.head) + chain.tail
-    assert kinds.count(BandsStep) == 1
-    assert kinds.count(BandedStep) == members == len(kinds) - 1
+    assert kinds.count(StripesStep) == 1
+    assert kinds.count(WholeStep) == members == len(kinds) - 1
 
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("chain", CHAINS, ids=label)
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (2, 3), (5, 1), (3, 2), (100, 1)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_bands_equal_the_reference(
+def test_stripes_equal_the_reference(
     backend: CpuBackend, chain: Chain, rows: int, parts: int, threads: int
 ) -> None:
     graph = chain.graph()
@@ -83,11 +83,11 @@ def test_a_large_picture_is_walked_by_estimate(widest: CpuBackend) -> None:
     chain = Chain(channels=16, wide=96, columns=24, stride=2)
     graph = chain.graph()
     model = Model(graph, widest, threads=1)
-    (step,) = (step for step in model.steps if isinstance(step, BandsStep))
+    (step,) = (step for step in model.steps if isinstance(step, StripesStep))
     machine = Machine(widest.hardware, widest.hardware.widest, 1)
-    bands = bands_at(step, {"N": 1, "H": 640, "W": 640}, machine)
-    assert bands is not None
-    assert 1 <= bands.rows < 320
+    stripes = stripes_at(step, {"N": 1, "H": 640, "W": 640}, machine)
+    assert stripes is not None
+    assert 1 <= stripes.rows < 320
     check(chain, graph, model, 1, (640, 640))
 
 

@@ -1,4 +1,4 @@
-"""How a CPU walks a chain of steps band by band of rows."""
+"""How a CPU walks a chain of steps stripe by stripe of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MemberKernel:
 
 
 @dataclass(frozen=True)
-class BandsKernel:
+class StripesKernel:
     """What the code that walks a chain depends on. The first member reads an array of the program,
     each other one the result of the member before; the last writes an array of the program."""
 

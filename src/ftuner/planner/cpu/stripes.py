@@ -1,4 +1,4 @@
-"""Whether and how a chain of steps is walked band by band of rows."""
+"""Whether and how a chain of steps is walked stripe by stripe of rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from operator import mul
 from typing import NamedTuple
 
 from ftuner.core.recently_used import RecentlyUsed
-from ftuner.cost.cpu.bands import (
-    BandsProblem,
+from ftuner.cost.cpu.stripes import (
     Cycles,
     Extents,
+    StripesProblem,
     Work,
     all_row_bytes,
     capacities,
     seconds_apart,
-    seconds_by_bands,
+    seconds_by_stripes,
 )
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
@@ -61,7 +61,7 @@ class ProductWork(NamedTuple):
         return Cycles(issue, stall, fixed)
 
 
-class Bands(NamedTuple):
+class Stripes(NamedTuple):
     """How a chain is walked."""
 
     parts: int
@@ -74,7 +74,7 @@ class Bands(NamedTuple):
     """Estimated, of the busiest worker."""
 
 
-class BandsPlanner:
+class StripesPlanner:
     """Plans one chain. Keeps what it has found; safe to use from several threads."""
 
     def __init__(
@@ -82,10 +82,10 @@ class BandsPlanner:
     ) -> None:
         self.chain, self.itemsize = chain, itemsize
         self._hardware, self._isa = hardware, isa
-        self._found: RecentlyUsed[BandsProblem, tuple[Bands | None]] = RecentlyUsed(MAX_PLANS)
+        self._found: RecentlyUsed[StripesProblem, tuple[Stripes | None]] = RecentlyUsed(MAX_PLANS)
 
-    def bands(self, problem: BandsProblem) -> Bands | None:
-        """The fastest way to walk the chain band by band; None if its steps are faster one after
+    def stripes(self, problem: StripesProblem) -> Stripes | None:
+        """The fastest way to walk the chain stripe by stripe; None if its steps are faster one after
         the other."""
         found = self._found.get(problem)
         if found is None:
@@ -93,33 +93,33 @@ class BandsPlanner:
             self._found.add(problem, found)
         return found[0]
 
-    def _fastest(self, problem: BandsProblem) -> Bands | None:
+    def _fastest(self, problem: StripesProblem) -> Stripes | None:
         chain, extents = self.chain, problem.extents
         if not problem.images or any(min(e.rows, e.positions) < 1 for e in extents):
             return None
-        rows = _rows_of_a_band(chain, self.itemsize, problem, self._hardware)
+        rows = _rows_of_a_stripe(chain, self.itemsize, problem, self._hardware)
         machine = Machine(self._hardware, self._isa, problem.workers)
         room = capacities(extents, rows)
         found = [
-            Bands(parts, rows, room,
-                  seconds_by_bands(chain, self.itemsize, problem, rows, parts, machine))
+            Stripes(parts, rows, room,
+                  seconds_by_stripes(chain, self.itemsize, problem, rows, parts, machine))
             for parts in _parts(problem, extents[-1].rows, self._hardware)
         ]  # fmt: skip
-        best = min(found, key=lambda bands: bands.seconds)
+        best = min(found, key=lambda stripes: stripes.seconds)
         apart = seconds_apart(chain, self.itemsize, problem, machine)
-        worthwhile = (1.0 - self._hardware.tuning.least_gain_of_bands) * apart
+        worthwhile = (1.0 - self._hardware.tuning.least_gain_of_stripes) * apart
         return best if best.seconds < worthwhile else None
 
 
 @lru_cache(maxsize=256)
-def bands_planner(
+def stripes_planner(
     chain: tuple[Work, ...], itemsize: int, hardware: CpuHardware, isa: Isa
-) -> BandsPlanner:
+) -> StripesPlanner:
     """The one planner of a chain, with what it has found. `itemsize`: of all elements."""
-    return BandsPlanner(chain, itemsize, hardware, isa)
+    return StripesPlanner(chain, itemsize, hardware, isa)
 
 
-def _parts(problem: BandsProblem, rows: int, hardware: CpuHardware) -> list[int]:
+def _parts(problem: StripesProblem, rows: int, hardware: CpuHardware) -> list[int]:
     """Numbers of tasks of an image, such that all workers have equally many."""
     workers = problem.workers
     if workers == 1:
@@ -129,13 +129,13 @@ def _parts(problem: BandsProblem, rows: int, hardware: CpuHardware) -> list[int]
     return [parts for parts in range(each, most + 1, each) if parts <= rows] or [1]
 
 
-def _rows_of_a_band(
-    chain: tuple[Work, ...], itemsize: int, problem: BandsProblem, hardware: CpuHardware
+def _rows_of_a_stripe(
+    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, hardware: CpuHardware
 ) -> int:
-    """The most rows of a band of which all other results fit their share of L2; at least one."""
+    """The most rows of a stripe of which all other results fit their share of L2; at least one."""
     levels = hardware.levels
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    room = hardware.tuning.bands_share_of_l2 * l2_bytes
+    room = hardware.tuning.stripes_share_of_l2 * l2_bytes
     row_bytes = all_row_bytes(chain, itemsize, problem)
 
     def taken(rows: int) -> int:

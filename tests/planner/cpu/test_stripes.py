@@ -1,4 +1,4 @@
-"""Which chains are walked by bands on recorded machines, and how."""
+"""Which chains are walked by stripes on recorded machines, and how."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ftuner.core.cpu.windows import DepthwiseKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.bands import BandsProblem, Extents, KernelWork, capacities
+from ftuner.cost.cpu.stripes import Extents, KernelWork, StripesProblem, capacities
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.bands import BandsPlanner, ProductWork, bands_planner
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.stripes import ProductWork, StripesPlanner, stripes_planner
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
 WALKED = {
-    # (side, channels, wide, columns, stride): machines on which the chain is walked by bands
+    # (side, channels, wide, columns, stride): machines on which the chain is walked by stripes
     (320, 16, 96, 24, 2): set(MACHINES),
     (112, 16, 96, 24, 2): set(MACHINES),
     (7, 16, 96, 24, 1): set(),
@@ -28,7 +28,7 @@ WALKED = {
 
 def planner_of(
     name: str, channels: int, wide: int, columns: int, stride: int
-) -> tuple[BandsPlanner, CpuHardware]:
+) -> tuple[StripesPlanner, CpuHardware]:
     """A pointwise convolution to `wide` channels, a depthwise one, another to `columns`."""
     machine = load_recorded(name)
     assert isinstance(machine, CpuHardware)
@@ -42,27 +42,27 @@ def planner_of(
         KernelWork(kernel, wide),
         ProductWork(planner, panel_problem(columns, wide, width, 1, 1)),
     )
-    return bands_planner(chain, 4, machine, isa), machine
+    return stripes_planner(chain, 4, machine, isa), machine
 
 
-def problem_of(side: int, stride: int, images: int = 1, workers: int = 1) -> BandsProblem:
+def problem_of(side: int, stride: int, images: int = 1, workers: int = 1) -> StripesProblem:
     after = (side - 1) // stride + 1
     extents = (
         Extents(side, side, side, side, 1, 1, 0),
         Extents(after, after, side, side, stride, 3, 1),
         Extents(after, after, after, after, 1, 1, 0),
     )
-    return BandsProblem(images, extents, workers)
+    return StripesProblem(images, extents, workers)
 
 
 @pytest.mark.parametrize("shape", WALKED)
-def test_where_bands_are_faster(shape: tuple[int, ...]) -> None:
+def test_where_stripes_are_faster(shape: tuple[int, ...]) -> None:
     side, *chain, stride = shape
     channels, wide, columns = chain
     found = set()
     for name in MACHINES:
         planner, _ = planner_of(name, channels, wide, columns, stride)
-        if planner.bands(problem_of(side, stride)) is not None:
+        if planner.stripes(problem_of(side, stride)) is not None:
             found.add(name)
     assert found == WALKED[shape]
 
@@ -71,24 +71,24 @@ def test_where_bands_are_faster(shape: tuple[int, ...]) -> None:
 def test_what_passes_between_steps_fits_its_share_of_l2(name: str) -> None:
     planner, machine = planner_of(name, 16, 96, 24, 2)
     for side in (112, 160, 224, 320):
-        bands = planner.bands(problem_of(side, 2))
-        assert bands is not None
+        stripes = planner.stripes(problem_of(side, 2))
+        assert stripes is not None
         wide_row, narrow_row = side * 96 * 4, (side - 1) // 2 * 96 * 4
-        taken = bands.capacities[0] * wide_row + bands.capacities[1] * narrow_row
-        room = machine.tuning.bands_share_of_l2 * machine.levels[1].capacity_bytes
-        assert bands.rows == 1 or taken <= room
+        taken = stripes.capacities[0] * wide_row + stripes.capacities[1] * narrow_row
+        room = machine.tuning.stripes_share_of_l2 * machine.levels[1].capacity_bytes
+        assert stripes.rows == 1 or taken <= room
 
 
 @pytest.mark.parametrize("workers", [2, 3, 16])
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_workers_have_equally_many_tasks(images: int, workers: int) -> None:
     planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
-    bands = planner.bands(problem_of(320, 2, images, workers))
-    assert bands is not None
-    assert images * bands.parts % workers == 0
+    stripes = planner.stripes(problem_of(320, 2, images, workers))
+    assert stripes is not None
+    assert images * stripes.parts % workers == 0
 
 
-def test_memory_holds_what_a_band_reads() -> None:
+def test_memory_holds_what_a_stripe_reads() -> None:
     extents = problem_of(20, 2).extents
     assert capacities(extents, 1) == (3, 1)
     assert capacities(extents, 4) == (9, 4)
@@ -98,6 +98,6 @@ def test_memory_holds_what_a_band_reads() -> None:
 
 def test_nothing_is_walked_without_elements() -> None:
     planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
-    assert planner.bands(problem_of(320, 2, images=0)) is None
+    assert planner.stripes(problem_of(320, 2, images=0)) is None
     empty = Extents(0, 0, 0, 0, 1, 1, 0)
-    assert planner.bands(BandsProblem(1, (empty, empty, empty), 1)) is None
+    assert planner.stripes(StripesProblem(1, (empty, empty, empty), 1)) is None

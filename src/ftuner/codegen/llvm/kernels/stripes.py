@@ -1,11 +1,11 @@
-"""Walks a chain of steps band by band of rows, in LLVM IR.
+"""Walks a chain of steps stripe by stripe of rows, in LLVM IR.
 
 A task is a range of rows of an image of the last result. Of each other result a worker keeps the
-rows that the next band still reads, and computes those that it reads besides. A row is computed
+rows that the next stripe still reads, and computes those that it reads besides. A row is computed
 twice only where two tasks read it.
 
 `buffers` holds, member by member, what the first one reads, the constants of a kernel, the operands
-of the epilogue, and what the last one writes; `dims` the slots of `kernel_records.Bands`.
+of the epilogue, and what the last one writes; `dims` the slots of `kernel_records.Stripes`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.kernel_records import BandMember, Bands
+from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
-from ftuner.core.cpu.bands import BandsKernel
+from ftuner.core.cpu.stripes import StripesKernel
 from ftuner.core.cpu.windows import BLOCK
 
 MOVED = 64
 """Bytes that are moved at a time."""
 
 
-def emit(module: ir.Module, symbol: str, kernel: BandsKernel) -> None:
+def emit(module: ir.Module, symbol: str, kernel: StripesKernel) -> None:
     """Add the kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     _Emission(function, kernel).emit()
@@ -62,19 +62,19 @@ class _Private:
 
 
 class _Emission:
-    def __init__(self, function: ir.Function, kernel: BandsKernel) -> None:
+    def __init__(self, function: ir.Function, kernel: StripesKernel) -> None:
         self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         self._kernel, self._size = kernel, kernel.dtype.itemsize
         self._last = len(kernel.members) - 1
         buffers, self._dims, self._status, self._worker, self._begin, self._end = function.args
         self._image = const(0)
         self._context = product_context(builder)
-        own = pointer_slot(builder, self._dims, Bands.WORKSPACE)
-        worker_bytes = slot(builder, self._dims, Bands.WORKER_BYTES)
+        own = pointer_slot(builder, self._dims, Stripes.WORKSPACE)
+        worker_bytes = slot(builder, self._dims, Stripes.WORKER_BYTES)
         own = at(builder, own, builder.mul(self._worker, worker_bytes))
         self._private = [
             _Private(
-                at(builder, own, self._dim(i, BandMember.OFFSET)),
+                at(builder, own, self._dim(i, StripeMember.OFFSET)),
                 reserve(builder, I64, SLOT_BYTES),
                 reserve(builder, I64, SLOT_BYTES),
             )
@@ -94,26 +94,26 @@ class _Emission:
         self._out = pointer_slot(builder, buffers, number)
 
     def _dim(self, member: int, index: int) -> ir.Value:
-        place = Bands.MEMBERS + member * BandMember.SIZE + index
+        place = Stripes.MEMBERS + member * StripeMember.SIZE + index
         return slot(self._builder, self._dims, place)
 
     def _pointer(self, member: int, index: int) -> ir.Value:
-        place = Bands.MEMBERS + member * BandMember.SIZE + index
+        place = Stripes.MEMBERS + member * StripeMember.SIZE + index
         return pointer_slot(self._builder, self._dims, place)
 
     def emit(self) -> None:
         builder = self._builder
-        parts = slot(builder, self._dims, Bands.PARTS)
-        band = slot(builder, self._dims, Bands.BAND)
+        parts = slot(builder, self._dims, Stripes.PARTS)
+        stripe = slot(builder, self._dims, Stripes.STRIPE)
         with counted_loop(builder, self._begin, self._end) as task:
             self._image, part = builder.udiv(task, parts), builder.urem(task, parts)
-            rows = self._dim(self._last, BandMember.ROWS)
+            rows = self._dim(self._last, StripeMember.ROWS)
             begin, end = partition_bounds(builder, rows, parts, part)
             for private in self._private:
                 builder.store(const(0), private.first)
                 builder.store(const(0), private.until)
-            with counted_loop(builder, begin, end, band) as row:
-                self._band(_Rows(row, self._least(builder.add(row, band), end)))
+            with counted_loop(builder, begin, end, stripe) as row:
+                self._stripe(_Rows(row, self._least(builder.add(row, stripe), end)))
         builder.ret_void()
 
     def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -122,7 +122,7 @@ class _Emission:
     def _most(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self._builder.select(self._builder.icmp_signed(">", x, y), x, y)
 
-    def _band(self, rows: _Rows) -> None:
+    def _stripe(self, rows: _Rows) -> None:
         """Compute rows of the last result, and before them what they read of the others."""
         builder = self._builder
         wanted = [rows]
@@ -144,8 +144,14 @@ class _Emission:
     def _read_by(self, member: int, rows: _Rows) -> _Rows:
         """The rows of the result before that rows of a member's result are computed from."""
         builder = self._builder
-        stride, begin = self._dim(member, BandMember.STRIDE), self._dim(member, BandMember.BEGIN)
-        extent, reach = self._dim(member, BandMember.READ_ROWS), self._dim(member, BandMember.REACH)
+        stride, begin = (
+            self._dim(member, StripeMember.STRIDE),
+            self._dim(member, StripeMember.BEGIN),
+        )
+        extent, reach = (
+            self._dim(member, StripeMember.READ_ROWS),
+            self._dim(member, StripeMember.REACH),
+        )
         first = builder.sub(builder.mul(rows.begin, stride), begin)
         last = builder.sub(builder.mul(builder.sub(rows.end, const(1)), stride), begin)
         low = self._least(self._most(first, const(0)), extent)
@@ -159,11 +165,11 @@ class _Emission:
         first = builder.load(private.first, typ=I64)
         until = builder.load(private.until, typ=I64)
         kept = self._most(builder.sub(until, needed.begin), const(0))
-        end = builder.add(first, self._dim(member, BandMember.CAPACITY))
+        end = builder.add(first, self._dim(member, StripeMember.CAPACITY))
         full = builder.icmp_signed(">", needed.end, end)
         none = builder.icmp_signed("==", kept, const(0))
         with builder.if_then(builder.or_(full, none)):
-            row_bytes = self._dim(member, BandMember.ROW_BYTES)
+            row_bytes = self._dim(member, StripeMember.ROW_BYTES)
             distance = builder.mul(builder.sub(needed.begin, first), row_bytes)
             source = at(builder, private.memory, distance)
             kind = ir.VectorType(I64, MOVED // SLOT_BYTES)
@@ -177,13 +183,13 @@ class _Emission:
         """The address of a row of a private result, which may be outside of its memory."""
         builder, private = self._builder, self._private[member]
         distance = builder.sub(row, builder.load(private.first, typ=I64))
-        row_bytes = self._dim(member, BandMember.ROW_BYTES)
+        row_bytes = self._dim(member, StripeMember.ROW_BYTES)
         return at(builder, private.memory, builder.mul(distance, row_bytes))
 
     def _number(self, member: int, row: ir.Value) -> ir.Value:
         """A row's number among those of all images."""
         builder = self._builder
-        before = builder.mul(self._image, self._dim(member, BandMember.ROWS))
+        before = builder.mul(self._image, self._dim(member, StripeMember.ROWS))
         return builder.add(before, row)
 
     def _tasks(self, member: int, rows: _Rows) -> None:
@@ -196,24 +202,24 @@ class _Emission:
         memory = reserve(builder, ir.ArrayType(I64, len(arrays)), SLOT_BYTES)
         for i, array in enumerate(arrays):
             set_slot(builder, memory, i, array)
-        positions = self._dim(member, BandMember.POSITIONS)
+        positions = self._dim(member, StripeMember.POSITIONS)
         blocks = builder.udiv(builder.add(positions, const(BLOCK - 1)), const(BLOCK))
         begin, end = (
             builder.mul(self._number(member, row), blocks) for row in (rows.begin, rows.end)
         )
         assert not kernel.is_product
-        function = self._pointer(member, BandMember.FUNCTION)
-        dims = self._pointer(member, BandMember.DIMS)
+        function = self._pointer(member, StripeMember.FUNCTION)
+        dims = self._pointer(member, StripeMember.DIMS)
         call_address(builder, STEP_KERNEL_TYPE, function,
                      [memory, dims, self._status, self._worker, begin, end])  # fmt: skip
 
     def _product(self, member: int, rows: _Rows) -> None:
         """Rows of a product, panel by panel."""
         builder, size, context = self._builder, const(self._size), self._context
-        positions = self._dim(member, BandMember.POSITIONS)
+        positions = self._dim(member, StripeMember.POSITIONS)
         first = builder.mul(self._number(member, rows.begin), positions)
         count = builder.mul(builder.sub(rows.end, rows.begin), positions)
-        a_row, c_row = self._dim(member, BandMember.A_ROW), self._dim(member, BandMember.C_ROW)
+        a_row, c_row = self._dim(member, StripeMember.A_ROW), self._dim(member, StripeMember.C_ROW)
         if member == 0:
             a = at(builder, self._x, builder.mul(first, a_row))
         else:
@@ -224,13 +230,13 @@ class _Emission:
             c = self._private_row(member, rows.begin)
         set_slot(builder, context, Context.A_STRIDE, a_row)
         set_slot(builder, context, Context.C_ROW_STRIDE, c_row)
-        set_slot(builder, context, Context.WINDOW, self._dim(member, BandMember.WINDOW))
+        set_slot(builder, context, Context.WINDOW, self._dim(member, StripeMember.WINDOW))
         for i, operand in enumerate(self._operands[member]):
-            distance = self._dim(member, BandMember.OPERANDS + i)
+            distance = self._dim(member, StripeMember.OPERANDS + i)
             set_slot(builder, context, Context.OPERANDS + 2 * i, operand)
             set_slot(builder, context, Context.OPERANDS + 2 * i + 1, distance)
-        k, panel = self._dim(member, BandMember.K), self._dim(member, BandMember.PANEL)
-        b, full = self._pointer(member, BandMember.B), self._dim(member, BandMember.PANELS)
+        k, panel = self._dim(member, StripeMember.K), self._dim(member, StripeMember.PANEL)
+        b, full = self._pointer(member, StripeMember.B), self._dim(member, StripeMember.PANELS)
         step_bytes = builder.mul(k, size)
 
         def multiply(column: ir.Value, columns: ir.Value, covers: ir.Value) -> None:
@@ -241,9 +247,11 @@ class _Emission:
                 builder, context, covers, count, a, a_row, weight, out, c_row, k, (first, column)
             )
 
-        covers = self._pointer(member, BandMember.COVERS)
+        covers = self._pointer(member, StripeMember.COVERS)
         with counted_loop(builder, 0, full) as number:
             multiply(builder.mul(number, panel), panel, covers)
-        tail = self._dim(member, BandMember.TAIL)
+        tail = self._dim(member, StripeMember.TAIL)
         with builder.if_then(builder.icmp_signed(">", tail, const(0))):
-            multiply(builder.mul(full, panel), tail, self._pointer(member, BandMember.TAIL_COVERS))
+            multiply(
+                builder.mul(full, panel), tail, self._pointer(member, StripeMember.TAIL_COVERS)
+            )

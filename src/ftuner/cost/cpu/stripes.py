@@ -1,6 +1,6 @@
-"""The cost of a chain of steps on a CPU: walked band by band of rows, or one step after the other.
+"""The cost of a chain of steps on a CPU: walked stripe by stripe of rows, or one step after the other.
 
-What passes between two steps of a chain stays in a cache by bands. Otherwise it is written and read
+What passes between two steps of a chain stays in a cache by stripes. Otherwise it is written and read
 again, beyond L2 for pictures of any size.
 """
 
@@ -34,7 +34,7 @@ class Extents(NamedTuple):
     begin: int
 
 
-class BandsProblem(NamedTuple):
+class StripesProblem(NamedTuple):
     """A chain at known extents."""
 
     images: int
@@ -84,7 +84,7 @@ class KernelWork(NamedTuple):
 
 def capacities(extents: Sequence[Extents], rows: int) -> tuple[int, ...]:
     """Rows of each result but the last that are in memory at a time, if the last one has `rows` of
-    a band."""
+    a stripe."""
     found: list[int] = []
     for member in reversed(extents[1:]):
         rows = min((rows - 1) * member.stride + member.reach, max(member.read_rows, 1))
@@ -92,44 +92,44 @@ def capacities(extents: Sequence[Extents], rows: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def seconds_by_bands(
-    chain: tuple[Work, ...], itemsize: int, problem: BandsProblem, rows: int, parts: int,
+def seconds_by_stripes(
+    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, rows: int, parts: int,
     machine: Machine,
 ) -> float:  # fmt: skip
-    """Estimated seconds of the busiest worker by bands of `rows` rows."""
+    """Estimated seconds of the busiest worker by stripes of `rows` rows."""
     extents, images = problem.extents, problem.images
     tasks = -(-images * parts // problem.workers)
     workers = min(problem.workers, images * parts)
     total = 0.0
     private = sum(map(mul, capacities(extents, rows), all_row_bytes(chain, itemsize, problem)))
-    # Rows of the member's result in a task, and in a band.
+    # Rows of the member's result in a task, and in a stripe.
     mine = extents[-1].rows / parts
-    in_band = min(rows, math.ceil(mine))
-    bands = math.ceil(mine / in_band)
+    in_stripe = min(rows, math.ceil(mine))
+    stripes = math.ceil(mine / in_stripe)
     for number in reversed(range(len(chain))):
         work, member = chain[number], extents[number]
-        times = mine / in_band
+        times = mine / in_stripe
         row_bytes, read_bytes = _row_bytes(work, member, itemsize), work.read_bytes(member)
         streams, near = [], 0.0
         if number == 0:
             taken = mine * member.stride * read_bytes
             streams.append(Stream(taken, images * member.read_rows * read_bytes))
         else:
-            near += in_band * member.stride * read_bytes
+            near += in_stripe * member.stride * read_bytes
         if number == len(chain) - 1:
             written = WRITES * mine * row_bytes
             streams.append(Stream(written, images * member.rows * row_bytes))
         else:
-            near += in_band * row_bytes
+            near += in_stripe * row_bytes
         streams.append(Stream(times * near, private))
-        cycles = work.cycles(member, in_band, machine).times(times)
+        cycles = work.cycles(member, in_stripe, machine).times(times)
         total += estimate_of(machine, workers, *cycles, streams).seconds - machine.synchronise_s
         if number:
             kept = max(member.reach - member.stride, 0)
-            moves = Stream(WRITES * (bands - 1) * kept * read_bytes, private)
+            moves = Stream(WRITES * (stripes - 1) * kept * read_bytes, private)
             total += estimate_of(machine, workers, 0.0, 0.0, 0.0, [moves]).stall_s
             mine = min(mine * member.stride + kept, max(member.read_rows, 1))
-            in_band = min(in_band * member.stride, math.ceil(mine))
+            in_stripe = min(in_stripe * member.stride, math.ceil(mine))
     if problem.workers == 1:
         return tasks * total
     waited = machine.hardware.tuning.waited_share_of_task
@@ -137,7 +137,7 @@ def seconds_by_bands(
 
 
 def seconds_apart(
-    chain: tuple[Work, ...], itemsize: int, problem: BandsProblem, machine: Machine
+    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, machine: Machine
 ) -> float:
     """Estimated seconds of the busiest worker if the steps run one after the other.
 
@@ -171,7 +171,7 @@ def seconds_apart(
     return total
 
 
-def all_row_bytes(chain: tuple[Work, ...], itemsize: int, problem: BandsProblem) -> list[int]:
+def all_row_bytes(chain: tuple[Work, ...], itemsize: int, problem: StripesProblem) -> list[int]:
     """Bytes of a row of each result."""
     return [_row_bytes(w, e, itemsize) for w, e in zip(chain, problem.extents, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Chains of steps on a CPU that are walked band by band of rows."""
+"""Chains of steps on a CPU that are walked stripe by stripe of rows."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftuner.codegen.llvm.native.kernel_records import BandMember as MemberSlot
-from ftuner.codegen.llvm.native.kernel_records import Bands as BandsSlot
+from ftuner.codegen.llvm.native.kernel_records import StripeMember as MemberSlot
+from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.bands import BandsKernel, MemberKernel
+from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.bands import BandsProblem, KernelWork, Work
-from ftuner.cost.cpu.bands import Extents as MemberExtents
+from ftuner.cost.cpu.stripes import Extents as MemberExtents
+from ftuner.cost.cpu.stripes import KernelWork, StripesProblem, Work
 from ftuner.cost.step import Machine, StepCost
 from ftuner.cost.terms import Estimate
 from ftuner.graph.buffers import View
-from ftuner.graph.steps import BandMember, BandsStep, DepthwiseStep, ProductStep
+from ftuner.graph.steps import DepthwiseStep, ProductStep, StripeMember, StripesStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.bands import Bands, BandsPlanner, ProductWork, bands_planner
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.stripes import ProductWork, Stripes, StripesPlanner, stripes_planner
 from ftuner.runtime.cpu.covers import all_cover_slots
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
@@ -53,7 +53,7 @@ BOUND_SLOTS = (
     MemberSlot.OFFSET, MemberSlot.CAPACITY, MemberSlot.ROW_BYTES,
 )  # fmt: skip
 """Slots of a member that depend on extents, in the order in which binding gives their values."""
-HEADER_SLOTS = (BandsSlot.PARTS, BandsSlot.BAND, BandsSlot.WORKER_BYTES)
+HEADER_SLOTS = (StripesSlot.PARTS, StripesSlot.STRIPE, StripesSlot.WORKER_BYTES)
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,24 @@ class _MemberDims:
 
 @dataclass(frozen=True)
 class Walked(Condition):
-    """Whether a chain is walked by bands."""
+    """Whether a chain is walked by stripes."""
 
-    planner: BandsPlanner
+    planner: StripesPlanner
     images: int
     """The number of a dim."""
     members: tuple[_MemberDims, ...]
 
-    def problem(self, values: Sequence[int], workers: int) -> BandsProblem:
+    def problem(self, values: Sequence[int], workers: int) -> StripesProblem:
         """The chain at values of the dims."""
         extents = tuple([member.at(values) for member in self.members])
-        return BandsProblem(values[self.images], extents, workers)
+        return StripesProblem(values[self.images], extents, workers)
 
     def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
-        return self.planner.bands(self.problem(values, workers)) is not None
+        return self.planner.stripes(self.problem(values, workers)) is not None
 
 
-def walked(step: BandsStep, planner: BandsPlanner, dims: Dims) -> Walked:
-    """What decides whether a chain is walked by bands; `dims` of the program."""
+def walked(step: StripesStep, planner: StripesPlanner, dims: Dims) -> Walked:
+    """What decides whether a chain is walked by stripes; `dims` of the program."""
     members = tuple(
         _MemberDims(
             dims.number(m.rows), dims.number(m.positions), dims.number(m.read_rows),
@@ -105,13 +105,13 @@ def walked(step: BandsStep, planner: BandsPlanner, dims: Dims) -> Walked:
     return Walked(planner, dims.number(step.members[0].images), members)
 
 
-def planner_of(step: BandsStep, hardware: CpuHardware, isa: Isa) -> BandsPlanner:
+def planner_of(step: StripesStep, hardware: CpuHardware, isa: Isa) -> StripesPlanner:
     """The planner of a chain."""
     chain = tuple(_work(member.step, hardware, isa) for member in step.members)
-    return bands_planner(chain, _itemsize(step), hardware, isa)
+    return stripes_planner(chain, _itemsize(step), hardware, isa)
 
 
-def _itemsize(step: BandsStep) -> int:
+def _itemsize(step: StripesStep) -> int:
     return step.members[-1].result.layout.dtype.itemsize
 
 
@@ -128,7 +128,7 @@ def _work(step: ProductStep | DepthwiseStep, hardware: CpuHardware, isa: Isa) ->
     return ProductWork(planner, panel_problem(n, k, width, 1, 1, layout, window=window))
 
 
-def bands_at(step: BandsStep, extents: Extents, machine: Machine) -> Bands | None:
+def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes | None:
     """How a chain is walked at values of the symbols; None if it is not."""
 
     def known(dim: Dim) -> int:
@@ -143,13 +143,13 @@ def bands_at(step: BandsStep, extents: Extents, machine: Machine) -> Bands | Non
     )  # fmt: skip
     images = known(step.members[0].images)
     planner = planner_of(step, machine.hardware, machine.isa)
-    return planner.bands(BandsProblem(images, members, machine.workers))
+    return planner.stripes(StripesProblem(images, members, machine.workers))
 
 
-def without_weights(step: BandsStep) -> BandsStep:
+def without_weights(step: StripesStep) -> StripesStep:
     """The chain without the arrays of packed weights."""
 
-    def bare(member: BandMember) -> BandMember:
+    def bare(member: StripeMember) -> StripeMember:
         product = member.step
         if isinstance(product, DepthwiseStep):
             return member
@@ -160,7 +160,7 @@ def without_weights(step: BandsStep) -> BandsStep:
 
 
 @dataclass(frozen=True)
-class _BandsTask(Task):
+class _StripesTask(Task):
     """A chain to be planned."""
 
     walked: Walked
@@ -169,14 +169,14 @@ class _BandsTask(Task):
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
         planner, problem = self.walked.planner, self.walked.problem(values, workers)
-        bands = planner.bands(problem)
+        stripes = planner.stripes(problem)
         slots = len(HEADER_SLOTS) + len(problem.extents) * len(BOUND_SLOTS)
-        if bands is None:
+        if stripes is None:
             return nothing_to_do(workers, slots)
         members: list[int] = []
         offset = 0
         for work, extents, rows in zip(
-            planner.chain, problem.extents, (*bands.capacities, 0), strict=True
+            planner.chain, problem.extents, (*stripes.capacities, 0), strict=True
         ):
             row_bytes = extents.positions * work.columns * planner.itemsize
             members += (
@@ -185,20 +185,20 @@ class _BandsTask(Task):
             )  # fmt: skip
             if rows:
                 offset += aligned(rows * row_bytes + SLACK_BYTES)
-        tasks = problem.images * bands.parts
+        tasks = problem.images * stripes.parts
         return BoundTask(
             workers, min(tasks, most_chunks(workers, hardware)), tasks, False,
-            (bands.parts, bands.rows, offset, *members), workers * offset, offset, None,
+            (stripes.parts, stripes.rows, offset, *members), workers * offset, offset, None,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class CompiledBands(CompiledStep):
+class CompiledStripes(CompiledStep):
     """A chain with the kernel that walks it and its compiled members."""
 
-    step: BandsStep
+    step: StripesStep
     address: int
-    planner: BandsPlanner
+    planner: StripesPlanner
     members: tuple[CompiledProduct[Any] | int, ...]
     """Of a kernel, its address."""
     covers: tuple[tuple[array[int], array[int]], ...]
@@ -208,13 +208,13 @@ class CompiledBands(CompiledStep):
         step, members = self.step, self.step.members
         records.constant(at + StepSlot.FUNCTION, self.address)
         records.point(at + StepSlot.ARGUMENT, self._lay_out_arrays(records))
-        header = records.reserve(BandsSlot.MEMBERS + len(members) * MemberSlot.SIZE)
+        header = records.reserve(StripesSlot.MEMBERS + len(members) * MemberSlot.SIZE)
         records.point(at + StepSlot.DIMS, header)
-        records.workspace(header + BandsSlot.WORKSPACE)
+        records.workspace(header + StripesSlot.WORKSPACE)
         bound = [header + slot for slot in HEADER_SLOTS]
         last = len(members) - 1
         for number, member in enumerate(members):
-            first = header + BandsSlot.MEMBERS + number * MemberSlot.SIZE
+            first = header + StripesSlot.MEMBERS + number * MemberSlot.SIZE
             bound += [first + slot for slot in BOUND_SLOTS]
             records.constant(first + MemberSlot.STRIDE, member.stride)
             records.constant(first + MemberSlot.REACH, member.reach)
@@ -232,7 +232,7 @@ class CompiledBands(CompiledStep):
                 records.point(first + MemberSlot.DIMS, dims)
                 for slot, dim in enumerate(records.dims.numbers(parameters), dims):
                     records.dim(slot, dim)
-        task = _BandsTask(walked(step, self.planner, records.dims))
+        task = _StripesTask(walked(step, self.planner, records.dims))
         records.planned_tasks(task, bound)
 
     def _lay_out_arrays(self, records: RecordLayout) -> int:
@@ -294,23 +294,23 @@ def _private(view: View) -> View:
     return View(view.buffer, replace(view.layout, strides=(0, *others)))
 
 
-class BandsKind(StepKind[BandsStep]):
+class StripesKind(StepKind[StripesStep]):
     """A chain is one kernel, which calls uKernels and the kernels of its members."""
 
     has_workspace = True
 
-    def multiplied(self, step: BandsStep) -> DType:
+    def multiplied(self, step: StripesStep) -> DType:
         return step.members[-1].result.layout.dtype
 
-    def bundle(self, step: BandsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+    def bundle(self, step: StripesStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         dtype = step.members[-1].result.layout.dtype
         members = tuple(_member_kernel(member.step) for member in step.members)
-        emitter = "ftuner.codegen.llvm.kernels.bands"
-        return kernel_bundle(emitter, "bands", BandsKernel(dtype, members))
+        emitter = "ftuner.codegen.llvm.kernels.stripes"
+        return kernel_bundle(emitter, "stripes", StripesKernel(dtype, members))
 
     def compiled(
-        self, step: BandsStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledBands:
+        self, step: StripesStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStripes:
         hardware, isa = loaded.hardware, loaded.isa
         members: list[CompiledProduct[Any] | int] = []
         covers: list[tuple[array[int], array[int]]] = []
@@ -330,25 +330,27 @@ class BandsKind(StepKind[BandsStep]):
             covers.append(_covers(compiled))
         planner = planner_of(step, hardware, isa)
         step = without_weights(step)
-        return CompiledBands(step, kernel, planner, tuple(members), tuple(covers))
+        return CompiledStripes(step, kernel, planner, tuple(members), tuple(covers))
 
     def report(
-        self, step: BandsStep, extents: Extents, machine: Machine, resident_bytes: int
+        self, step: StripesStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        bands = bands_at(step, extents, machine)
-        if bands is None:
+        stripes = stripes_at(step, extents, machine)
+        if stripes is None:
             return StepReport("nothing: the next steps do it", no_cost(machine))
         reports = [kind_of(m.step).report(m.step, extents, machine, 0) for m in step.members]
         flops = sum(report.cost.flops for report in reports)
         private = {member.result.buffer for member in step.members[:-1]}
         reads = sum(touched(view, extents) for view in _read(step) if view.buffer not in private)
         writes = touched(step.members[-1].result, extents)
-        plan = f"bands of {count(bands.rows, 'row')}, {count(bands.parts, 'part')} of an image"
-        estimate = Estimate(issue_s=bands.seconds)
+        plan = (
+            f"stripes of {count(stripes.rows, 'row')}, {count(stripes.parts, 'part')} of an image"
+        )
+        estimate = Estimate(issue_s=stripes.seconds)
         return StepReport(plan, StepCost(flops, reads, writes, estimate))
 
 
-def _read(step: BandsStep) -> list[View]:
+def _read(step: StripesStep) -> list[View]:
     """What the members read."""
     views: list[View] = []
     for member in step.members:
@@ -381,4 +383,4 @@ def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:
     return full, tail
 
 
-KIND = BandsKind()
+KIND = StripesKind()

@@ -1,4 +1,4 @@
-"""Members of chains on a CPU: steps that have work where their chain is not walked by bands."""
+"""Members of chains on a CPU: steps that have work where their chain is not walked by stripes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine
-from ftuner.graph.steps import BandedStep, DepthwiseStep, ProductStep
+from ftuner.graph.steps import DepthwiseStep, ProductStep, WholeStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.bands import BandsPlanner
+from ftuner.planner.cpu.stripes import StripesPlanner
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.bands import bands_at, planner_of, walked, without_weights
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -22,58 +21,59 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.kinds import kind_of
+from ftuner.runtime.cpu.steps.stripes import planner_of, stripes_at, walked, without_weights
 
 
 @dataclass(frozen=True)
 class CompiledMember(CompiledStep):
     """A compiled step, and what decides whether it has work."""
 
-    step: BandedStep
+    step: WholeStep
     member: CompiledStep
-    planner: BandsPlanner
+    planner: StripesPlanner
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
-        with records.unless(walked(self.step.bands, self.planner, records.dims)):
+        with records.unless(walked(self.step.stripes, self.planner, records.dims)):
             self.member.lay_out(records, at)
 
 
-class BandedKind(StepKind[BandedStep]):
+class WholeKind(StepKind[WholeStep]):
     """A member of a chain is a step of its own kind."""
 
     has_workspace = True
 
     def required_families(
-        self, step: BandedStep, hardware: CpuHardware, isa: str, workers: int
+        self, step: WholeStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies | None:
         found: RequiredFamilies | None = kind_of(step.step).required_families(
             step.step, hardware, isa, workers
         )
         return found
 
-    def multiplied(self, step: BandedStep) -> DType | None:
+    def multiplied(self, step: WholeStep) -> DType | None:
         found: DType | None = kind_of(step.step).multiplied(step.step)
         return found
 
-    def bundle(self, step: BandedStep, hardware: CpuHardware, isa: Isa) -> Bundle | None:
+    def bundle(self, step: WholeStep, hardware: CpuHardware, isa: Isa) -> Bundle | None:
         found: Bundle | None = kind_of(step.step).bundle(step.step, hardware, isa)
         return found
 
     def compiled(
-        self, step: BandedStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+        self, step: WholeStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledMember:
         member = kind_of(step.step).compiled(step.step, required, kernel, loaded)
         assert isinstance(member.step, (ProductStep, DepthwiseStep))
-        planner = planner_of(step.bands, loaded.hardware, loaded.isa)
-        own = replace(step, step=member.step, bands=without_weights(step.bands))
+        planner = planner_of(step.stripes, loaded.hardware, loaded.isa)
+        own = replace(step, step=member.step, stripes=without_weights(step.stripes))
         return CompiledMember(own, member, planner)
 
     def report(
-        self, step: BandedStep, extents: Extents, machine: Machine, resident_bytes: int
+        self, step: WholeStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        if bands_at(step.bands, extents, machine) is not None:
-            return StepReport("nothing: the chain is walked by bands", no_cost(machine))
+        if stripes_at(step.stripes, extents, machine) is not None:
+            return StepReport("nothing: the chain is walked by stripes", no_cost(machine))
         found: StepReport = kind_of(step.step).report(step.step, extents, machine, resident_bytes)
         return found
 
 
-KIND = BandedKind()
+KIND = WholeKind()

@@ -1,4 +1,4 @@
-"""Chains of steps that may be walked band by band of rows.
+"""Chains of steps that may be walked stripe by stripe of rows.
 
 A chain is a depthwise convolution, or a reduction of windows, with the product before it, the
 product after it, or both. What passes between them is large and has one reader.
@@ -14,40 +14,40 @@ from ftuner.core.dim import Dim, product
 from ftuner.graph.buffers import View
 from ftuner.graph.placement import Runs
 from ftuner.graph.steps import (
-    BandedStep,
-    BandMember,
-    BandsStep,
     ConvolutionStep,
     DepthwiseStep,
     ProductStep,
     Step,
+    StripeMember,
+    StripesStep,
+    WholeStep,
 )
 
-Members = dict[int, BandMember]
+Members = dict[int, StripeMember]
 """By the number of the step."""
 
 
-def in_bands(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> tuple[Step, ...]:
-    """The steps, with a `BandsStep` before the last member of each chain. `outputs`: of the graph;
+def in_stripes(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> tuple[Step, ...]:
+    """The steps, with a `StripesStep` before the last member of each chain. `outputs`: of the graph;
     `runs`: whether a back end has a kind of step for a dtype."""
     chains = _Chains(steps, outputs, runs)
-    members: dict[int, BandsStep] = {}
-    bands: dict[int, BandsStep] = {}
+    members: dict[int, StripesStep] = {}
+    stripes: dict[int, StripesStep] = {}
     for number, step in enumerate(steps):
         if isinstance(step, DepthwiseStep):
             found = chains.around(number, step, members)
             if len(found) > 1:
-                chain = BandsStep(tuple(found[i] for i in sorted(found)))
+                chain = StripesStep(tuple(found[i] for i in sorted(found)))
                 members |= dict.fromkeys(found, chain)
-                bands[max(found)] = chain
+                stripes[max(found)] = chain
     new: list[Step] = []
     for number, step in enumerate(steps):
-        if number in bands:
+        if number in stripes:
             # All that the chain reads has been computed here.
-            new.append(bands[number])
+            new.append(stripes[number])
         if number in members:
             assert isinstance(step, (ProductStep, DepthwiseStep))
-            step = BandedStep(step, members[number])
+            step = WholeStep(step, members[number])
         new.append(step)
     return tuple(new)
 
@@ -60,19 +60,19 @@ class _Chains:
         self._writers = {b: i for i, step in enumerate(steps) for b in step.writes}
         self._readers = {b: i for i, step in enumerate(steps) for b in step.reads}
 
-    def around(self, number: int, step: DepthwiseStep, taken: dict[int, BandsStep]) -> Members:
+    def around(self, number: int, step: DepthwiseStep, taken: dict[int, StripesStep]) -> Members:
         """The chain around a step: the step alone if it has no product to walk with."""
         images, rows, positions, _ = step.out.shape
         reach = (step.window[0] - 1) * step.dilations[0] + 1
         _, read_rows, read_positions, _ = step.x.shape
-        middle = BandMember(
+        middle = StripeMember(
             step, images, rows, positions, read_rows, read_positions, step.strides[0], reach,
             step.begin[0],
         )  # fmt: skip
         found = {number: middle}
         dtype = step.out.layout.dtype
         known = isinstance(step.out.shape[-1], int) and step.x.layout.dtype == dtype
-        if not known or not self._runs(BandsStep.kind, dtype):
+        if not known or not self._runs(StripesStep.kind, dtype):
             return found
         before = self._writers.get(step.x.buffer, -1) if self._is_private(step.x) else -1
         if before >= 0 and before not in taken:
@@ -91,7 +91,7 @@ class _Chains:
         whole = view.contiguous and view.layout.offset == 0
         return view.buffer.kind == "arena" and whole and self._accesses[view.buffer] == 2
 
-    def _head(self, step: Step, x: View) -> BandMember | None:
+    def _head(self, step: Step, x: View) -> StripeMember | None:
         """The step as the first member of a chain whose next one reads x."""
         images, rows, positions, channels = x.shape
         if type(step) is ConvolutionStep:
@@ -101,7 +101,7 @@ class _Chains:
                 return None
             _, read_rows, read_positions, _ = step.a.shape
             reach = (window.kernel[0] - 1) * window.dilations[0] + 1
-            return BandMember(
+            return StripeMember(
                 step, images, rows, positions, read_rows, read_positions, window.strides[0], reach,
                 window.begin[0],
             )  # fmt: skip
@@ -109,7 +109,7 @@ class _Chains:
             return None
         return _pointwise(step, images, rows, positions)
 
-    def _tail(self, step: Step, before: BandMember) -> BandMember | None:
+    def _tail(self, step: Step, before: StripeMember) -> StripeMember | None:
         """The step as the last member of a chain."""
         extents = before.images, before.rows, before.positions
         out = before.result
@@ -138,5 +138,5 @@ def _covers(rows: View, extents: tuple[Dim, ...], columns: Dim) -> bool:
     return rows.shape == (product(extents), columns)
 
 
-def _pointwise(step: ProductStep, images: Dim, rows: Dim, positions: Dim) -> BandMember:
-    return BandMember(step, images, rows, positions, rows, positions, 1, 1, 0)
+def _pointwise(step: ProductStep, images: Dim, rows: Dim, positions: Dim) -> StripeMember:
+    return StripeMember(step, images, rows, positions, rows, positions, 1, 1, 0)
