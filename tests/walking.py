@@ -15,8 +15,8 @@ MOST_ROWS, MOST_PARTS = 5, 4
 
 @contextmanager
 def walking(rows: int | None = None, parts: int | None = None) -> Iterator[None]:
-    """Walk all chains that are bound meanwhile by stripes of `rows` rows, in `parts` tasks an image;
-    by default as many as a hash of the extents gives."""
+    """Walk all chains that are bound meanwhile by stripes of `rows` rows, in `parts` tasks an
+    image; by default as many as a hash of the extents gives."""
 
     def fastest(planner: StripesPlanner, problem: StripesProblem) -> Stripes | None:
         last = problem.extents[-1]

@@ -267,7 +267,7 @@ class WinogradStep:
 
 @dataclass(frozen=True)
 class StripeMember:
-    """A step of a chain that is walked stripe by stripe, and the rows of pictures that it works on."""
+    """A step of a chain that is walked by stripes, and the rows of pictures that it works on."""
 
     step: ProductStep | DepthwiseStep
     images: Dim
@@ -292,9 +292,9 @@ class StripeMember:
 
 @dataclass(frozen=True)
 class StripesStep:
-    """A chain of steps on pictures, each of which reads the result of the one before: computed stripe
-    of rows by stripe of rows, so that what passes between them stays in a cache. `WholeStep`s
-    follow, which do the work where that is faster."""
+    """A chain of steps on pictures, each of which reads the result of the one before: walked by
+    stripes of rows, so that what passes between them stays in a cache. Where the steps are faster
+    one after the other, `WholeStep`s do the work."""
 
     kind: ClassVar[str] = "stripes"
     members: tuple[StripeMember, ...]

@@ -28,8 +28,8 @@ Members = dict[int, StripeMember]
 
 
 def in_stripes(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> tuple[Step, ...]:
-    """The steps, with a `StripesStep` before the last member of each chain. `outputs`: of the graph;
-    `runs`: whether a back end has a kind of step for a dtype."""
+    """The steps, with a `StripesStep` before the last member of each chain. `outputs`: of the
+    graph; `runs`: whether a back end has a kind of step for a dtype."""
     chains = _Chains(steps, outputs, runs)
     members: dict[int, StripesStep] = {}
     stripes: dict[int, StripesStep] = {}

@@ -380,12 +380,12 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         "assumed: each row tile reads it", most=1,
     )  # fmt: skip
     stripes_share_of_l2: float = constant(
-        0.6, "", "Share of L2 for what passes between the steps of a chain that is walked by stripes",
+        0.6, "", "Share of L2 for what passes between the steps of a chain walked by stripes",
         "fitted on AMD Zen 4: from 0.3 to 0.7 the chains of MobileNetV2 differ by 5%", most=1,
     )  # fmt: skip
     least_gain_of_stripes: float = constant(
-        0.02, "", "Share of the time of a chain that stripes save at least", "assumed: estimates of "
-        "both ways differ from measurements by as much", most=1,
+        0.02, "", "Share of the time of a chain that stripes save at least",
+        "assumed: estimates of both ways differ from measurements by as much", most=1,
     )  # fmt: skip
     waited_share_of_task: float = constant(
         0.25, "", "Share of a task of stripes that other workers wait for the last one",

@@ -161,7 +161,7 @@ def test_scattering_walks_element_by_element() -> None:
 
 
 def test_a_chain_is_reported_once() -> None:
-    """By stripes where pictures are large; its members then do nothing, and else all of the work."""
+    """By stripes where pictures are large: its members then do nothing, otherwise all the work."""
     steps = lower(Chain(channels=16, wide=96, columns=24, stride=2).graph()).steps
     assert [step.kind for step in steps] == ["whole", "whole", "stripes", "whole"]
     for side, walked in ((640, True), (7, False)):

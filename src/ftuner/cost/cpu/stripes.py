@@ -1,7 +1,7 @@
-"""The cost of a chain of steps on a CPU: walked stripe by stripe of rows, or one step after the other.
+"""The cost of a chain of steps on a CPU: by stripes of rows, or one step after the other.
 
-What passes between two steps of a chain stays in a cache by stripes. Otherwise it is written and read
-again, beyond L2 for pictures of any size.
+By stripes, what passes between two steps of a chain stays in L2. Otherwise all of it is written
+before it is read.
 """
 
 from __future__ import annotations

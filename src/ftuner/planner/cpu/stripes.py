@@ -85,8 +85,7 @@ class StripesPlanner:
         self._found: RecentlyUsed[StripesProblem, tuple[Stripes | None]] = RecentlyUsed(MAX_PLANS)
 
     def stripes(self, problem: StripesProblem) -> Stripes | None:
-        """The fastest way to walk the chain stripe by stripe; None if its steps are faster one after
-        the other."""
+        """The fastest way to walk the chain; None if its steps are faster one after the other."""
         found = self._found.get(problem)
         if found is None:
             found = (self._fastest(problem),)

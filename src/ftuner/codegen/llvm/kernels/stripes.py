@@ -144,14 +144,10 @@ class _Emission:
     def _read_by(self, member: int, rows: _Rows) -> _Rows:
         """The rows of the result before that rows of a member's result are computed from."""
         builder = self._builder
-        stride, begin = (
-            self._dim(member, StripeMember.STRIDE),
-            self._dim(member, StripeMember.BEGIN),
-        )
-        extent, reach = (
-            self._dim(member, StripeMember.READ_ROWS),
-            self._dim(member, StripeMember.REACH),
-        )
+        slots = (
+            StripeMember.STRIDE, StripeMember.BEGIN, StripeMember.READ_ROWS, StripeMember.REACH
+        )  # fmt: skip
+        stride, begin, extent, reach = (self._dim(member, index) for index in slots)
         first = builder.sub(builder.mul(rows.begin, stride), begin)
         last = builder.sub(builder.mul(builder.sub(rows.end, const(1)), stride), begin)
         low = self._least(self._most(first, const(0)), extent)

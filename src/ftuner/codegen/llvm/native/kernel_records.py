@@ -144,8 +144,8 @@ class AllCovers:
 
 
 class Stripes:
-    """Parameters of the kernel that walks a chain of steps stripe by stripe, besides addresses. After
-    the last slot follows a `StripeMember` for each step."""
+    """Parameters of the kernel that walks a chain of steps by stripes, besides addresses. After the
+    last slot follows a `StripeMember` for each step."""
 
     PARTS = 0
     """Tasks of each image: ranges of rows of the last result."""
