@@ -58,6 +58,7 @@ def operands(m: int = 5, k: int = 7, n: int = 9, dtype: str = "float32") -> tupl
     return uniform(1, (m, k), dtype), uniform(2, (k, n), dtype)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("extents", [(5, 7, 9), (1, 300, 200), (130, 70, 260), (64, 512, 48)])

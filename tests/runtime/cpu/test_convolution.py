@@ -78,6 +78,7 @@ def test_single_channels_equal_the_reference(
         check(model, case, images, *spatial)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("case", REDUCTIONS, ids=name_of)
 def test_reductions_of_windows_equal_the_reference(backend: CpuBackend, case: Reduction) -> None:
     model = Model(case.graph(), backend, threads=2)

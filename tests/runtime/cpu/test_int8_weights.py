@@ -55,6 +55,7 @@ def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) 
     assert np.all(np.abs(y - sums) <= bound)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
 def test_every_candidate_is_right(backend: CpuBackend, dtype: str, n: int) -> None:
