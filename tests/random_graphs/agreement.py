@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from tests.random_graphs.cases import Case, Feeds
-from tests.random_graphs.making import Array
 from tests.random_graphs.peers import RefusedError, Run, SilentError, evaluator_of, onnxruntime_of
 from tests.random_graphs.reports import Report
 from tests.random_graphs.table import SYMBOL
+from tests.random_graphs.tensors import Array
 from tests.random_graphs.truth import (
     Expected,
     Truth,

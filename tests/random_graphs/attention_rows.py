@@ -15,8 +15,9 @@ from tests.random_graphs.extents import (
     static,
     times,
 )
-from tests.random_graphs.making import TAME, Fill, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, row
+from tests.random_graphs.tensors import TAME, Fill, Tensor
 
 
 def _extent(maker: Maker) -> Extent:

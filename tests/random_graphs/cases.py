@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from tests.random_graphs.making import Array
+from tests.random_graphs.tensors import Array
 
 Feeds = Mapping[str, Array]
 SAVED = Path(__file__).parent / "saved"

@@ -18,8 +18,8 @@ from tests.random_graphs.agreement import (
     expect_refused,
 )
 from tests.random_graphs.cases import Case, Feeds
-from tests.random_graphs.making import Array
 from tests.random_graphs.reports import Report, text_of
+from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
 from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError

@@ -15,8 +15,9 @@ from tests.random_graphs.extents import (
     shape_at,
     static,
 )
-from tests.random_graphs.making import FLOATS, MICROSOFT, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, dtypes_of, row
+from tests.random_graphs.tensors import FLOATS, MICROSOFT, Tensor
 from tests.random_graphs.views import concat, slice_, split, transpose
 
 PRODUCT_SIZE = 1e5

@@ -20,7 +20,6 @@ from tests.random_graphs import (  # noqa: F401
     quantised_rows,
     reduction_rows,
     shape_rows,
-    views,
     window_rows,
 )
 from tests.random_graphs.cases import Case, Feeds
@@ -34,8 +33,11 @@ from tests.random_graphs.extents import (
     SMALL_WORK,
     shape_at,
 )
-from tests.random_graphs.making import DTYPES, Array, Input, Maker, Tensor
+from tests.random_graphs.forming import formed
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import ROWS, Row
+from tests.random_graphs.tensors import DTYPES, Array, Input, Tensor
+from tests.random_graphs.views import viewed
 
 OPSETS = (18, 21, 17, 13, 23, 24, 20, 19, 22, 15, 14, 16, 12, 11, 10, 9, 7, 8)
 OPSET_WEIGHTS = (16, 10, 8, 8, 16, 16, 4, 3, 3, 3, 3, 3, 3, 2.5, 1.5, 2, 1, 0.7)
@@ -72,7 +74,7 @@ def generate(
         opset = min(max(opset, only.since), only.until)
     limits = (SMALL_ELEMENTS, SMALL_WORK) if small else (MAX_ELEMENTS, MAX_WORK)
     maker = Maker(
-        opset, head, script.seed, views.viewed, views.formed, max_elements=limits[0],
+        opset, head, script.seed, viewed, formed, max_elements=limits[0],
         max_work=limits[1],
     )  # fmt: skip
     for _ in range(head.pick((1, 2))):

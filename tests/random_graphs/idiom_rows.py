@@ -6,9 +6,10 @@ import numpy as np
 from tests.random_graphs.contraction_rows import matmul, weight_for
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import static
-from tests.random_graphs.making import FLOATS, TAME, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.reduction_rows import parameter, reduce_node
 from tests.random_graphs.table import row
+from tests.random_graphs.tensors import FLOATS, TAME, Tensor
 
 
 def _operand(maker: Maker) -> Tensor:

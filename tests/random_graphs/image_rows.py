@@ -6,8 +6,9 @@ import numpy as np
 from onnx import helper
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import BINDINGS, Extent, elements, static
-from tests.random_graphs.making import FLOATS, TAME, Fill, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
+from tests.random_graphs.tensors import FLOATS, TAME, Fill, Tensor
 from tests.random_graphs.window_rows import MAX_SIDE, followed, image, spend
 
 COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")

@@ -6,17 +6,10 @@ import numpy as np
 from onnx import helper
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import BINDINGS, Extent, Shape, static
-from tests.random_graphs.making import (
-    DTYPES,
-    FLOATS,
-    NUMBERS,
-    Array,
-    Fill,
-    Maker,
-    Tensor,
-)
+from tests.random_graphs.making import Maker
 from tests.random_graphs.shape_rows import iota
 from tests.random_graphs.table import dtypes_of, row
+from tests.random_graphs.tensors import DTYPES, FLOATS, NUMBERS, Array, Fill, Tensor
 
 
 def indices(maker: Maker, shape: Shape, extent: Extent, negative: bool = True) -> Tensor:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import helper
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.making import (
+from tests.random_graphs.making import Maker
+from tests.random_graphs.table import broadcast, dtypes_of, partner, row
+from tests.random_graphs.tensors import (
     DTYPES,
     FLOATS,
     INTEGERS,
@@ -15,10 +17,8 @@ from tests.random_graphs.making import (
     NUMBERS,
     TAME,
     UNSIGNED,
-    Maker,
     Tensor,
 )
-from tests.random_graphs.table import broadcast, dtypes_of, partner, row
 
 Range = tuple[float, float]
 ALL = (-1e30, 1e30)

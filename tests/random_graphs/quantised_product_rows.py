@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import ONE, Extent, static
-from tests.random_graphs.making import MICROSOFT, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, row
+from tests.random_graphs.tensors import MICROSOFT, Tensor
 from tests.random_graphs.window_rows import groups_of, image, spend, window
 
 LEVELS = ("uint8", "int8")

@@ -6,8 +6,9 @@ import numpy as np
 from tests.random_graphs.contraction_rows import matmul
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import static
-from tests.random_graphs.making import Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import row
+from tests.random_graphs.tensors import Tensor
 
 from ftuner.graph.builder import MIN_NARROW_BYTES
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import BINDINGS, ONE, Extent, times
-from tests.random_graphs.making import FLOATS, MICROSOFT, NUMBERS, TAME, Fill, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
+from tests.random_graphs.tensors import FLOATS, MICROSOFT, NUMBERS, TAME, Fill, Tensor
 
 RANKS = (2, 1, 3, 4)
 WILD = 1e38

@@ -7,8 +7,9 @@ from onnx import helper, numpy_helper
 from tests.random_graphs import views
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import Extent, derived, elements, number, static
-from tests.random_graphs.making import DTYPES, FLOATS, NUMBERS, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
+from tests.random_graphs.tensors import DTYPES, FLOATS, NUMBERS, Tensor
 from tests.random_graphs.views import View
 
 

@@ -10,7 +10,8 @@ from functools import cache
 import onnx
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import ONE, Extent, derived, static
-from tests.random_graphs.making import DTYPES, Maker, Tensor
+from tests.random_graphs.making import Maker
+from tests.random_graphs.tensors import DTYPES, Tensor
 
 Make = Callable[[Maker], None]
 LATEST = 1000

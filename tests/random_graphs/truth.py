@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tests.random_graphs.making import Array
+from tests.random_graphs.tensors import Array
 from tests.wild_products import exact_products
 
 from ftuner.core.dim import Symbolic

@@ -1,4 +1,4 @@
-"""Operators that only move elements: in front of operands, and to make a tensor of a shape."""
+"""Operators that only move elements, in front of operands."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import (
     ONE,
     Extent,
-    Shape,
     derived,
-    elements,
     number,
     static,
     times,
 )
-from tests.random_graphs.making import FLOATS, MAX_RANK, Maker, Tensor
+from tests.random_graphs.making import Maker
+from tests.random_graphs.tensors import FLOATS, MAX_RANK, Tensor
 
 View = Callable[[Maker, Tensor], Tensor]
 OPEN = (2**31 - 1, 2**63 - 1)
 """What exporters write for the end of an axis."""
 
 
-def _moved(maker: Maker, op: str, x: Tensor, shape: Sequence[Extent], *others: Tensor,
+def moved(maker: Maker, op: str, x: Tensor, shape: Sequence[Extent], *others: Tensor,
            **attributes: object) -> Tensor:  # fmt: skip
     return maker.add(op, [x, *others], shape, x.dtype, x.low, x.high, **attributes)
 
 
 def identity(maker: Maker, x: Tensor) -> Tensor:
-    return _moved(maker, "Identity", x, x.shape)
+    return moved(maker, "Identity", x, x.shape)
 
 
 def transpose(maker: Maker, x: Tensor) -> Tensor:
     if x.rank < 2:
         raise DeclinedError("too few axes")
     if maker.draws.chance(0.1):
-        return _moved(maker, "Transpose", x, x.shape[::-1])
+        return moved(maker, "Transpose", x, x.shape[::-1])
     if maker.draws.chance(0.4):
         # The last two axes, as products are fed.
         perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
     else:
         perm = maker.draws.shuffled(range(x.rank))
-    return _moved(maker, "Transpose", x, [x.shape[p] for p in perm], perm=perm)
+    return moved(maker, "Transpose", x, [x.shape[p] for p in perm], perm=perm)
 
 
 def slice_length(n: int, start: int, end: int, step: int) -> int:
@@ -87,16 +86,16 @@ def slice_(maker: Maker, x: Tensor) -> Tensor:
         shape[axis] = _sliced(maker, x.shape[axis], start, end, step)
         if min(shape[axis].at) == 0 and min(x.shape[axis].at) > 0 and not draws.chance(0.1):
             raise DeclinedError("nothing is left")
-    return _slice_node(maker, x, shape, axes, bounds, steps)
+    return slice_node(maker, x, shape, axes, bounds, steps)
 
 
-def _slice_node(
+def slice_node(
     maker: Maker, x: Tensor, shape: Sequence[Extent], axes: Sequence[int],
     bounds: Sequence[tuple[int, int]], steps: Sequence[int],
 ) -> Tensor:  # fmt: skip
     starts, ends = [s for s, _ in bounds], [e for _, e in bounds]
     if maker.opset < 10:
-        return _moved(maker, "Slice", x, shape, axes=list(axes), starts=starts, ends=ends)
+        return moved(maker, "Slice", x, shape, axes=list(axes), starts=starts, ends=ends)
     if all(-(2**31) <= e < 2**31 for e in ends) and maker.draws.chance(0.1):
         dtype = "int32"
     else:
@@ -105,10 +104,10 @@ def _slice_node(
     others = [maker.integers(v, dtype) for v in (starts, ends, axes, steps)]
     if all(s == 1 for s in steps):
         others = others[:3] if maker.draws.chance(0.5) else others
-    return _moved(maker, "Slice", x, shape, *others)
+    return moved(maker, "Slice", x, shape, *others)
 
 
-def _reshape_node(maker: Maker, x: Tensor, shape: Sequence[Extent]) -> Tensor:
+def reshape_node(maker: Maker, x: Tensor, shape: Sequence[Extent]) -> Tensor:
     """A Reshape whose target is written in one of the ways of exporters."""
     inferred = [i for i, e in enumerate(shape) if not e.static]
     zeros = [
@@ -127,15 +126,15 @@ def _reshape_node(maker: Maker, x: Tensor, shape: Sequence[Extent]) -> Tensor:
     elif len(inferred) == 1 and all(e.at[0] for e in others) and maker.draws.chance(0.7):
         target = [-1 if i in inferred else e.at[0] for i, e in enumerate(shape)]
     if target is not None and (inferred or 0 not in target):
-        return _moved(maker, "Reshape", x, shape, maker.integers(target))
+        return moved(maker, "Reshape", x, shape, maker.integers(target))
     if target is None and not all(maker.spells(e) for e in shape):
         raise DeclinedError("no way to write the shape")
     if target is None and whole:
-        return _moved(maker, "Reshape", x, shape, maker.spelled(shape))
+        return moved(maker, "Reshape", x, shape, maker.spelled(shape))
     if maker.opset < 14:
         raise DeclinedError("a zero stands for an extent of the operand")
     written = maker.spelled(shape) if target is None else maker.integers(target)
-    return _moved(maker, "Reshape", x, shape, written, allowzero=1)
+    return moved(maker, "Reshape", x, shape, written, allowzero=1)
 
 
 def _divisors(n: int) -> list[int]:
@@ -162,7 +161,7 @@ def reshape(maker: Maker, x: Tensor) -> Tensor:
         if not all(e.static for e in shape):
             raise DeclinedError("extents that are not known")
         shape = maker.draws.shuffled(shape)
-    return _reshape_node(maker, x, shape)
+    return reshape_node(maker, x, shape)
 
 
 def flatten(maker: Maker, x: Tensor) -> Tensor:
@@ -173,7 +172,7 @@ def flatten(maker: Maker, x: Tensor) -> Tensor:
     written = (
         axis - x.rank if maker.opset >= 11 and axis < x.rank and maker.draws.chance(0.3) else axis
     )
-    return _moved(maker, "Flatten", x, shape, axis=written)
+    return moved(maker, "Flatten", x, shape, axis=written)
 
 
 def squeeze(maker: Maker, x: Tensor) -> Tensor:
@@ -184,8 +183,8 @@ def squeeze(maker: Maker, x: Tensor) -> Tensor:
     shape = [e for i, e in enumerate(x.shape) if i not in axes]
     everything = all(e.static for e in x.shape) and axes == ones
     if everything and maker.draws.chance(0.3):
-        return _moved(maker, "Squeeze", x, shape)
-    return _with_axes(maker, "Squeeze", x, shape, axes, x.rank)
+        return moved(maker, "Squeeze", x, shape)
+    return with_axes(maker, "Squeeze", x, shape, axes, x.rank)
 
 
 def unsqueeze(maker: Maker, x: Tensor) -> Tensor:
@@ -196,18 +195,18 @@ def unsqueeze(maker: Maker, x: Tensor) -> Tensor:
     shape = list(x.shape)
     for axis in axes:
         shape.insert(axis, ONE)
-    return _with_axes(maker, "Unsqueeze", x, shape, axes, x.rank + count)
+    return with_axes(maker, "Unsqueeze", x, shape, axes, x.rank + count)
 
 
-def _with_axes(
+def with_axes(
     maker: Maker, op: str, x: Tensor, shape: Sequence[Extent], axes: Sequence[int], rank: int
 ) -> Tensor:
     """A node whose axes became an input in version 13."""
     if maker.opset >= 11 and maker.draws.chance(0.3):
         axes = [a - rank for a in axes]
     if maker.opset >= 13:
-        return _moved(maker, op, x, shape, maker.integers(axes))
-    return _moved(maker, op, x, shape, axes=list(axes))
+        return moved(maker, op, x, shape, maker.integers(axes))
+    return moved(maker, op, x, shape, axes=list(axes))
 
 
 def expand(maker: Maker, x: Tensor) -> Tensor:
@@ -229,7 +228,7 @@ def expand(maker: Maker, x: Tensor) -> Tensor:
     if len(shape) == x.rank and maker.draws.chance(0.3):
         # One leaves an axis as it is.
         kept = [ONE if e.key == own.key else e for e, own in zip(shape, x.shape, strict=True)]
-    return _moved(maker, "Expand", x, shape, maker.spelled(kept))
+    return moved(maker, "Expand", x, shape, maker.spelled(kept))
 
 
 def split(maker: Maker, x: Tensor) -> Tensor:
@@ -316,7 +315,7 @@ def select(maker: Maker, x: Tensor) -> Tensor:
         at = maker.integers([index])
     else:
         at = maker.constant(np.int64(index), share=True)
-    return _moved(maker, "Gather", x, others, at, axis=axis)
+    return moved(maker, "Gather", x, others, at, axis=axis)
 
 
 VIEWS: tuple[tuple[View, float], ...] = (
@@ -336,127 +335,3 @@ def viewed(maker: Maker, x: Tensor) -> Tensor:
         except DeclinedError:
             maker.undo(mark)
     return x
-
-
-# A tensor of a shape, as a view of another.
-
-
-def _form_transposed(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if len(shape) < 2:
-        raise DeclinedError("too few axes")
-    perm = maker.draws.shuffled(range(len(shape)))[::-1]
-    base: list[Extent] = [ONE] * len(shape)
-    for axis, p in enumerate(perm):
-        base[p] = shape[axis]
-    return _moved(maker, "Transpose", maker.leaf(tuple(base), dtype), shape, perm=perm)
-
-
-def _longer(maker: Maker, extent: Extent, by: int, factor: int = 1) -> Extent:
-    at = [n * factor + by for n in extent.at]
-    return static(at[0]) if extent.static else maker.named(at)
-
-
-def _form_sliced(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if not shape:
-        raise DeclinedError("no axes")
-    axis = maker.draws.below(len(shape))
-    before, after = maker.draws.pick((1, 0, 2)), maker.draws.pick((0, 1, 3))
-    steps = (1, -1, 2, -2) if maker.opset >= 10 else (1,)
-    step = maker.draws.pick(steps)
-    base = list(shape)
-    base[axis] = _longer(maker, shape[axis], before + after, abs(step))
-    if step > 0:
-        bounds = (before, -after if after else OPEN[0])
-    else:
-        bounds = (-1 - after, before - 1 if before else -(2**63))
-    if min(shape[axis].at) == 0 and (before or after):
-        raise DeclinedError("bounds of nothing")
-    x = maker.leaf(tuple(base), dtype)
-    return _slice_node(maker, x, shape, [axis], [bounds], [step])
-
-
-def _form_unsqueezed(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    ones = [i for i, e in enumerate(shape) if e.key == "1"]
-    axis = maker.draws.pick(ones)
-    x = maker.leaf((*shape[:axis], *shape[axis + 1 :]), dtype)
-    return _with_axes(maker, "Unsqueeze", x, shape, [axis], len(shape))
-
-
-def _form_squeezed(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if len(shape) >= MAX_RANK:
-        raise DeclinedError("too many axes")
-    axis = maker.draws.below(len(shape) + 1)
-    x = maker.leaf((*shape[:axis], ONE, *shape[axis:]), dtype)
-    return _with_axes(maker, "Squeeze", x, shape, [axis], len(shape) + 1)
-
-
-def _form_expanded(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if maker.opset < 8 or not all(maker.spells(e) for e in shape):
-        raise DeclinedError("no way to write the shape")
-    kept = [maker.draws.chance(0.5) for _ in shape]
-    skipped = maker.draws.below(2) if kept and not kept[0] else 0
-    base = tuple(e if keep else ONE for e, keep in zip(shape, kept, strict=True))[skipped:]
-    return _moved(maker, "Expand", maker.leaf(base, dtype), shape, maker.spelled(shape))
-
-
-def _form_concatenated(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    axes = [i for i, e in enumerate(shape) if min(e.at) >= 1]
-    axis = maker.draws.pick(axes)
-    extent = shape[axis]
-    first = maker.draws.pick(range(1, min(extent.at) + 1)[:4])
-    rest = [n - first for n in extent.at]
-    pieces = [static(first), static(rest[0]) if extent.static else maker.named(rest)]
-    parts = [
-        maker.leaf((*shape[:axis], piece, *shape[axis + 1 :]), dtype)
-        for piece in maker.draws.shuffled(pieces)
-    ]
-    low, high = min(p.low for p in parts), max(p.high for p in parts)
-    return maker.add("Concat", parts, shape, dtype, low, high, axis=axis)
-
-
-def _form_split(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if not shape:
-        raise DeclinedError("no axes")
-    axis = maker.draws.below(len(shape))
-    count = maker.draws.pick((2, 3))
-    base = list(shape)
-    base[axis] = _longer(maker, shape[axis], 0, count)
-    x = maker.leaf(tuple(base), dtype)
-    results = [maker.new(shape, dtype, x.low, x.high) for _ in range(count)]
-    maker.node("Split", [x], results, axis=axis, num_outputs=count if maker.opset >= 18 else None)
-    return maker.draws.pick(results)
-
-
-def _form_reshaped(maker: Maker, shape: Shape, dtype: str) -> Tensor:
-    if len(shape) < 2:
-        raise DeclinedError("too few axes")
-    axis = maker.draws.below(len(shape) - 1)
-    pair = shape[axis : axis + 2]
-    whole = times(pair)
-    if not whole.static and whole.key not in maker.symbols:
-        whole = maker.named(whole.at)
-    x = maker.leaf((*shape[:axis], whole, *shape[axis + 2 :]), dtype)
-    return _reshape_node(maker, x, shape)
-
-
-FORMS: tuple[tuple[Callable[[Maker, Shape, str], Tensor], float], ...] = (
-    (_form_transposed, 2.5), (_form_sliced, 2.5), (_form_unsqueezed, 1.0), (_form_squeezed, 1.0),
-    (_form_expanded, 1.0), (_form_concatenated, 0.7), (_form_split, 0.8), (_form_reshaped, 1.0),
-)  # fmt: skip
-
-
-def formed(maker: Maker, shape: Shape, dtype: str) -> Tensor | None:
-    """A view of the shape, or None."""
-    if not maker.draws.chance(0.5):
-        return None
-    if max(elements(shape)) == 0 and maker.draws.chance(0.5):
-        return None
-    form = maker.draws.weighted([f for f, _ in FORMS], [w for _, w in FORMS])
-    mark = maker.mark()
-    try:
-        found = form(maker, shape, dtype)
-        assert [e.at for e in found.shape] == [e.at for e in shape]
-    except DeclinedError:
-        maker.undo(mark)
-        return None
-    return found

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import ONE, Extent, Shape, derived, elements, static
-from tests.random_graphs.making import FLOATS, TAME, Fill, Maker, Tensor
+from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
+from tests.random_graphs.tensors import FLOATS, TAME, Fill, Tensor
 
 CHANNELS = (4, 3, 8, 1, 16, 6, 32, 5)
 SIDES = (8, 5, 7, 16, 3, 12, 1, 17)
@@ -156,7 +157,7 @@ def _conv(maker: Maker) -> None:
               group=groups if groups > 1 else None, **found.attributes)  # fmt: skip
 
 
-@row("separable convolution", 1.5)
+@row("separable convolution", 1.5, idiom=True)
 def _separable(maker: Maker) -> None:
     """A depthwise convolution or pooling between pointwise ones, as in mobile networks."""
     draws = maker.draws

@@ -1,0 +1,104 @@
+"""Models run on any number of threads, from several threads, and after a fork."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.runtime.cpu.small_models import LAYER, assert_right, small
+
+from ftuner.graph.ir import Graph
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_thread_counts(widest: CpuBackend, encoder: Model, threads: int) -> None:
+    """Those of the back end, and a model's own."""
+    widest.threads = threads
+    assert encoder.threads == threads
+    own = Model(LAYER, widest, threads)
+    widest.threads = 1
+    assert own.threads == threads
+    for b, s in ((1, 1), (3, 17), (2, 64)):
+        assert_right(own, LAYER, B=b, S=s)
+        assert_right(encoder, LAYER, B=b, S=s)
+
+
+def test_several_threads_call_at_once(widest: CpuBackend, encoder: Model, sums: Model) -> None:
+    """One model from several threads, and two models, which have one pool of workers."""
+    widest.threads = 2
+    wrong: list[str] = []
+
+    def call(model: Model, graph: Graph, seed: int) -> None:
+        source = random.Random(seed)
+        try:
+            for _ in range(40):
+                b, s = source.randint(1, 4), source.randint(1, 40)
+                assert_right(model, graph, seed, B=b, S=s)
+        except Exception as error:  # The assertion must reach the main thread.
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    callers = [
+        threading.Thread(target=call, args=(model, graph, seed))
+        for seed in range(3)
+        for model, graph in ((encoder, LAYER), (sums, small()))
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+def in_a_child(body: Callable[[], None], seconds: int = 60) -> int:
+    """The exit code of a forked child that runs `body`; it is ended after some time."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            threading.Timer(seconds, lambda: os._exit(3)).start()
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork(widest: CpuBackend, encoder: Model) -> None:
+    """With programs written before it, and others; the parent goes on."""
+    widest.threads = 2
+    assert_right(encoder, LAYER, B=2, S=9)
+
+    def body() -> None:
+        assert_right(encoder, LAYER, B=2, S=9)
+        assert_right(encoder, LAYER, B=3, S=11)
+
+    assert in_a_child(body) == 0
+    assert_right(encoder, LAYER, B=2, S=9)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork_within_a_call(widest: CpuBackend, encoder: Model) -> None:
+    """Another thread of the parent may be in the midst of a run."""
+    widest.threads = 2
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            assert_right(encoder, LAYER, B=2, S=30)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    try:
+        codes = [in_a_child(lambda: assert_right(encoder, LAYER, B=2, S=30)) for _ in range(5)]
+    finally:
+        stop.set()
+        caller.join()
+    assert codes == [0] * 5
