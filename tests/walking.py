@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from ftuner.cost.cpu.stripes import StripesProblem, capacities
-from ftuner.planner.cpu.stripes import Stripes, StripesPlanner, stripes_planner
+from ftuner.cost.cpu.stripes import Stripes, StripesProblem, capacities
+from ftuner.planner.cpu.stripes import StripesPlanner, stripes_planner
 
 MOST_ROWS, MOST_PARTS = 5, 4
 
@@ -25,10 +25,10 @@ def walking(rows: int | None = None, parts: int | None = None) -> Iterator[None]
         chosen = zlib.crc32(repr(problem.extents).encode())
         own_rows = min(rows or 1 + chosen % MOST_ROWS, last.rows)
         own_parts = min(parts or 1 + chosen // MOST_ROWS % MOST_PARTS, last.rows)
-        room = capacities(problem.extents, own_rows)
+        room = capacities(planner.chain, problem.extents, own_rows)
         return Stripes(own_parts, own_rows, room, 0.0)
 
     stripes_planner.cache_clear()
-    with mock.patch.object(StripesPlanner, "_fastest", fastest):
+    with mock.patch.object(StripesPlanner, "stripes", fastest):
         yield
     stripes_planner.cache_clear()

@@ -8,12 +8,23 @@ from ftuner.core.cpu.windows import DepthwiseKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.stripes import Extents, KernelWork, StripesProblem, capacities
+from ftuner.cost.cpu.stripes import (
+    Extents,
+    PartSeconds,
+    StripesProblem,
+    capacities,
+    least_tasks,
+)
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.stripes import ProductWork, StripesPlanner, stripes_planner
+from ftuner.planner.cpu.stripes import (
+    ProductWork,
+    StripesPlanner,
+    kernel_work,
+    stripes_planner,
+)
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
@@ -39,18 +50,18 @@ def planner_of(
     kernel = DepthwiseKernel(FLOAT32, None, (3, 3), (stride, stride), (1, 1), ACCUMULATOR)
     chain = (
         ProductWork(planner, panel_problem(wide, channels, width, 1, 1)),
-        KernelWork(kernel, wide),
+        kernel_work(kernel, wide, machine, isa),
         ProductWork(planner, panel_problem(columns, wide, width, 1, 1)),
     )
-    return stripes_planner(chain, 4, machine, isa), machine
+    return stripes_planner(chain, machine, isa), machine
 
 
 def problem_of(side: int, stride: int, images: int = 1, workers: int = 1) -> StripesProblem:
     after = (side - 1) // stride + 1
     extents = (
-        Extents(side, side, side, side, 1, 1, 0),
-        Extents(after, after, side, side, stride, 3, 1),
-        Extents(after, after, after, after, 1, 1, 0),
+        Extents(side, side, side, side, 0),
+        Extents(after, after, side, side, 1),
+        Extents(after, after, after, after, 0),
     )
     return StripesProblem(images, extents, workers)
 
@@ -89,15 +100,37 @@ def test_workers_have_equally_many_tasks(images: int, workers: int) -> None:
 
 
 def test_memory_holds_what_a_stripe_reads() -> None:
+    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
     extents = problem_of(20, 2).extents
-    assert capacities(extents, 1) == (3, 1)
-    assert capacities(extents, 4) == (9, 4)
+    assert capacities(planner.chain, extents, 1) == (3, 1)
+    assert capacities(planner.chain, extents, 4) == (9, 4)
     # No more rows than there are.
-    assert capacities(extents, 100) == (20, 10)
+    assert capacities(planner.chain, extents, 100) == (20, 10)
 
 
 def test_nothing_is_walked_without_elements() -> None:
     planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
     assert planner.stripes(problem_of(320, 2, images=0)) is None
-    empty = Extents(0, 0, 0, 0, 1, 1, 0)
+    empty = Extents(0, 0, 0, 0, 0)
     assert planner.stripes(StripesProblem(1, (empty, empty, empty), 1)) is None
+
+
+def test_what_was_found_is_kept() -> None:
+    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    problem = problem_of(320, 2)
+    values = (1, 1, *(n for extents in problem.extents for n in extents))
+    found = planner.at(values)
+    assert found == planner.stripes(problem)
+    assert planner.at(values) is found
+
+
+@pytest.mark.parametrize("waited", [0.1, 0.25, 1.0])
+def test_the_number_of_tasks_takes_least_time(waited: float) -> None:
+    part, problem = PartSeconds(3e-3, 2e-5), problem_of(320, 2, images=2, workers=4)
+    rows_s = part.rows * problem.images / problem.workers
+
+    def seconds(tasks: float) -> float:
+        return (tasks + waited) * (rows_s / tasks + part.border)
+
+    best = least_tasks(part, problem, waited)
+    assert all(seconds(best) <= seconds(best * factor) for factor in (0.5, 0.9, 1.1, 2.0))

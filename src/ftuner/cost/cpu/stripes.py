@@ -2,6 +2,9 @@
 
 By stripes, what passes between two steps of a chain stays in L2. Otherwise all of it is written
 before it is read.
+
+The first call with new extents waits for these functions, so that they are a few multiplications
+for each member: what does not depend on extents is in a `Work`.
 """
 
 from __future__ import annotations
@@ -11,9 +14,7 @@ from collections.abc import Sequence
 from operator import mul
 from typing import NamedTuple, Protocol
 
-from ftuner.core.cpu.windows import DepthwiseKernel
-from ftuner.cost.cpu.depthwise import DepthwiseProblem, depthwise_cycles
-from ftuner.cost.step import Machine, Stream, estimate_of, level_of, rate_bytes_per_s
+from ftuner.cost.step import Machine, level_of, rate_bytes_per_s
 
 WRITES = 2
 """Times that bytes move which are written beyond a cache: their lines are read first."""
@@ -27,11 +28,8 @@ class Extents(NamedTuple):
     positions: int
     read_rows: int
     read_positions: int
-    stride: int
-    """Rows that its window moves."""
-    reach: int
-    """Rows from the first one of a window to the end of its last one."""
     begin: int
+    """Padding before the first row."""
 
 
 class StripesProblem(NamedTuple):
@@ -42,140 +40,146 @@ class StripesProblem(NamedTuple):
     workers: int
 
 
-class Cycles(NamedTuple):
-    """As the arguments of `estimate_of`."""
-
-    issue: float
-    stall: float
-    fixed: float
-
-    def times(self, factor: float) -> Cycles:
-        return Cycles(self.issue * factor, self.stall * factor, self.fixed * factor)
-
-
 class Work(Protocol):
     """What a member of a chain computes, without its extents."""
 
     @property
-    def columns(self) -> int:
-        """Channels of the result."""
+    def stride(self) -> int:
+        """Rows that its window moves from one row of the result to the next."""
 
-    def read_bytes(self, extents: Extents) -> int:
+    @property
+    def reach(self) -> int:
+        """Rows from the first one of a window to the end of its last one."""
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of a position of the result."""
+
+    def read_bytes(self, extents: Extents) -> float:
         """Bytes of a row of what it reads."""
 
-    def cycles(self, extents: Extents, rows: int, machine: Machine) -> Cycles:
-        """Cycles of computing some rows at a time."""
+    def seconds(self, positions: int) -> float:
+        """Seconds that computing so many positions at a time takes one worker whose operands are in
+        L2."""
 
 
-class KernelWork(NamedTuple):
-    """A depthwise convolution, or a reduction of windows."""
-
-    kernel: DepthwiseKernel
-    columns: int
-
-    def read_bytes(self, extents: Extents) -> int:
-        return extents.read_positions * self.columns * self.kernel.dtype.itemsize
-
-    def cycles(self, extents: Extents, rows: int, machine: Machine) -> Cycles:
-        shape = (1, rows, extents.positions, self.columns)
-        found = depthwise_cycles(DepthwiseProblem(shape, 0, self.kernel), machine)
-        return Cycles(found.issue, 0.0, found.fixed)
+Chain = tuple[Work, ...]
 
 
-def capacities(extents: Sequence[Extents], rows: int) -> tuple[int, ...]:
+class Stripes(NamedTuple):
+    """How a chain is walked."""
+
+    parts: int
+    """Tasks of each image: ranges of rows of the last result."""
+    rows: int
+    """Of the last result that are computed at a time."""
+    capacities: tuple[int, ...]
+    """Rows of each other result that there is memory for."""
+    seconds: float
+    """Estimated, of the busiest worker."""
+
+
+def capacities(chain: Chain, extents: Sequence[Extents], rows: int) -> tuple[int, ...]:
     """Rows of each result but the last that are in memory at a time, if the last one has `rows` of
     a stripe."""
     found: list[int] = []
-    for member in reversed(extents[1:]):
-        rows = min((rows - 1) * member.stride + member.reach, max(member.read_rows, 1))
+    for work, member in zip(reversed(chain[1:]), reversed(extents[1:]), strict=True):
+        rows = min((rows - 1) * work.stride + work.reach, max(member.read_rows, 1))
         found.append(rows)
     return tuple(reversed(found))
 
 
-def seconds_by_stripes(
-    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, rows: int, parts: int,
-    machine: Machine,
-) -> float:  # fmt: skip
-    """Estimated seconds of the busiest worker by stripes of `rows` rows."""
-    extents, images = problem.extents, problem.images
-    tasks = -(-images * parts // problem.workers)
-    workers = min(problem.workers, images * parts)
-    total = 0.0
-    private = sum(map(mul, capacities(extents, rows), all_row_bytes(chain, itemsize, problem)))
-    # Rows of the member's result in a task, and in a stripe.
-    mine = extents[-1].rows / parts
-    in_stripe = min(rows, math.ceil(mine))
-    stripes = math.ceil(mine / in_stripe)
-    for number in reversed(range(len(chain))):
-        work, member = chain[number], extents[number]
-        times = mine / in_stripe
-        row_bytes, read_bytes = _row_bytes(work, member, itemsize), work.read_bytes(member)
-        streams, near = [], 0.0
-        if number == 0:
-            taken = mine * member.stride * read_bytes
-            streams.append(Stream(taken, images * member.read_rows * read_bytes))
-        else:
-            near += in_stripe * member.stride * read_bytes
-        if number == len(chain) - 1:
-            written = WRITES * mine * row_bytes
-            streams.append(Stream(written, images * member.rows * row_bytes))
-        else:
-            near += in_stripe * row_bytes
-        streams.append(Stream(times * near, private))
-        cycles = work.cycles(member, in_stripe, machine).times(times)
-        total += estimate_of(machine, workers, *cycles, streams).seconds - machine.synchronise_s
-        if number:
-            kept = max(member.reach - member.stride, 0)
-            moves = Stream(WRITES * (stripes - 1) * kept * read_bytes, private)
-            total += estimate_of(machine, workers, 0.0, 0.0, 0.0, [moves]).stall_s
-            mine = min(mine * member.stride + kept, max(member.read_rows, 1))
-            in_stripe = min(in_stripe * member.stride, math.ceil(mine))
-    if problem.workers == 1:
-        return tasks * total
-    waited = machine.hardware.tuning.waited_share_of_task
-    return (tasks + waited) * total + machine.synchronise_s
-
-
-def seconds_apart(
-    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, machine: Machine
-) -> float:
-    """Estimated seconds of the busiest worker if the steps run one after the other.
-
-    What passes between two steps is written and read through the first level that holds all of it.
-    Beyond L2, computing does not hide these transfers: on AMD Zen 4 the chains of MobileNetV2 at
-    640 x 640 take what both take together, and not the longer of both.
-    """
-    hardware, images = machine.hardware, problem.images
-    share = 1.0 / problem.workers
-    total = 0.0
-    for number, (work, member) in enumerate(zip(chain, problem.extents, strict=True)):
-        row_bytes, read_bytes = _row_bytes(work, member, itemsize), work.read_bytes(member)
-        read, written = images * member.read_rows * read_bytes, images * member.rows * row_bytes
-        streams: list[Stream] = []
-        between: list[Stream] = []
-        if number == 0:
-            streams.append(Stream(share * read, read))
-        else:
-            between.append(Stream(share * read, read + written))
-        if number == len(chain) - 1:
-            streams.append(Stream(WRITES * share * written, written))
-        else:
-            between.append(Stream(WRITES * share * written, read + written))
-        rows = -(-images * member.rows // problem.workers)
-        cycles = work.cycles(member, rows, machine)
-        total += estimate_of(machine, problem.workers, *cycles, streams).seconds
-        for stream in between:
-            level = level_of(hardware, stream.footprint_bytes)
-            if level not in hardware.levels[:2]:
-                total += stream.bytes / rate_bytes_per_s(level, problem.workers)
-    return total
-
-
-def all_row_bytes(chain: tuple[Work, ...], itemsize: int, problem: StripesProblem) -> list[int]:
+def bytes_of_rows(chain: Chain, extents: Sequence[Extents]) -> list[int]:
     """Bytes of a row of each result."""
-    return [_row_bytes(w, e, itemsize) for w, e in zip(chain, problem.extents, strict=True)]
+    return [w.position_bytes * e.positions for w, e in zip(chain, extents, strict=True)]
 
 
-def _row_bytes(work: Work, extents: Extents, itemsize: int) -> int:
-    """Bytes of a row of a member's result."""
-    return extents.positions * work.columns * itemsize
+class PartSeconds(NamedTuple):
+    """Seconds of a task that has all rows of an image."""
+
+    rows: float
+    """Of computing each row once."""
+    border: float
+    """Of the rows that each further task computes again."""
+
+
+def seconds_of_part(
+    chain: Chain, problem: StripesProblem, rows: int, machine: Machine
+) -> PartSeconds:
+    """Seconds of one worker for one image by stripes of `rows` rows of the last result."""
+    extents, images = problem.extents, problem.images
+    row_bytes = bytes_of_rows(chain, extents)
+    private = sum(map(mul, capacities(chain, extents, rows), row_bytes))
+    near_rate = _rate(private, machine)
+    last = len(chain) - 1
+    once = again = 0.0
+    # Rows of the result that a stripe, and a further task, compute.
+    in_stripe, border = rows, 0
+    for number in range(last, -1, -1):
+        work, member = chain[number], extents[number]
+        read = work.read_bytes(member)
+        near = outside_s = 0.0
+        if number == 0:
+            outside_s = work.stride * read / _rate(images * member.read_rows * read, machine)
+        else:
+            near += work.stride * read
+        if number == last:
+            written = row_bytes[number]
+            outside_s += WRITES * written / _rate(images * member.rows * written, machine)
+        else:
+            near += row_bytes[number]
+        row_s = work.seconds(in_stripe * member.positions) / in_stripe
+        row_s = max(row_s, near / near_rate, outside_s)
+        if number:
+            # Rows that the next stripe reads again are moved.
+            kept = max(work.reach - work.stride, 0)
+            row_s += WRITES * kept * read / near_rate / in_stripe
+        once += member.rows * row_s
+        again += border * row_s
+        border = border * work.stride + max(work.reach - work.stride, 0)
+        in_stripe = min(in_stripe * work.stride, max(member.read_rows, 1))
+    return PartSeconds(once, again)
+
+
+def seconds_apart(chain: Chain, problem: StripesProblem, machine: Machine) -> float | None:
+    """Estimated seconds of the busiest worker if the steps run one after the other; None if all
+    that passes between them stays in L2, so that stripes save nothing.
+
+    What passes between two steps is written and read through the first level that holds it. Beyond
+    L2, computing does not hide these transfers: on AMD Zen 4 the chains of MobileNetV2 at 640 x 640
+    take what both take together, and not the longer of both.
+    """
+    images, workers = problem.images, machine.workers
+    near = machine.hardware.levels[:2]
+    total = between_s = 0.0
+    last = len(chain) - 1
+    for number, (work, member) in enumerate(zip(chain, problem.extents, strict=True)):
+        read = images * member.read_rows * work.read_bytes(member)
+        written = images * member.rows * member.positions * work.position_bytes
+        outside_s = 0.0
+        level = level_of(machine.hardware, int(read + written))
+        rate = rate_bytes_per_s(level, workers) * workers
+        for bytes_, passes in ((read, number > 0), (WRITES * written, number < last)):
+            if not passes:
+                outside_s += bytes_ / workers / _rate(bytes_, machine)
+            elif level not in near:
+                between_s += bytes_ / rate
+        positions = -(-images * member.rows * member.positions // workers)
+        total += max(work.seconds(positions), outside_s) + machine.synchronise_s
+    return total + between_s if between_s else None
+
+
+def _rate(footprint_bytes: float, machine: Machine) -> float:
+    """Bytes per second of one worker from the first level that holds some bytes."""
+    level = level_of(machine.hardware, int(footprint_bytes))
+    return rate_bytes_per_s(level, machine.workers)
+
+
+def least_tasks(part: PartSeconds, problem: StripesProblem, waited: float) -> float:
+    """The number of tasks of a worker that takes least time, if it waits for `waited` of a task.
+
+    With n tasks a worker takes `(n + waited) * (rows / n + border)` seconds, where `rows` is its
+    share of all rows.
+    """
+    rows_s = part.rows * problem.images / problem.workers
+    return math.sqrt(waited * rows_s / part.border) if part.border else math.inf

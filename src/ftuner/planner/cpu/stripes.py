@@ -1,22 +1,26 @@
-"""Whether and how a chain of steps is walked stripe by stripe of rows."""
+"""Whether and how a chain of steps is walked by stripes of rows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
+from ftuner.core.cpu.windows import DepthwiseKernel
 from ftuner.core.recently_used import RecentlyUsed
+from ftuner.cost.cpu.depthwise import vector_cycles
 from ftuner.cost.cpu.stripes import (
-    Cycles,
+    Chain,
     Extents,
+    Stripes,
     StripesProblem,
-    Work,
-    all_row_bytes,
+    bytes_of_rows,
     capacities,
+    least_tasks,
     seconds_apart,
-    seconds_by_stripes,
+    seconds_of_part,
 )
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
@@ -33,114 +37,133 @@ class ProductWork(NamedTuple):
     planner: Planner
     problem: Problem
     """Of one row and one worker."""
+    stride: int = 1
+    reach: int = 1
 
     @property
-    def columns(self) -> int:
-        return self.problem.n
+    def position_bytes(self) -> int:
+        return self.problem.n * self.planner.library.types.c.itemsize
 
-    def read_bytes(self, extents: Extents) -> int:
+    def read_bytes(self, extents: Extents) -> float:
         problem, size = self.problem, self.planner.library.types.a.itemsize
         new = problem.k if problem.window is None else problem.k / problem.window.reuse
-        return math.ceil(extents.positions * new * size / extents.stride)
+        return extents.positions * new * size / self.stride
 
-    def cycles(self, extents: Extents, rows: int, machine: Machine) -> Cycles:
+    def seconds(self, positions: int) -> float:
         planner, problem = self.planner, self.problem
-        lanes, layout = planner.library.lanes, problem.a_layout
-        full, left = divmod(problem.n, problem.width * lanes)
-        panels = [(full, problem.width, False), (int(left > 0), -(-left // lanes), True)]
-        issue = stall = fixed = 0.0
+        library = planner.library
+        tuning = library.hardware.tuning
+        full, left = divmod(problem.n, problem.width * library.lanes)
+        panels = ((full, problem.width, False), (int(left > 0), -(-left // library.lanes), True))
         window = 0 if problem.window is None else problem.k // problem.window.run
-        address_cycles = window * machine.hardware.tuning.window_element_cycles
+        address_cycles = window * tuning.window_element_cycles
+        cycles = 0.0
         for number, vectors, tail in panels:
             if number:
-                _, table = planner.cover(vectors, tail, problem.k, layout)
-                cover = table[rows * extents.positions]
-                issue += number * problem.k * cover.issue
-                stall += number * problem.k * (cover.step - cover.issue)
-                fixed += number * (cover.fixed + cover.tiles * address_cycles)
-        return Cycles(issue, stall, fixed)
+                _, table = planner.cover(vectors, tail, problem.k, problem.a_layout)
+                cover = table[positions]
+                tile_cycles = cover.fixed + cover.tiles * address_cycles
+                cycles += number * (problem.k * cover.step + tile_cycles)
+        return cycles / library.hardware.clock_hz
 
 
-class Stripes(NamedTuple):
-    """How a chain is walked."""
+class KernelWork(NamedTuple):
+    """A depthwise convolution, or a reduction of windows."""
 
-    parts: int
-    """Tasks of each image: ranges of rows of the last result."""
-    rows: int
-    """Of the last result that are computed at a time."""
-    capacities: tuple[int, ...]
-    """Rows of each other result that there is memory for."""
-    seconds: float
-    """Estimated, of the busiest worker."""
+    stride: int
+    reach: int
+    position_bytes: int
+    position_s: float
+
+    def read_bytes(self, extents: Extents) -> float:
+        return extents.read_positions * self.position_bytes
+
+    def seconds(self, positions: int) -> float:
+        return positions * self.position_s
+
+
+def kernel_work(
+    kernel: DepthwiseKernel, channels: int, hardware: CpuHardware, isa: Isa
+) -> KernelWork:
+    """The work of a depthwise convolution or a reduction of windows."""
+    cycles = sum(vector_cycles(kernel, isa, hardware.tuning))
+    position_s = -(-channels // isa.lanes(kernel.dtype)) * cycles / hardware.clock_hz
+    reach = (kernel.window[0] - 1) * kernel.dilations[0] + 1
+    return KernelWork(kernel.strides[0], reach, channels * kernel.dtype.itemsize, position_s)
 
 
 class StripesPlanner:
     """Plans one chain. Keeps what it has found; safe to use from several threads."""
 
-    def __init__(
-        self, chain: tuple[Work, ...], itemsize: int, hardware: CpuHardware, isa: Isa
-    ) -> None:
-        self.chain, self.itemsize = chain, itemsize
+    def __init__(self, chain: Chain, hardware: CpuHardware, isa: Isa) -> None:
+        self.chain = chain
         self._hardware, self._isa = hardware, isa
-        self._found: RecentlyUsed[StripesProblem, tuple[Stripes | None]] = RecentlyUsed(MAX_PLANS)
+        self._found: RecentlyUsed[tuple[int, ...], tuple[Stripes | None]] = RecentlyUsed(MAX_PLANS)
+
+    def at(self, values: Sequence[int]) -> Stripes | None:
+        """`stripes` of numbers in a row: workers, images, and the extents of each member."""
+        key = tuple(values)
+        found = self._found.get(key)
+        if found is None:
+            found = (self.stripes(problem_of(key)),)
+            self._found.add(key, found)
+        return found[0]
 
     def stripes(self, problem: StripesProblem) -> Stripes | None:
         """The fastest way to walk the chain; None if its steps are faster one after the other."""
-        found = self._found.get(problem)
-        if found is None:
-            found = (self._fastest(problem),)
-            self._found.add(problem, found)
-        return found[0]
-
-    def _fastest(self, problem: StripesProblem) -> Stripes | None:
-        chain, extents = self.chain, problem.extents
+        chain, extents, tuning = self.chain, problem.extents, self._hardware.tuning
         if not problem.images or any(min(e.rows, e.positions) < 1 for e in extents):
             return None
-        rows = _rows_of_a_stripe(chain, self.itemsize, problem, self._hardware)
         machine = Machine(self._hardware, self._isa, problem.workers)
-        room = capacities(extents, rows)
-        found = [
-            Stripes(parts, rows, room,
-                  seconds_by_stripes(chain, self.itemsize, problem, rows, parts, machine))
-            for parts in _parts(problem, extents[-1].rows, self._hardware)
-        ]  # fmt: skip
-        best = min(found, key=lambda stripes: stripes.seconds)
-        apart = seconds_apart(chain, self.itemsize, problem, machine)
-        worthwhile = (1.0 - self._hardware.tuning.least_gain_of_stripes) * apart
-        return best if best.seconds < worthwhile else None
+        apart = seconds_apart(chain, problem, machine)
+        if apart is None:
+            return None
+        rows = _rows_of_a_stripe(chain, problem, self._hardware)
+        part = seconds_of_part(chain, problem, rows, machine)
+        waited = tuning.waited_share_of_task if problem.workers > 1 else 0.0
+        parts = _parts(problem, least_tasks(part, problem, waited), self._hardware)
+        tasks = -(-problem.images * parts // problem.workers)
+        seconds = (tasks + waited) * (part.rows / parts + part.border) + machine.synchronise_s
+        if seconds > (1.0 - tuning.least_gain_of_stripes) * apart:
+            return None
+        return Stripes(parts, rows, capacities(chain, extents, rows), seconds)
+
+
+def problem_of(values: Sequence[int]) -> StripesProblem:
+    """The problem of numbers in a row; see `StripesPlanner.at`."""
+    workers, images, *others = values
+    size = len(Extents._fields)
+    extents = tuple(Extents(*others[i : i + size]) for i in range(0, len(others), size))
+    return StripesProblem(images, extents, workers)
 
 
 @lru_cache(maxsize=256)
-def stripes_planner(
-    chain: tuple[Work, ...], itemsize: int, hardware: CpuHardware, isa: Isa
-) -> StripesPlanner:
-    """The one planner of a chain, with what it has found. `itemsize`: of all elements."""
-    return StripesPlanner(chain, itemsize, hardware, isa)
+def stripes_planner(chain: Chain, hardware: CpuHardware, isa: Isa) -> StripesPlanner:
+    """The one planner of a chain, with what it has found."""
+    return StripesPlanner(chain, hardware, isa)
 
 
-def _parts(problem: StripesProblem, rows: int, hardware: CpuHardware) -> list[int]:
-    """Numbers of tasks of an image, such that all workers have equally many."""
-    workers = problem.workers
+def _parts(problem: StripesProblem, tasks: float, hardware: CpuHardware) -> int:
+    """The number of tasks of an image, such that all workers have equally many: about `tasks`."""
+    workers, images = problem.workers, problem.images
     if workers == 1:
-        return [1]
-    each = workers // math.gcd(workers, problem.images)
-    most = max(hardware.tuning.chunks_per_worker * workers // problem.images, each)
-    return [parts for parts in range(each, most + 1, each) if parts <= rows] or [1]
+        return 1
+    each = workers // math.gcd(workers, images)
+    tasks = min(tasks, hardware.tuning.chunks_per_worker)
+    parts = max(round(tasks * workers / images / each), 1) * each
+    return parts if parts <= problem.extents[-1].rows else 1
 
 
-def _rows_of_a_stripe(
-    chain: tuple[Work, ...], itemsize: int, problem: StripesProblem, hardware: CpuHardware
-) -> int:
+def _rows_of_a_stripe(chain: Chain, problem: StripesProblem, hardware: CpuHardware) -> int:
     """The most rows of a stripe of which all other results fit their share of L2; at least one."""
-    levels = hardware.levels
+    levels, extents = hardware.levels, problem.extents
     l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
     room = hardware.tuning.stripes_share_of_l2 * l2_bytes
-    row_bytes = all_row_bytes(chain, itemsize, problem)
+    row_bytes = bytes_of_rows(chain, extents)
 
     def taken(rows: int) -> int:
-        found = sum(map(mul, capacities(problem.extents, rows), row_bytes))
-        return int(found + rows * row_bytes[-1])
+        return sum(map(mul, (*capacities(chain, extents, rows), rows), row_bytes))
 
     one, two = taken(1), taken(2)
     more = int((room - one) // max(two - one, 1))
-    return min(1 + max(more, 0), problem.extents[-1].rows)
+    return min(1 + max(more, 0), extents[-1].rows)

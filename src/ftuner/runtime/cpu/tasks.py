@@ -74,6 +74,10 @@ class Unless(Task):
             return nothing_to_do(workers, self.slots)
         return self.task.bind(values, layouts, workers, hardware)
 
+    @property
+    def plan_rows(self) -> Callable[[int, int], object] | None:
+        return self.task.plan_rows
+
 
 @dataclass(frozen=True)
 class EqualTasks(Task):

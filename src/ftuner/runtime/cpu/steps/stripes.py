@@ -18,7 +18,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
-from ftuner.cost.cpu.stripes import KernelWork, StripesProblem, Work
+from ftuner.cost.cpu.stripes import Stripes, Work
 from ftuner.cost.step import Machine, StepCost
 from ftuner.cost.terms import Estimate
 from ftuner.graph.buffers import View
@@ -26,7 +26,13 @@ from ftuner.graph.steps import DepthwiseStep, ProductStep, StripeMember, Stripes
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.stripes import ProductWork, Stripes, StripesPlanner, stripes_planner
+from ftuner.planner.cpu.stripes import (
+    ProductWork,
+    StripesPlanner,
+    kernel_work,
+    problem_of,
+    stripes_planner,
+)
 from ftuner.runtime.cpu.covers import all_cover_slots
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
@@ -57,93 +63,66 @@ HEADER_SLOTS = (StripesSlot.PARTS, StripesSlot.STRIPE, StripesSlot.WORKER_BYTES)
 
 
 @dataclass(frozen=True)
-class _MemberDims:
-    """The extents of a member: numbers of dims, and what is known."""
-
-    rows: int
-    positions: int
-    read_rows: int
-    read_positions: int
-    begin: int
-    stride: int
-    reach: int
-
-    def at(self, values: Sequence[int]) -> MemberExtents:
-        return MemberExtents(
-            values[self.rows], values[self.positions], values[self.read_rows],
-            values[self.read_positions], self.stride, self.reach, values[self.begin],
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Walked(Condition):
     """Whether a chain is walked by stripes."""
 
     planner: StripesPlanner
-    images: int
-    """The number of a dim."""
-    members: tuple[_MemberDims, ...]
+    numbers: tuple[int, ...]
+    """The numbers of the dims of images and of the members' extents, in the order of `Extents`."""
 
-    def problem(self, values: Sequence[int], workers: int) -> StripesProblem:
-        """The chain at values of the dims."""
-        extents = tuple([member.at(values) for member in self.members])
-        return StripesProblem(values[self.images], extents, workers)
+    def at(self, values: Sequence[int], workers: int) -> Stripes | None:
+        """How it is walked at values of the dims; None if it is not."""
+        return self.planner.at((workers, *[values[number] for number in self.numbers]))
+
+    def extents(self, values: Sequence[int]) -> tuple[MemberExtents, ...]:
+        return problem_of((1, *[values[number] for number in self.numbers])).extents
 
     def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
-        return self.planner.stripes(self.problem(values, workers)) is not None
+        return self.at(values, workers) is not None
 
 
 def walked(step: StripesStep, planner: StripesPlanner, dims: Dims) -> Walked:
     """What decides whether a chain is walked by stripes; `dims` of the program."""
-    members = tuple(
-        _MemberDims(
-            dims.number(m.rows), dims.number(m.positions), dims.number(m.read_rows),
-            dims.number(m.read_positions), dims.number(m.begin), m.stride, m.reach,
-        )
-        for m in step.members
-    )  # fmt: skip
-    return Walked(planner, dims.number(step.members[0].images), members)
+    return Walked(planner, dims.numbers(_extents(step)))
+
+
+def _extents(step: StripesStep) -> list[Dim]:
+    """The dims of images and of the members' extents."""
+    return [
+        step.members[0].images,
+        *(
+            dim
+            for m in step.members
+            for dim in (m.rows, m.positions, m.read_rows, m.read_positions, m.begin)
+        ),
+    ]
 
 
 def planner_of(step: StripesStep, hardware: CpuHardware, isa: Isa) -> StripesPlanner:
     """The planner of a chain."""
-    chain = tuple(_work(member.step, hardware, isa) for member in step.members)
-    return stripes_planner(chain, _itemsize(step), hardware, isa)
+    chain = tuple(_work(member, hardware, isa) for member in step.members)
+    return stripes_planner(chain, hardware, isa)
 
 
-def _itemsize(step: StripesStep) -> int:
-    return step.members[-1].result.layout.dtype.itemsize
-
-
-def _work(step: ProductStep | DepthwiseStep, hardware: CpuHardware, isa: Isa) -> Work:
+def _work(member: StripeMember, hardware: CpuHardware, isa: Isa) -> Work:
+    step = member.step
     if isinstance(step, DepthwiseStep):
-        columns = step.out.shape[-1]
-        assert isinstance(columns, int)
-        return KernelWork(kernel_of(step), columns)
+        channels = step.out.shape[-1]
+        assert isinstance(channels, int)
+        return kernel_work(kernel_of(step), channels, hardware, isa)
     planner = planner_for(build_library(hardware, isa.name, step_types(step), step.epilogue))
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
     window = step.read_window
     layout = ROW if window is None else WINDOW
     width = planner.library.widths[0]
-    return ProductWork(planner, panel_problem(n, k, width, 1, 1, layout, window=window))
+    problem = panel_problem(n, k, width, 1, 1, layout, window=window)
+    return ProductWork(planner, problem, member.stride, member.reach)
 
 
 def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes | None:
     """How a chain is walked at values of the symbols; None if it is not."""
-
-    def known(dim: Dim) -> int:
-        return evaluate(dim, extents)
-
-    members = tuple(
-        MemberExtents(
-            known(m.rows), known(m.positions), known(m.read_rows), known(m.read_positions),
-            m.stride, m.reach, known(m.begin),
-        )
-        for m in step.members
-    )  # fmt: skip
-    images = known(step.members[0].images)
-    planner = planner_of(step, machine.hardware, machine.isa)
-    return planner.stripes(StripesProblem(images, members, machine.workers))
+    values = [evaluate(dim, extents) for dim in _extents(step)]
+    return planner_of(step, machine.hardware, machine.isa).at((machine.workers, *values))
 
 
 def without_weights(step: StripesStep) -> StripesStep:
@@ -168,24 +147,21 @@ class _StripesTask(Task):
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        planner, problem = self.walked.planner, self.walked.problem(values, workers)
-        stripes = planner.stripes(problem)
-        slots = len(HEADER_SLOTS) + len(problem.extents) * len(BOUND_SLOTS)
+        chain, stripes = self.walked.planner.chain, self.walked.at(values, workers)
         if stripes is None:
-            return nothing_to_do(workers, slots)
+            return nothing_to_do(workers, len(HEADER_SLOTS) + len(chain) * len(BOUND_SLOTS))
+        all_extents = self.walked.extents(values)
         members: list[int] = []
         offset = 0
-        for work, extents, rows in zip(
-            planner.chain, problem.extents, (*stripes.capacities, 0), strict=True
-        ):
-            row_bytes = extents.positions * work.columns * planner.itemsize
+        for work, extents, rows in zip(chain, all_extents, (*stripes.capacities, 0), strict=True):
+            row_bytes = extents.positions * work.position_bytes
             members += (
                 extents.rows, extents.positions, extents.read_rows, extents.begin, offset, rows,
                 row_bytes,
             )  # fmt: skip
             if rows:
                 offset += aligned(rows * row_bytes + SLACK_BYTES)
-        tasks = problem.images * stripes.parts
+        tasks = values[self.walked.numbers[0]] * stripes.parts
         return BoundTask(
             workers, min(tasks, most_chunks(workers, hardware)), tasks, False,
             (stripes.parts, stripes.rows, offset, *members), workers * offset, offset, None,
