@@ -3,137 +3,31 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import re
-from dataclasses import dataclass
 from functools import cache
 
 import mpmath
 import numpy as np
 import pytest
-from llvmlite import ir
 from tests.codegen.llvm.exact import EXACT, gated
+from tests.codegen.llvm.vector_running import (
+    FUNCTIONS,
+    PERIODIC,
+    all_cases,
+    run,
+    run_expression,
+)
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
-from ftuner.codegen.llvm.ir.functions import emit
-from ftuner.codegen.llvm.objects.jit import (
-    Target,
-    compile_assembly,
-    compile_object,
-    host_target,
-)
-from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate, relu
+from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.errors import ExpressionError
-from ftuner.hardware.isa import instruction_set
 
 MAX_ULP = 4.0
-FUNCTIONS = (
-    "exp", "expm1", "log", "tanh", "sigmoid", "erf", "erfc", "gelu", "gelu_tanh", "silu",
-    "softplus", "mish", "atan",
-)  # fmt: skip
-PERIODIC = ("sin", "cos")
-ELEMENT = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A vector type on an ISA; zero lanes is a scalar."""
-
-    isa: str
-    dtype: str
-    lanes: int
-
-    @property
-    def fused(self) -> bool:
-        return self.isa != "sse2"
-
-    @property
-    def type(self) -> ir.Type:
-        element = ELEMENT[self.dtype]
-        return ir.VectorType(element, self.lanes) if self.lanes else element
-
-    def __str__(self) -> str:
-        return f"{self.isa}-{self.dtype}x{self.lanes}"
-
-
-# The registers of each ISA, vectors wider than them, an odd length and a scalar.
-CASES = [
-    Case("sse2", "float32", 4),
-    Case("sse2", "float32", 16),
-    Case("sse2", "float64", 2),
-    Case("avx2", "float32", 8),
-    Case("avx2", "float32", 16),
-    Case("avx2", "float32", 3),
-    Case("avx2", "float32", 0),
-    Case("avx2", "float64", 4),
-    Case("avx2", "float64", 8),
-    Case("avx512", "float32", 16),
-    Case("avx512", "float64", 8),
-    Case("neon", "float32", 4),
-    Case("neon", "float64", 2),
-]
-all_cases = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def module_of(body, case, inputs):
-    """A module with `void f(ptr in..., ptr out, i64 vectors)`, applying `body` vector by vector."""
-    module = ir.Module()
-    i64 = ir.IntType(64)
-    signature = ir.FunctionType(ir.VoidType(), [ir.PointerType()] * (inputs + 1) + [i64])
-    function = ir.Function(module, signature, "f")
-    *sources, destination, vectors = function.args
-    entry = function.append_basic_block("entry")
-    loop, done = function.append_basic_block("loop"), function.append_basic_block("done")
-    ir.IRBuilder(entry).branch(loop)
-    builder = ir.IRBuilder(loop)
-    i = builder.phi(i64)
-    i.add_incoming(i64(0), entry)
-    first = builder.mul(i, i64(max(case.lanes, 1)))
-    align = np.dtype(case.dtype).itemsize
-
-    def address(base):
-        return builder.gep(base, [first], source_etype=ELEMENT[case.dtype])
-
-    loaded = [builder.load(address(s), typ=case.type, align=align) for s in sources]
-    builder.store(body(builder, *loaded), address(destination), align=align)
-    following = builder.add(i, i64(1))
-    i.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_unsigned("<", following, vectors), loop, done)
-    ir.IRBuilder(done).ret_void()
-    return module
-
-
-def run(body, case, *arrays):
-    """`body` of the arrays, elementwise, compiled for the case; skips if the host lacks the ISA."""
-    try:
-        target = host_target(case.isa)
-    except AssertionError as lacking:
-        pytest.skip(str(lacking))
-    loaded = LoadedObject([compile_object(module_of(body, case, len(arrays)), target)], ["f"])
-    lanes = max(case.lanes, 1)
-    count = arrays[0].size
-    vectors = -(-count // lanes)
-    padded = [np.pad(a.astype(case.dtype), (0, vectors * lanes - count)) for a in arrays]
-    out = np.empty_like(padded[0])
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*padded, out)]
-    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), ctypes.c_int64)
-    prototype(loaded.addresses["f"])(*pointers, vectors)
-    return out[:count]
 
 
 def run_function(name, case, x):
     """An elementary function, or an expression of one operand."""
     return run_expression(EXPRESSIONS[name], case, acc=x)
-
-
-def run_expression(expr, case, **arrays):
-    def body(builder, *values):
-        return emit(builder, expr, dict(zip(arrays, values, strict=True)), case.fused)
-
-    return run(body, case, *arrays.values())
 
 
 COMPOSED = tuple(name for name, row in SCALAR_FUNCTIONS.items() if row.composition is not None)
@@ -338,56 +232,6 @@ def test_weights_of_a_softmax(case):
     assert np.array_equal(run_weights(case, whole), np.exp2(whole))
 
 
-@pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
-@pytest.mark.parametrize("dtype", ELEMENT)
-def test_no_isa_needs_a_c_library(isa, dtype):
-    arm = isa == "neon"
-    triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
-    target = Target(triple, "generic" if arm else "x86-64", instruction_set(isa).features)
-    case = Case(isa, dtype, 8)
-
-    def body(builder, x):
-        for name in FUNCTIONS:
-            x = getattr(vecmath, name)(builder, x, fused=case.fused)
-        return vecmath.swish(builder, x, x, fused=case.fused)
-
-    assembly = compile_assembly(module_of(body, case, 1), target)
-    called = set(re.findall(r"^\s+(?:callq?|bl|jmp|b)\s+([A-Za-z_]\w*)", assembly, re.MULTILINE))
-    names = {re.sub("^ftuner_(.*?)_(v8)?f(32|64)(_unfused)?$", r"\1", c) for c in called}
-    assert names == {*FUNCTIONS, "swish"}
-    assert all(c.startswith("ftuner_") for c in called), called
-
-
-@pytest.mark.parametrize("dtype", ELEMENT)
-@pytest.mark.parametrize("name", PERIODIC)
-def test_only_far_arguments_need_a_c_library(name, dtype):
-    """The call is out of line, where no other function is inlined."""
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", instruction_set("avx2").features)
-    module = module_of(
-        lambda b, x: getattr(vecmath, name)(b, x, fused=True), Case("avx2", dtype, 8), 1
-    )
-    functions = re.split(r"^(?=\w+:)", compile_assembly(module, target), flags=re.MULTILINE)
-    called = {
-        text.split(":")[0]: set(re.findall(r"callq?\s+([A-Za-z_]\w*)", text))
-        for text in functions
-        if "call" in text
-    }
-    bits = ELEMENT[dtype].intrinsic_name
-    far = f"ftuner_far_{name}_v8{bits}"
-    assert called[far] == {f"{name}f" if bits == "f32" else name}
-    assert called[f"ftuner_{name}_v8{bits}"] == {far}
-
-
-def test_one_function_a_module_however_often_it_is_called():
-    def body(builder, x):
-        for _ in range(3):
-            x = vecmath.erfc(builder, x, fused=True)
-        return vecmath.exp(builder, x, fused=True)
-
-    text = str(module_of(body, Case("avx2", "float32", 8), 1))
-    assert text.count("define internal") == 2
-
-
 @cache
 def slopes_and_arguments(dtype):
     """Of swish: slopes that models have and others of its range, arguments down to where the result
@@ -448,28 +292,3 @@ def test_arithmetic_is_rounded_as_numpy_rounds_it(case):
     expr = -(acc * bias + 0.1) / (root + 0.3) - 1.0 / bias
     got = run_expression(expr, case, acc=x, bias=y)
     np.testing.assert_array_equal(got, evaluate(expr, {"acc": x, "bias": y}))
-
-
-def test_equal_subexpressions_are_emitted_once():
-    case = Case("avx2", "float32", 8)
-    expr = applied("gelu", ACCUMULATOR + 1.0) + applied("gelu", ACCUMULATOR + 1.0)
-    text = str(module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1))
-    assert len(re.findall(r"call <8 x float> @\"?ftuner_gelu", text)) == 1
-
-
-def test_relu_is_one_instruction():
-    case = Case("avx2", "float32", 8)
-    target = Target("x86_64-unknown-linux-gnu", "x86-64", instruction_set("avx2").features)
-    module = module_of(lambda b, x: emit(b, relu(ACCUMULATOR), {"acc": x}, True), case, 1)
-    assembly = compile_assembly(module, target)
-    assert len(re.findall(r"vmaxps", assembly)) == 1
-    assert not re.findall(r"vcmp|vblend", assembly)
-
-
-def test_missing_operands_are_named():
-    case = Case("avx2", "float32", 8)
-    expr = ACCUMULATOR + Operand("bias", "column")
-    with pytest.raises(ExpressionError, match="'bias' was not given"):
-        module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1)
-    with pytest.raises(ExpressionError, match="no operand was given"):
-        module_of(lambda b, x: emit(b, Constant(1.0), {}, True), case, 1)
