@@ -270,7 +270,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def guarded_places(self: Any, values: Sequence[int]) -> tuple[list[int], int]:
+    def guarded_places(self: Any, values: Sequence[int], _: object) -> tuple[list[int], int]:
         self.guarded_buffers = [
             Guard((values[number] * itemsize,), np.uint8, None, at)
             for number, itemsize, _, _ in self._arena

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import evaluate
+from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.program import arena_buffers, stages
@@ -37,11 +38,13 @@ class ArenaMap:
     last: int
 
 
-def arena_map(lowered: Lowered, extents: Mapping[str, int], first: int) -> ArenaMap | None:
+def arena_map(
+    lowered: Lowered, extents: Mapping[str, int], first: int, unwritten: Collection[Buffer] = ()
+) -> ArenaMap | None:
     """The arena of a program whose first step has the number `first`; None if extents are missing.
-    The places are those of a run on a CPU."""
+    The places are those of a run on a CPU. `unwritten`: buffers that no step has work to write."""
     begins = stages(lowered.steps)
-    buffers = arena_buffers(lowered, begins)
+    buffers = [found for found in arena_buffers(lowered, begins) if found[0] not in unwritten]
     if not extents.keys() >= set(symbols_of([b.elements for b, _, _ in buffers])):
         return None
     sizes = [evaluate(b.elements, extents) * b.dtype.itemsize for b, _, _ in buffers]

@@ -38,7 +38,7 @@ class FusedGroup:
     number: int
     """Counted from 1, in the order in which steps run."""
     kind: str
-    """The kind of the step: `nest`, `product`, `attention`, `top-k`."""
+    """The kind of the step: `nest`, `product`, `convolution`, `depthwise`, `attention`..."""
     title: str
     """The operators fused into it, in their order."""
     shapes: str
@@ -153,7 +153,8 @@ def explain_model(
         for number, (step, report, seconds) in enumerate(zip(steps, reports, times, strict=True), 1)
     )
     weights = {b for step in steps for b in step.reads if b.array is not None}
-    live = [_live_bytes(program, extents) for program in programs]
+    unwritten = _unwritten(steps, reports)
+    live = [_live_bytes(program, extents, unwritten) for program in programs]
     return ModelExplanation(
         groups,
         extents,
@@ -162,7 +163,7 @@ def explain_model(
         memory,
         _roofline(steps, reports, machine),
         {n: r.product for n, r in enumerate(reports, 1) if r is not None and r.product is not None},
-        () if machine is None else _arenas(programs, extents),
+        () if machine is None else _arenas(programs, extents, unwritten),
     )
 
 
@@ -275,7 +276,7 @@ def _group(
     cost = None if report is None else report.cost
     return FusedGroup(
         number,
-        step.kind.replace("_", "-"),
+        kind_of(step).name(step).replace("_", "-"),
         step.title,
         step.described(text),
         None if report is None else report.plan,
@@ -288,18 +289,41 @@ def _group(
     )
 
 
-def _arenas(programs: Sequence[Lowered], extents: Mapping[str, int]) -> tuple[ArenaMap, ...]:
+def _unwritten(steps: Sequence[Step], reports: Sequence[StepReport | None]) -> frozenset[Buffer]:
+    """Buffers of which no writer has work, because another step does it."""
+    buffers = {buffer for step in steps for buffer in step.writes}
+    written = {
+        buffer
+        for step, report in zip(steps, reports, strict=True)
+        if report is None or report.cost.writes_bytes
+        for buffer in step.writes
+    }
+    return frozenset(buffers - written)
+
+
+def _arenas(
+    programs: Sequence[Lowered], extents: Mapping[str, int], unwritten: frozenset[Buffer]
+) -> tuple[ArenaMap, ...]:
     firsts = accumulate((len(program.steps) for program in programs), initial=1)
-    found = [arena_map(program, extents, n) for program, n in zip(programs, firsts, strict=False)]
+    found = [
+        arena_map(program, extents, n, unwritten)
+        for program, n in zip(programs, firsts, strict=False)
+    ]
     return tuple(arena for arena in found if arena is not None)
 
 
-def _live_bytes(lowered: Lowered, extents: Mapping[str, int]) -> int | None:
+def _live_bytes(
+    lowered: Lowered, extents: Mapping[str, int], unwritten: frozenset[Buffer]
+) -> int | None:
     """The most bytes of the arena's buffers that are alive, from first to last use, at once."""
     spans = lowered.lifetimes()
     most = 0
     for number in range(len(lowered.steps)):
-        alive = tuple(b for b, (first, last) in spans.items() if first <= number <= last)
+        alive = tuple(
+            b
+            for b, (first, last) in spans.items()
+            if first <= number <= last and b not in unwritten
+        )
         size = _bytes(alive, extents)
         if size is None:
             return None

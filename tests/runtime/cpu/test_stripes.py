@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ftuner.core.dtype import DTYPES
 from ftuner.cost.step import Machine
 from ftuner.graph.ir import Graph
 from ftuner.graph.steps import StripesStep, WholeStep
+from ftuner.planner.cpu.stripes import StripesPlanner
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps.stripes import stripes_at
 from ftuner.runtime.model import Model
@@ -143,3 +145,18 @@ def test_same_bits_with_and_without_workers(widest: CpuBackend) -> None:
         with pool.lock:
             (alone,) = model.run(inputs)
     assert together.tobytes() == alone.tobytes()
+
+
+def test_what_passes_between_steps_takes_no_memory_of_the_arena(widest: CpuBackend) -> None:
+    chain = Chain(channels=16, wide=96, columns=24)
+    graph = chain.graph()
+    (x,) = chain.inputs(graph, 1, 64, 64)
+    with mock.patch.object(StripesPlanner, "stripes", return_value=None):
+        apart = Model(graph, widest, threads=1).memory({"x": x})
+    with walking(4, 1):
+        model = Model(graph, widest, threads=1)
+        by_stripes = model.memory({"x": x})
+        check(chain, graph, model, 1, (64, 64))
+    wide_bytes = 64 * 64 * 96 * 4
+    assert apart.arena_bytes >= 2 * wide_bytes
+    assert by_stripes.arena_bytes + by_stripes.workspace_bytes < wide_bytes / 2

@@ -25,9 +25,15 @@ from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.tasks import BoundTask, most_chunks
+from ftuner.runtime.cpu.tasks import BoundTask, Unless, most_chunks
 from ftuner.runtime.shapes.arena import Span, places
-from ftuner.runtime.shapes.evaluation import Outputs, addressable, evaluated, loops_of
+from ftuner.runtime.shapes.evaluation import (
+    Outputs,
+    addressable,
+    check_arena,
+    evaluated,
+    loops_of,
+)
 
 
 class BoundProgram(NamedTuple):
@@ -90,6 +96,8 @@ class ProgramWriter:
         self._layouts = records.layouts
         self._tasks = list(records.tasks)
         self._step_tasks = records.step_tasks
+        self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena])
+        """Places of the arena that no step may write, with the numbers of their writers' tasks."""
         self._checked = tuple(records.checked)
         self._task_slots = np.array(records.task_slots, np.int64)
         slots = (
@@ -103,6 +111,20 @@ class ProgramWriter:
         self._extents |= {number for number, *_ in self._arena}
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(names)
+
+    def _written_sometimes(
+        self, lowered: Lowered, arena: Sequence[Buffer]
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        writers: dict[Buffer, list[int]] = {}
+        for step, (_, task) in zip(lowered.steps, self._step_tasks, strict=True):
+            for buffer in step.writes:
+                writers.setdefault(buffer, []).append(task)
+
+        def idle(task: int) -> bool:
+            return task >= 0 and isinstance(self._tasks[task], Unless)
+
+        known = [(place, tuple(writers.get(buffer, ()))) for place, buffer in enumerate(arena)]
+        return [(place, tasks) for place, tasks in known if tasks and all(map(idle, tasks))]
 
     def plan_few_rows(self, workers: int) -> None:
         """Plan products with weights for the shortest inputs, before their first runs."""
@@ -124,11 +146,13 @@ class ProgramWriter:
         """
         values = evaluated(self._evaluate, symbols, self._extents)
         outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
-        offsets, arena_bytes = self._arena_places(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
-        bound = addressable(values, outputs, self._loops, arena_bytes)
+        check_arena(max([values[number] * size for number, size, _, _ in self._arena], default=0))
+        bound = addressable(values, outputs, self._loops)
         layouts, hardware = self._layouts, self._hardware
         found = [task.bind(values, layouts, workers, hardware) for task in self._tasks]
+        offsets, arena_bytes = self._arena_places(values, found)
+        check_arena(arena_bytes)
         most = max([task.workspace_bytes for task in found], default=0)
         base = arena(arena_bytes + most)
 
@@ -178,11 +202,18 @@ class ProgramWriter:
         before = [done[stage] for stage in self._stages]
         return [*sharing, *chunks, *tasks, *together, *before], written
 
-    def _arena_places(self, values: Sequence[int]) -> tuple[list[int], int]:
-        """The offset of each arena buffer, and the bytes of all together."""
+    def _arena_places(
+        self, values: Sequence[int], found: Sequence[BoundTask]
+    ) -> tuple[list[int], int]:
+        """The offset of each arena buffer, and the bytes of all together. What no step writes has
+        no bytes."""
+        sizes = [aligned(values[n] * size + SLACK_BYTES) for n, size, _, _ in self._arena]
+        for place, tasks in self._sometimes:
+            if not any(found[task].chunks for task in tasks):
+                sizes[place] = 0
         return places(
-            Span(aligned(values[number] * itemsize + SLACK_BYTES), first, last)
-            for number, itemsize, first, last in self._arena
+            Span(size, first, last)
+            for size, (_, _, first, last) in zip(sizes, self._arena, strict=True)
         )
 
 

@@ -27,7 +27,7 @@ class BoundTask(NamedTuple):
     """Values for the slots that the step has reserved for its task."""
     workspace_bytes: int
     worker_bytes: int
-    """Each worker's private part of the workspace, where a report lists it."""
+    """The part of the workspace that each worker of an attention has."""
     plan: Ready | None
     """The plan that the records point to."""
 

@@ -90,21 +90,25 @@ def evaluated(
     return values
 
 
+def check_arena(arena_bytes: int) -> None:
+    """Raises AllocationError for intermediate results that are too large for any process."""
+    if arena_bytes > ADDRESSABLE_BYTES:
+        raise AllocationError(f"no memory for {arena_bytes} bytes of intermediate results")
+
+
 def addressable(
-    values: Sequence[int], outputs: Outputs, loops: npt.NDArray[np.int64], arena_bytes: int = 0
+    values: Sequence[int], outputs: Outputs, loops: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """The values of dims as native code has them. `loops`: see `loops_of`.
 
     Raises:
-        AllocationError: outputs or intermediate results are too large for any process.
+        AllocationError: outputs are too large for any process.
         ShapeError: the loops of a step compute more than `MAX_LOOP` elements.
     """
     for shape, dtype in outputs:
         elements = math.prod(shape)
         if elements > MAX_LOOP or elements * dtype.itemsize > ADDRESSABLE_BYTES:
             raise not_allocated(shape, dtype, "it has more elements than a run computes")
-    if arena_bytes > ADDRESSABLE_BYTES:
-        raise AllocationError(f"no memory for {arena_bytes} bytes of intermediate results")
     try:
         found: npt.NDArray[np.int64] = np.array(values, np.int64)
     except OverflowError as error:

@@ -97,6 +97,10 @@ class StepKind(ABC, Generic[S]):
         `workers`: of a run."""
         return None
 
+    def name(self, step: S) -> str:
+        """The kind of the step for people."""
+        return step.kind
+
     def loops(self, step: S) -> Shape:
         """The extents of loops that may have more iterations than the operands have elements;
         binding refuses too many. Empty if the step has no such loops."""

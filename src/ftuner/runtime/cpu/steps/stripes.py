@@ -164,7 +164,7 @@ class _StripesTask(Task):
         tasks = values[self.walked.numbers[0]] * stripes.parts
         return BoundTask(
             workers, min(tasks, most_chunks(workers, hardware)), tasks, False,
-            (stripes.parts, stripes.rows, offset, *members), workers * offset, offset, None,
+            (stripes.parts, stripes.rows, offset, *members), workers * offset, 0, None,
         )  # fmt: skip
 
 

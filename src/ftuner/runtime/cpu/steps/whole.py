@@ -50,6 +50,9 @@ class WholeKind(StepKind[WholeStep]):
         )
         return found
 
+    def name(self, step: WholeStep) -> str:
+        return step.step.kind
+
     def multiplied(self, step: WholeStep) -> DType | None:
         found: DType | None = kind_of(step.step).multiplied(step.step)
         return found

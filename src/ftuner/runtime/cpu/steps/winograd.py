@@ -174,7 +174,7 @@ class WinogradTask(Task):
         tasks = -(-problem.tiles // block)
         return BoundTask(
             workers, min(tasks, most_chunks(workers, hardware)), tasks, False, dims,
-            workers * worker_bytes, worker_bytes, None,
+            workers * worker_bytes, 0, None,
         )  # fmt: skip
 
 
