@@ -66,6 +66,7 @@ def test_single_channels_equal_the_reference(backend: GpuBackend, case: Convolut
     case.check(model, 0, *spatial)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("case", REDUCTIONS, ids=name_of)
 @pytest.mark.parametrize("held", [None, BFLOAT16], ids=str)
 def test_reductions_of_windows_equal_the_reference(case: Reduction, held: DType | None) -> None:
