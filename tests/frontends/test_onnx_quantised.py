@@ -83,6 +83,7 @@ def test_conv_integer(shape: Any, attributes: Any, fixed: Sequence[int]) -> None
     agrees("ConvInteger", [X, levels(*shape)], [i for i in fixed if i < 2], **attributes)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("w_dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize(("shape", "attributes"), CONVOLUTIONS, ids=str)

@@ -91,6 +91,7 @@ def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
     return found
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", OFFSETS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_causal(backend: CpuBackend, dtype: DType, name: str) -> None:

@@ -391,6 +391,7 @@ def test_results_that_no_memory_holds(matmul: _Counted, backend: CpuBackend) -> 
     apart(call)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("bias", [True, False])
 def test_layers(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
     weight, x = uniform(1, (33, 21), "float32"), uniform(2, (4, 3, 21), "float32")

@@ -201,6 +201,7 @@ def test_special_values(backend: CpuBackend) -> None:
     assert np.array_equal(np.isnan(rectified), np.isnan(expected))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("remembered", [False, True])
 def test_overlapping_out(backend: CpuBackend, remembered: bool) -> None:
     weight = uniform(1, (50, 50), "float32")

@@ -12,6 +12,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 COUNTS = {"product": 150, "layer": 30, "grouped": 30, "attention": 60}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_calls(kind: str, backend: CpuBackend) -> None:
     for part in (0, 1):

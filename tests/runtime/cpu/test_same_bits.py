@@ -157,6 +157,7 @@ def test_matmul(several: CpuBackend, transposed: bool) -> None:
         assert_same(lambda: [matmul(a, b)], several, f"{m} x {n} x {k}")  # noqa: B023
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dense(several: CpuBackend, dtype: str) -> None:
     for m, n, k in SHAPES:
