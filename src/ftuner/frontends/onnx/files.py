@@ -17,7 +17,7 @@ import numpy as np
 
 from ftuner.errors import GraphError
 from ftuner.graph.ir import Array
-from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.memory import allocated, not_allocated
 
 MAX_MODEL_BYTES = 1 << 31
 """The largest protocol buffer. Larger models keep their weights in files beside the model."""
@@ -35,7 +35,7 @@ def content(path: Path) -> bytes:
     with _opened(path, str(path)) as (file, size):
         if size > MAX_MODEL_BYTES:
             raise GraphError(f"{path} has {size} bytes; a model has at most {MAX_MODEL_BYTES}")
-        return _read(file, size, str(path)).tobytes()
+        return b"".join(_pieces(file, size, str(path)))
 
 
 class ExternalData:
@@ -113,6 +113,20 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
         raise GraphError(f"cannot read {path}: {text or error}") from error
 
 
+def _pieces(file: FileIO, size: int, what: str) -> Iterator[bytes]:
+    """The next bytes of a file, as the system gives them: mostly one piece, not copied."""
+    left = size
+    while left:
+        try:
+            piece = file.read(left)
+        except MemoryError as error:
+            raise not_allocated((left,), np.uint8.__name__, error) from error
+        if not piece:
+            raise _ended_early(what, left)
+        yield piece
+        left -= len(piece)
+
+
 def _read(file: FileIO, size: int, what: str) -> Array:
     """The next bytes of a file."""
     found = allocated((size,), np.uint8)
@@ -120,6 +134,10 @@ def _read(file: FileIO, size: int, what: str) -> Array:
     while left:
         count = file.readinto(left)
         if not count:
-            raise GraphError(f"{what}: the file ended {len(left)} bytes early")
+            raise _ended_early(what, len(left))
         left = left[count:]
     return found
+
+
+def _ended_early(what: str, left: int) -> GraphError:
+    return GraphError(f"{what}: the file ended {left} bytes early")
