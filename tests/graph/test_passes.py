@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.gelu import recognise_gelu
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.pipeline import PASSES, optimised
+from ftuner.graph.rewriting import made, rewritten
 from ftuner.graph.verify import verify
 
 # Gelu.
@@ -328,3 +330,16 @@ def test_a_pass_again_changes_nothing(apply: Pass) -> None:
 def test_outputs_that_are_inputs_or_constants(apply: Pass) -> None:
     graph = graph_of(lambda g: [g.given("x", B, S), g.weight(3), g.gelu(g.inputs[0])])
     applied(apply, graph)
+
+
+def test_nodes_that_nothing_reads_go() -> None:
+    live = graph_of(lambda g: g.add("exp", g.given("x", B, S)))
+    (exp,) = live.nodes
+    unread = made("negative", exp.outputs, exp.output.type, "unread")
+    given = replace(live, nodes=(*live.nodes, unread))
+    assert optimised(given) == live
+
+
+def test_a_graph_of_which_nothing_is_replaced_is_the_same() -> None:
+    graph = layer()
+    assert rewritten(graph, {}, {}) is graph

@@ -119,12 +119,14 @@ def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attri
 def rewritten(
     graph: Graph, places: Mapping[Node, Iterable[Node]], same: Mapping[Value, Value]
 ) -> Graph:
-    """The graph with some nodes and values replaced.
+    """The graph with some nodes and values replaced; the graph itself if there are none.
 
     Args:
         places: the nodes that replace a node, which may be among them.
         same: the value that replaces a value.
     """
+    if not places and not same:
+        return graph
 
     def final(value: Value) -> Value:
         while value in same:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from ftuner.graph.ir import Graph, Node
+from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
@@ -52,10 +53,13 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def optimised(graph: Graph) -> Graph:
-    """The graph after all passes; it is verified after each."""
+    """The graph after all passes; it is verified after each that changes it."""
     typed: set[Node] = set()
     verify(graph, typed)
+    graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in PASSES:
-        graph = apply(graph)
-        verify(graph, typed)
+        after = apply(graph)
+        if after is not graph:
+            verify(after, typed)
+        graph = after
     return graph
