@@ -113,6 +113,10 @@ class CpuHardware:
     """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
+    def __hash__(self) -> int:
+        """Of few fields, because libraries are looked up by their machine and machines are few."""
+        return hash((self.name, self.cores, self.clock_hz, self.tuning))
+
     @property
     def fingerprint(self) -> str:
         """A short hash of what identifies the machine; measured rates are left out, so that two

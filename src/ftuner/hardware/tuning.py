@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
+from ftuner.core.cached_attribute import cached_attribute
+
 _T = TypeVar("_T")
 
 _ZEN3 = "fitted on AMD Zen 3"
@@ -430,3 +432,11 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """Where the values that differ from the defaults came from, by field; as in the hardware
     model."""
+
+    @cached_attribute
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in constants(self)))
+
+    def __hash__(self) -> int:
+        """Computed once, because libraries are looked up by their machine."""
+        return self._hash

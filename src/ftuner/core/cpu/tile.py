@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import key as expression_key
@@ -108,6 +109,7 @@ class UKernel:
         return f"{self.mr}x{self.nr}" + ("t" if self.tail else "")
 
 
+@lru_cache(maxsize=256)
 def epilogue_digest(epilogue: Expr) -> str:
     """A short stable name of an epilogue expression."""
     return hashlib.sha256(expression_key(epilogue).encode()).hexdigest()[:12]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
-from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
 from ftuner.core.product import ReadWindow
 from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, RowBlocks
@@ -28,7 +27,7 @@ MAX_ROWS = 1 << 62
 
 
 class PlannerTables:
-    """What candidates of a library share: the machine of their costs, families, cover tables."""
+    """What candidates of a library share: the machine of their costs, cover tables."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -41,7 +40,6 @@ class PlannerTables:
         """The dtype of B once it is widened; its own if it is not."""
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
         self._covers: dict[tuple[str, int, bool], CoverTable] = {}
-        self._families: dict[tuple[int, bool, str, str, DType | None], Family] = {}
 
     def covers(self, family: Family, steps: int, in_l1: bool) -> CoverTable:
         """The cover table of a family, for lengths of k around `steps`."""
@@ -54,16 +52,6 @@ class PlannerTables:
             typical = 3 << max(magnitude - 2, 0)
             found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b)
             self._covers[key] = found
-        return found
-
-    def family(
-        self, vectors: int, tail: bool, a_layout: str, b_layout: str, b: DType | None = None
-    ) -> Family:
-        """As `Library.family`."""
-        key = (vectors, tail, a_layout, b_layout, b)
-        found = self._families.get(key)
-        if found is None:
-            found = self._families[key] = self.library.family(*key)
         return found
 
     def blocks_of_k(self, k: int, nr: int, window: ReadWindow | None) -> tuple[int, ...]:
@@ -126,12 +114,12 @@ class Candidate:
         # uKernels read B as it is, unless its panels are widened before.
         read = tables.b_widened if choice.widen else None
         b_layout = DOT if dot else PACKED if in_panels else STRIDED
-        self.family = tables.family(choice.vectors, False, a_layout, b_layout, read)
+        self.family = library.family(choice.vectors, False, a_layout, b_layout, read)
         self.tail_family = None
         if self.left and dot:
-            self.tail_family = tables.family(self.left, False, a_layout, DOT, read)
+            self.tail_family = library.family(self.left, False, a_layout, DOT, read)
         elif self.left:
-            self.tail_family = tables.family(tail_vectors, True, a_layout, PACKED, read)
+            self.tail_family = library.family(tail_vectors, True, a_layout, PACKED, read)
         units = self.full + (1 if self.left else 0)
         self.batch_ranges = _ranges(batch, grid.batch)
         self.unit_ranges = _ranges(units, grid.n)
@@ -157,10 +145,10 @@ class Candidate:
         covered, covered_tail = self.family, self.tail_family
         if not dot and choice.widen == library.types.widens and problem.window is None:
             if not in_panels:
-                covered = tables.family(choice.vectors, False, COLUMN, PACKED, read)
+                covered = library.family(choice.vectors, False, COLUMN, PACKED, read)
             if self.left:
                 ragged = self.left < tail_columns
-                covered_tail = tables.family(tail_vectors, ragged, COLUMN, PACKED, read)
+                covered_tail = library.family(tail_vectors, ragged, COLUMN, PACKED, read)
         in_l1 = choice.kc * nr * b_itemsize <= machine.l1_bytes
         self.table = tables.covers(covered, choice.kc, in_l1)
         self.tail_table: CoverTable | None = None

@@ -96,7 +96,7 @@ class Planner:
     ) -> tuple[Family, CoverTable]:
         """Exact covers of rows of A in a layout by uKernels of a width, by panels that stay in
         L2."""
-        family = self._tables.family(vectors, tail, layout, PACKED)
+        family = self.library.family(vectors, tail, layout, PACKED)
         return family, self._tables.covers(family, steps, False)
 
     def prepare_covers(self) -> None:

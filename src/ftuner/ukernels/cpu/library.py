@@ -83,6 +83,10 @@ class Family:
         of_b = f"_{types.b}" if types.widens else ""
         return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}{of_b}"
 
+    def __hash__(self) -> int:
+        """Of the name: no two families of a library have the same."""
+        return hash(self.name)
+
 
 class LibraryName(NamedTuple):
     """What tells one library of an ISA from another."""
@@ -100,6 +104,11 @@ class Library:
     types: ProductTypes
     epilogue: Expr
     funnel: RegisterFunnel
+    """Follows from the machine, the ISA and the dtypes."""
+
+    def __hash__(self) -> int:
+        """Without the funnel, which has hundreds of tiles."""
+        return hash((self.hardware, self.isa.name, self.types, self.epilogue))
 
     @cached_attribute
     def lanes(self) -> int:
@@ -126,6 +135,20 @@ class Library:
         """The family of a width; tails are always read from packed panels. Tiles in parts are for
         weights, which come from far, and so for rows of A in place. `b`: dtype of B as it is read;
         by default that of the library."""
+        key = (vectors, tail, a_layout, b_layout, b)
+        found = self._families.get(key)
+        if found is None:
+            found = self._families[key] = self._family(*key)
+        return found
+
+    @cached_attribute
+    def _families(self) -> dict[tuple[int, bool, str, str, DType | None], Family]:
+        """Families that have been made."""
+        return {}
+
+    def _family(
+        self, vectors: int, tail: bool, a_layout: str, b_layout: str, b: DType | None
+    ) -> Family:
         assert not tail or b_layout == PACKED
         in_parts = not tail and b_layout == PACKED and a_layout == ROW
         known = self._dot_tiles if b_layout == DOT else self.funnel.kept
@@ -212,5 +235,10 @@ def build_library(
     """
     isa = hardware.isa(isa_name)
     # Of an int8 weight too, the tiles are those of floats: its panels may be widened before.
-    funnel = run_filters(register_tiles(isa), isa, types.multiplied, hardware)
-    return Library(hardware, isa, types, epilogue, funnel)
+    return Library(hardware, isa, types, epilogue, _funnel(hardware, isa, types.multiplied))
+
+
+@lru_cache(maxsize=64)
+def _funnel(hardware: CpuHardware, isa: Isa, types: ProductTypes) -> RegisterFunnel:
+    """The funnel that libraries of all epilogues share."""
+    return run_filters(register_tiles(isa), isa, types, hardware)

@@ -46,6 +46,10 @@ class Bundle:
     """Roughly how much code it is, in multiply-adds that are written out. Larger bundles are
     compiled first."""
 
+    def __hash__(self) -> int:
+        """Of the symbols, which name the functions uniquely."""
+        return hash(self.symbols)
+
     @property
     def symbol(self) -> str:
         """The one function."""
