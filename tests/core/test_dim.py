@@ -132,11 +132,10 @@ def test_the_text_has_the_value(tree: Tree, bindings: Bindings) -> None:
 
 @contextmanager
 def bounds(terms: int, degree: int, bits: int) -> Iterator[None]:
-    """Within it dims have these bounds. Sums and products kept from before, or from within, are
-    forgotten."""
+    """Within it dims have these bounds. Results kept from before, or from within, are forgotten."""
 
     def forget() -> None:
-        for function in (dims._sum, dims._product):
+        for function in (dims._negative, dims._sum, dims._product, maximum, minimum):
             function.cache_clear()
 
     with pytest.MonkeyPatch.context() as patch:

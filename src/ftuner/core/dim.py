@@ -33,8 +33,8 @@ MAX_BITS = 2048
 MAX_TEXT = 200
 """Characters of a dim's text; a longer one is cut, and ends with the digest."""
 KEPT_RESULTS = 1 << 14
-"""Sums and products kept: the layers of a network have the same few extents. Derived: each is some
-hundred bytes."""
+"""Results kept of each operation: the layers of a network have the same few extents. Derived: each
+is some hundred bytes."""
 WORD_BITS = 63
 _DIGEST_BYTES = 16
 
@@ -159,7 +159,7 @@ class Symbolic:
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return _from_terms((m, -c) for m, c in self.terms)
+        return _negative(self)
 
     def __sub__(self, other: Dim) -> Dim:
         return _sum(self, -other)
@@ -255,6 +255,7 @@ def ceil_quotient(x: Dim, y: Dim) -> Dim:
     return -quotient(-x, y)
 
 
+@lru_cache(maxsize=KEPT_RESULTS)
 def maximum(x: Dim, y: Dim) -> Dim:
     least = _difference_bound(x, y)
     if least is not None:
@@ -262,6 +263,7 @@ def maximum(x: Dim, y: Dim) -> Dim:
     return _atom("maximum", *sorted((x, y), key=str))
 
 
+@lru_cache(maxsize=KEPT_RESULTS)
 def minimum(x: Dim, y: Dim) -> Dim:
     least = _difference_bound(x, y)
     if least is not None:
@@ -369,6 +371,11 @@ def _from_terms(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     # Symbols first, constants last.
     order = sorted(left.items(), key=lambda t: (not t[0], [a.text for a in t[0]]))
     return Symbolic(tuple(order))
+
+
+@lru_cache(maxsize=KEPT_RESULTS)
+def _negative(x: Symbolic) -> Dim:
+    return _from_terms((m, -c) for m, c in x.terms)
 
 
 @lru_cache(maxsize=KEPT_RESULTS)
