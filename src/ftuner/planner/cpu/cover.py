@@ -84,10 +84,10 @@ class CoverTable:
             best.append((least, chosen))
         self._rests = [self._cover(used) for _, used in best]
         """Covers that follow main tiles."""
+        self._solved = list(self._rests)
         for mr, cycles in alone.items():
             if cycles <= tuning.parts_tolerance * best[mr][0]:
-                best[mr] = cycles, (mr,)
-        self._solved = [self._cover(used) for _, used in best]
+                self._solved[mr] = self._cover((mr,))
         self._limit = limit
         self._last = (0, self._solved[0])
         self.issue_per_row = self._tiles[self._main].issue / self._main

@@ -9,6 +9,7 @@ from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.cost.cpu.product import Cover
+from ftuner.planner.cpu.cover import CoverTable
 from ftuner.runtime.cpu.products import Products
 
 COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
@@ -24,9 +25,17 @@ def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int)
 def all_cover_slots(
     products: Products, vectors: int, tail: bool, k: int, layout: str
 ) -> array[int]:
-    """An `AllCovers`, of rows of A in a layout."""
+    """An `AllCovers`, of rows of A in a layout: one for each table of covers."""
     family, table = products.planner.cover(vectors, tail, k, layout)
-    addresses = products.compiled.kernels[family.name]
+    found = products.covers.get(table)
+    if found is None:
+        addresses = products.compiled.kernels[family.name]
+        found = products.covers[table] = _encoded(table, addresses)
+    return found
+
+
+def _encoded(table: CoverTable, addresses: Sequence[int]) -> array[int]:
+    """`addresses`: of uKernels by height."""
     slots = [0] * AllCovers.TABLES
     slots[AllCovers.LIMIT], slots[AllCovers.MAIN] = len(table.solved) - 1, table.main
     slots[AllCovers.KERNEL] = addresses[table.main - 1]

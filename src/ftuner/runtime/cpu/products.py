@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ConfigurationError
+from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
@@ -59,6 +61,8 @@ class Products:
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
         self._workspaces = kernels.runtime.workspaces
+        self.covers: dict[CoverTable, array[int]] = {}
+        """Tables of covers as native code reads them (`all_cover_slots`)."""
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans of a problem, made if it is new."""
