@@ -327,12 +327,13 @@ def _certain(results: Iterable[Dim | None]) -> list[Dim] | None:
 def _follow_reduce(array: Array, attributes: Mapping[str, Any]) -> list[Dim] | None:
     if array.ndim != 1 or attributes["axes"] != (0,):
         return None
-    fold: Callable[[Dim, Dim], Dim] = {
+    folds: dict[str, Callable[[Dim, Dim], Dim]] = {
         "sum": lambda x, y: x + y,
         "product": lambda x, y: x * y,
         "maximum": dims_of.maximum,
         "minimum": dims_of.minimum,
-    }[attributes["kind"]]
+    }
+    fold = folds[attributes["kind"]]
     elements = list(array)
     if not elements:
         neutral = {"sum": 0, "product": 1}.get(attributes["kind"])
