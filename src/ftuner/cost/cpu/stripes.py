@@ -151,22 +151,27 @@ def seconds_apart(chain: Chain, problem: StripesProblem, machine: Machine) -> fl
     """
     images, workers = problem.images, machine.workers
     near = machine.hardware.levels[:2]
-    total = between_s = 0.0
+    between_s = 0.0
+    outside: list[float] = []
+    """Seconds of each step's transfers that are no other step's."""
     last = len(chain) - 1
     for number, (work, member) in enumerate(zip(chain, problem.extents, strict=True)):
         read = images * member.read_rows * work.read_bytes(member)
         written = images * member.rows * member.positions * work.position_bytes
-        outside_s = 0.0
         level = level_of(machine.hardware, int(read + written))
-        rate = rate_bytes_per_s(level, workers) * workers
-        for bytes_, passes in ((read, number > 0), (WRITES * written, number < last)):
-            if not passes:
-                outside_s += bytes_ / workers / _rate(bytes_, machine)
-            elif level not in near:
-                between_s += bytes_ / rate
+        bytes_between = (read if number else 0.0) + (WRITES * written if number < last else 0.0)
+        if level not in near:
+            between_s += bytes_between / workers / rate_bytes_per_s(level, workers)
+        read_s = 0.0 if number else read / workers / _rate(read, machine)
+        write_s = 0.0 if number < last else WRITES * written / workers / _rate(written, machine)
+        outside.append(read_s + write_s)
+    if not between_s:
+        return None
+    total = between_s
+    for work, member, outside_s in zip(chain, problem.extents, outside, strict=True):
         positions = -(-images * member.rows * member.positions // workers)
         total += max(work.seconds(positions), outside_s) + machine.synchronise_s
-    return total + between_s if between_s else None
+    return total
 
 
 def _rate(footprint_bytes: float, machine: Machine) -> float:
