@@ -274,9 +274,10 @@ def _group(
         return str(dim if value is None else value)
 
     cost = None if report is None else report.cost
+    kind = step.kind if report is None or report.kind is None else report.kind
     return FusedGroup(
         number,
-        kind_of(step).name(step).replace("_", "-"),
+        kind.replace("_", "-"),
         step.title,
         step.described(text),
         None if report is None else report.plan,

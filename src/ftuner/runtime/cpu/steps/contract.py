@@ -77,6 +77,8 @@ class StepReport(NamedTuple):
     cost: StepCost
     product: Plan | None = None
     """The plan of a product."""
+    kind: str | None = None
+    """The kind of step that does the work, if it is not the step's own."""
 
 
 def no_cost(machine: Machine) -> StepCost:
@@ -96,10 +98,6 @@ class StepKind(ABC, Generic[S]):
         """The families of uKernels that the step may run at any extents; None if it runs none.
         `workers`: of a run."""
         return None
-
-    def name(self, step: S) -> str:
-        """The kind of the step for people."""
-        return step.kind
 
     def loops(self, step: S) -> Shape:
         """The extents of loops that may have more iterations than the operands have elements;

@@ -50,9 +50,6 @@ class WholeKind(StepKind[WholeStep]):
         )
         return found
 
-    def name(self, step: WholeStep) -> str:
-        return step.step.kind
-
     def multiplied(self, step: WholeStep) -> DType | None:
         found: DType | None = kind_of(step.step).multiplied(step.step)
         return found
@@ -74,9 +71,10 @@ class WholeKind(StepKind[WholeStep]):
         self, step: WholeStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         if stripes_at(step.stripes, extents, machine) is not None:
-            return StepReport("nothing: the chain is walked by stripes", no_cost(machine))
-        found: StepReport = kind_of(step.step).report(step.step, extents, machine, resident_bytes)
-        return found
+            found = StepReport("nothing: the chain is walked by stripes", no_cost(machine))
+        else:
+            found = kind_of(step.step).report(step.step, extents, machine, resident_bytes)
+        return found._replace(kind=step.step.kind)
 
 
 KIND = WholeKind()
