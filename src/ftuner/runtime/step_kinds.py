@@ -44,7 +44,7 @@ class StepKinds(Generic[_Kind]):
         self._found: dict[str, _Kind] = {}
 
     def named(self, kind: str) -> _Kind | None:
-        """A kind by name; None if there is no module for it."""
+        """The kind that has a name; None if no module implements it."""
         found = self._found.get(kind)
         if found is None:
             own = _own_module(self._back_end, kind)

@@ -59,24 +59,10 @@ class Work(Protocol):
         """Bytes of a row of what it reads."""
 
     def seconds(self, positions: int) -> float:
-        """Seconds that computing so many positions at a time takes one worker whose operands are in
-        L2."""
+        """Seconds that one worker takes for a number of positions, with its operands in L2."""
 
 
 Chain = tuple[Work, ...]
-
-
-class Stripes(NamedTuple):
-    """How a chain is walked."""
-
-    parts: int
-    """Tasks of each image: ranges of rows of the last result."""
-    rows: int
-    """Of the last result that are computed at a time."""
-    capacities: tuple[int, ...]
-    """Rows of each other result that there is memory for."""
-    seconds: float
-    """Estimated, of the busiest worker."""
 
 
 def capacities(chain: Chain, extents: Sequence[Extents], rows: int) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from ftuner.cost.cpu.depthwise import vector_cycles
 from ftuner.cost.cpu.stripes import (
     Chain,
     Extents,
-    Stripes,
     StripesProblem,
     bytes_of_rows,
     capacities,
@@ -92,6 +91,19 @@ def kernel_work(
     return KernelWork(kernel.strides[0], reach, channels * kernel.dtype.itemsize, position_s)
 
 
+class Stripes(NamedTuple):
+    """How a chain is walked."""
+
+    parts: int
+    """Tasks of each image: ranges of rows of the last result."""
+    rows: int
+    """Of the last result that are computed at a time."""
+    capacities: tuple[int, ...]
+    """Rows of each other result that there is memory for."""
+    seconds: float
+    """Estimated, of the busiest worker."""
+
+
 class StripesPlanner:
     """Plans one chain. Keeps what it has found; safe to use from several threads."""
 
@@ -105,7 +117,8 @@ class StripesPlanner:
         key = tuple(values)
         found = self._found.get(key)
         if found is None:
-            found = (self.stripes(problem_of(key)),)
+            workers, images, *extents = key
+            found = (self.stripes(StripesProblem(images, extents_of(extents), workers)),)
             self._found.add(key, found)
         return found[0]
 
@@ -129,12 +142,10 @@ class StripesPlanner:
         return Stripes(parts, rows, capacities(chain, extents, rows), seconds)
 
 
-def problem_of(values: Sequence[int]) -> StripesProblem:
-    """The problem of numbers in a row; see `StripesPlanner.at`."""
-    workers, images, *others = values
+def extents_of(values: Sequence[int]) -> tuple[Extents, ...]:
+    """The extents of all members, of numbers in a row."""
     size = len(Extents._fields)
-    extents = tuple(Extents(*others[i : i + size]) for i in range(0, len(others), size))
-    return StripesProblem(images, extents, workers)
+    return tuple(Extents(*values[i : i + size]) for i in range(0, len(values), size))
 
 
 @lru_cache(maxsize=256)

@@ -73,6 +73,16 @@ def set_slot(builder: ir.IRBuilder, record: ir.Value, index: int, value: ir.Valu
     builder.store(value, slot_address(builder, record, index))
 
 
+def minimum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The smaller of two signed integers."""
+    return builder.select(builder.icmp_signed("<", x, y), x, y)
+
+
+def maximum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The larger of two signed integers."""
+    return builder.select(builder.icmp_signed(">", x, y), x, y)
+
+
 def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:
     """Stack memory for one value of `kind`, reserved once per call of the function."""
     with builder.goto_entry_block():

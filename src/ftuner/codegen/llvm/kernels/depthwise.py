@@ -23,6 +23,8 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     at,
     const,
+    maximum,
+    minimum,
     pointer_slot,
     scalar_type,
     shuffle,
@@ -114,7 +116,7 @@ class _Emission:
             image, y = builder.udiv(line, height), builder.urem(line, height)
             row = self._row(image, y, builder.mul(line, width))
             first = builder.mul(block, const(BLOCK))
-            last = self._least(builder.add(first, const(BLOCK)), width)
+            last = minimum(self._builder, builder.add(first, const(BLOCK)), width)
             inner_first, inner_last = self._inside(first, last)
             with counted_loop(builder, first, last, self._together) as position:
                 end = builder.add(position, const(self._together))
@@ -141,12 +143,6 @@ class _Emission:
             with all_:
                 self._several(row, position, count, left)
 
-    def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self._builder.select(self._builder.icmp_signed("<", x, y), x, y)
-
-    def _most(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self._builder.select(self._builder.icmp_signed(">", x, y), x, y)
-
     def _taps(
         self, first: ir.Value, extent: ir.Value, count: int, dilation: int
     ) -> tuple[ir.Value, ir.Value]:
@@ -156,12 +152,12 @@ class _Emission:
 
         def until(distance: ir.Value) -> ir.Value:
             """Taps before a distance."""
-            behind = builder.add(self._most(distance, zero), const(dilation - 1))
+            behind = builder.add(maximum(self._builder, distance, zero), const(dilation - 1))
             taps = builder.udiv(behind, const(dilation)) if dilation > 1 else behind
-            return self._least(taps, const(count))
+            return minimum(self._builder, taps, const(count))
 
         low = until(builder.neg(first))
-        return low, self._most(until(builder.sub(extent, first)), low)
+        return low, maximum(self._builder, until(builder.sub(extent, first)), low)
 
     def _row(self, image: ir.Value, y: ir.Value, number: ir.Value) -> _Row:
         builder, dim, kernel = self._builder, self._dim, self._kernel
@@ -185,14 +181,14 @@ class _Emission:
         """The positions within first to last whose windows are inside x along the row."""
         builder, dim, kernel = self._builder, self._dim, self._kernel
         stride, begin = const(kernel.strides[1]), dim(Depthwise.BEGIN_X)
-        low = builder.add(self._most(begin, const(0)), builder.sub(stride, const(1)))
+        low = builder.add(maximum(self._builder, begin, const(0)), builder.sub(stride, const(1)))
         low = builder.udiv(low, stride)
         reach = const((kernel.window[1] - 1) * kernel.dilations[1])
         room = builder.sub(builder.add(dim(Depthwise.WIDTH), begin), reach)
-        room = self._most(room, const(0))
+        room = maximum(self._builder, room, const(0))
         high = builder.udiv(builder.add(room, builder.sub(stride, const(1))), stride)
-        low = self._least(self._most(low, first), last)
-        return low, self._most(self._least(high, last), low)
+        low = minimum(self._builder, maximum(self._builder, low, first), last)
+        return low, maximum(self._builder, minimum(self._builder, high, last), low)
 
     def _channels(self, body: Callable[[_Channels], None]) -> None:
         """`body` for each vector of channels."""

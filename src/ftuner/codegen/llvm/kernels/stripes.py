@@ -19,6 +19,8 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    maximum,
+    minimum,
     pointer_slot,
     reserve,
     set_slot,
@@ -113,14 +115,8 @@ class _Emission:
                 builder.store(const(0), private.first)
                 builder.store(const(0), private.until)
             with counted_loop(builder, begin, end, stripe) as row:
-                self._stripe(_Rows(row, self._least(builder.add(row, stripe), end)))
+                self._stripe(_Rows(row, minimum(self._builder, builder.add(row, stripe), end)))
         builder.ret_void()
-
-    def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self._builder.select(self._builder.icmp_signed("<", x, y), x, y)
-
-    def _most(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self._builder.select(self._builder.icmp_signed(">", x, y), x, y)
 
     def _stripe(self, rows: _Rows) -> None:
         """Compute rows of the last result, and before them what they read of the others."""
@@ -131,8 +127,8 @@ class _Emission:
             private = self._private[member - 1]
             self._make_room(member - 1, needed)
             until = builder.load(private.until, typ=I64)
-            wanted.insert(0, _Rows(self._most(until, needed.begin), needed.end))
-            builder.store(self._most(until, needed.end), private.until)
+            wanted.insert(0, _Rows(maximum(self._builder, until, needed.begin), needed.end))
+            builder.store(maximum(self._builder, until, needed.end), private.until)
         for member, missing in enumerate(wanted):
             some = builder.icmp_signed("<", missing.begin, missing.end)
             with builder.if_then(some):
@@ -150,9 +146,9 @@ class _Emission:
         stride, begin, extent, reach = (self._dim(member, index) for index in slots)
         first = builder.sub(builder.mul(rows.begin, stride), begin)
         last = builder.sub(builder.mul(builder.sub(rows.end, const(1)), stride), begin)
-        low = self._least(self._most(first, const(0)), extent)
-        high = self._least(builder.add(last, reach), extent)
-        return _Rows(low, self._most(high, low))
+        low = minimum(self._builder, maximum(self._builder, first, const(0)), extent)
+        high = minimum(self._builder, builder.add(last, reach), extent)
+        return _Rows(low, maximum(self._builder, high, low))
 
     def _make_room(self, member: int, needed: _Rows) -> None:
         """Have memory for rows of a private result: where it is full, rows that are still needed
@@ -160,7 +156,7 @@ class _Emission:
         builder, private = self._builder, self._private[member]
         first = builder.load(private.first, typ=I64)
         until = builder.load(private.until, typ=I64)
-        kept = self._most(builder.sub(until, needed.begin), const(0))
+        kept = maximum(self._builder, builder.sub(until, needed.begin), const(0))
         end = builder.add(first, self._dim(member, StripeMember.CAPACITY))
         full = builder.icmp_signed(">", needed.end, end)
         none = builder.icmp_signed("==", kept, const(0))

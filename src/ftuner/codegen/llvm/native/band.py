@@ -16,6 +16,8 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    maximum,
+    minimum,
     pointer_slot,
     reserve,
     set_slot,
@@ -58,14 +60,6 @@ class Panels:
 
     begin: ir.Value
     end: ir.Value
-
-
-def minimum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    return builder.select(builder.icmp_signed("<", x, y), x, y)
-
-
-def maximum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    return builder.select(builder.icmp_signed(">", x, y), x, y)
 
 
 def _blocks(builder: ir.IRBuilder, extent: ir.Value, block: ir.Value) -> ir.Value:

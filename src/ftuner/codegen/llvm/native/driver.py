@@ -21,6 +21,8 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    maximum,
+    minimum,
     pointer_slot,
     reserve,
     set_slot,
@@ -30,7 +32,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.kernels.widen import emit_widen
-from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band, maximum, minimum
+from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,

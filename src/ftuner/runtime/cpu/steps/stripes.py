@@ -18,7 +18,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
-from ftuner.cost.cpu.stripes import Stripes, Work
+from ftuner.cost.cpu.stripes import Work
 from ftuner.cost.step import Machine, StepCost
 from ftuner.cost.terms import Estimate
 from ftuner.graph.buffers import View
@@ -28,9 +28,10 @@ from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.stripes import (
     ProductWork,
+    Stripes,
     StripesPlanner,
+    extents_of,
     kernel_work,
-    problem_of,
     stripes_planner,
 )
 from ftuner.runtime.cpu.covers import all_cover_slots
@@ -75,7 +76,7 @@ class Walked(Condition):
         return self.planner.at((workers, *[values[number] for number in self.numbers]))
 
     def extents(self, values: Sequence[int]) -> tuple[MemberExtents, ...]:
-        return problem_of((1, *[values[number] for number in self.numbers])).extents
+        return extents_of([values[number] for number in self.numbers[1:]])
 
     def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
         return self.at(values, workers) is not None
@@ -114,6 +115,7 @@ def _work(member: StripeMember, hardware: CpuHardware, isa: Isa) -> Work:
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
     window = step.read_window
     layout = ROW if window is None else WINDOW
+    # Of the estimate alone: a weight is packed in the width that `best_width` chooses.
     width = planner.library.widths[0]
     problem = panel_problem(n, k, width, 1, 1, layout, window=window)
     return ProductWork(planner, problem, member.stride, member.reach)
