@@ -86,5 +86,14 @@ class ConfigurationError(FTunerError, ValueError):
     taken."""
 
 
+class DatasetError(FTunerError, ValueError):
+    """A dataset of measured samples, or a model learned from one, that is malformed, of another
+    schema or of another machine."""
+
+
 class CacheWarning(UserWarning):
     """The cache on disk could not be used as it is; ftuner went on without it or rebuilt it."""
+
+
+class DatasetWarning(UserWarning):
+    """A part of a dataset of samples could not be used; ftuner went on without it."""
