@@ -3,83 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import islice
 from pathlib import Path
 
 from ftuner.core.units import capacity, count, duration, rate
-from ftuner.errors import ConfigurationError
 from ftuner.planner.cpu.plan import Plan
-from ftuner.report.cpu.picture import COLOURS
-from ftuner.report.model import FusedGroup, ModelExplanation
-from ftuner.report.svg import (
+from ftuner.report import html as pages
+from ftuner.report.charts import (
     Bar,
-    Point,
+    Work,
     arena_chart,
-    element,
-    linked,
     patches_chart,
     roofline_chart,
     timeline,
 )
+from ftuner.report.cpu.picture import COLOURS
+from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
+from ftuner.report.model import FusedGroup, ModelExplanation
 
-SUFFIXES = (".html", ".htm")
 DRAWN_PRODUCTS = 4
 """Plans whose patches are drawn: those of the heaviest products, each plan once."""
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto;
-  padding: 0 1.5em; background: #fff }
-h1 { font-size: 1.5em; margin-bottom: .2em } h2 { font-size: 1.15em; margin: 2em 0 .3em }
-h3 { font-size: 1em; margin: 1.2em 0 .3em } h3 small { font-weight: normal }
-p { margin: .3em 0; max-width: 62em }
-svg { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif }
-ul { list-style: none; padding: 0; margin: 1em 0; display: flex; flex-wrap: wrap; gap: .6em 2.2em }
-li b { display: block; font-size: 1.35em }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th { text-align: left; position: sticky; top: 0; background: #fff; border-bottom: 2px solid #222 }
-th, td { padding: 3px 8px; vertical-align: top; border-bottom: 1px solid #e4e4e4 }
-.number { text-align: right } .number, .kind { white-space: nowrap } small { color: #666 }
-tr:target { background: #fff3c4 }
-.bar { position: relative; height: 9px; width: 120px; margin-top: 5px }
-.bar i, .bar u { position: absolute; left: 0; top: 0; bottom: 0; display: block }
-.bar u { border-right: 2px solid #222 }
-.key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px }
-"""
 
 
 def save_page(found: ModelExplanation, path: Path, title: str, facts: Mapping[str, str]) -> None:
     """Write the page; see `model_page`.
 
     Raises:
-        ConfigurationError: a name that does not end in .html, or the file cannot be written.
+        ConfigurationError: as `ftuner.report.html.save`.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(
-            f"cannot save a page as {path.name!r}; expected a name that ends in .html"
-        )
-    try:
-        path.write_text(model_page(found, title, facts), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error}") from error
+    pages.save(model_page(found, title, facts), path)
 
 
-def model_page(found: ModelExplanation, title: str, facts: Mapping[str, str]) -> str:
+def model_page(found: ModelExplanation, title: str, facts: Mapping[str, str]) -> Html:
     """The groups of a model with their times, the roofline, the patches of its heaviest products
     and its arena. What is not known is left out. `facts`: what is said above all, by name."""
     colours = _colours(found.groups)
     bars = {g.number: _bar(g, colours) for g in found.groups}
     sections = [
-        element("h1", escape(title)),
-        _facts({**facts, **_sums(found)}),
+        element("h1", title),
+        pages.facts({**facts, **_sums(found)}),
         _times(found, bars, colours),
         _roofline(found, bars),
         _patches(found),
         _memory(found, bars),
         _steps(found, colours),
     ]
-    head = '<meta charset="utf-8">' + element("title", escape(title)) + element("style", _STYLE)
-    body = "\n".join(filter(None, sections))
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+    return pages.page(title, [section for section in sections if section is not None])
 
 
 def seconds_of(group: FusedGroup) -> float | None:
@@ -108,11 +77,6 @@ def _anchor(number: int) -> str:
     return f"step-{number}"
 
 
-def _facts(facts: Mapping[str, str]) -> str:
-    entries = (element("li", element("b", escape(x)) + escape(name)) for name, x in facts.items())
-    return element("ul", "".join(entries))
-
-
 def _sums(found: ModelExplanation) -> dict[str, str]:
     facts = {"fused groups": str(len(found.groups)), "weights": capacity(found.weight_bytes)}
     if found.estimate_s:
@@ -128,7 +92,7 @@ def _sums(found: ModelExplanation) -> dict[str, str]:
 
 def _times(
     found: ModelExplanation, bars: Mapping[int, Bar], colours: Mapping[str, str]
-) -> str | None:
+) -> Html | None:
     total = sum(bar.seconds for bar in bars.values())
     if not total:
         return None
@@ -136,38 +100,38 @@ def _times(
     for kind, colour in colours.items():
         own = [g for g in found.groups if g.kind == kind]
         share = sum(bars[g.number].seconds for g in own) / total
-        key = element("span", class_="key", style=f"background:{colour}")
-        keys.append(f"{key}{escape(kind)} {share:.0%} <small>({count(len(own), 'step')})</small>")
+        steps = element("small", f"({count(len(own), 'step')})")
+        keys.append(element("span", colour_key(colour), f"{kind} {share:.0%} ", steps))
     timed = "measured" if found.measured_s else "estimated"
-    return (
-        element("h2", "Time")
-        + element("p", f"The {timed} time of each step, in their order. Point at a step to see "
-                  "what it is; click to go to its row.")
-        + timeline(list(bars.values()))
-        + element("div", " &nbsp; ".join(keys))
+    return html(
+        element("h2", "Time"),
+        element("p", f"The {timed} time of each step, in their order. Point at a step to see "
+                "what it is; click to go to its row."),
+        scrolled(timeline(list(bars.values()))),
+        element("div", *keys, class_="keys"),
     )  # fmt: skip
 
 
-def _roofline(found: ModelExplanation, bars: Mapping[int, Bar]) -> str | None:
+def _roofline(found: ModelExplanation, bars: Mapping[int, Bar]) -> Html | None:
     roofs = found.roofline
     if roofs is None:
         return None
-    points = []
+    works = []
     for group in found.groups:
         seconds, moved = bars[group.number].seconds, group.bytes_moved
         if seconds and group.flops and moved:
-            points.append(Point(bars[group.number], group.flops / moved, group.flops / seconds))
+            works.append(Work(bars[group.number], group.flops / moved, group.flops / seconds))
     seconds = found.measured_s or found.estimate_s
     said = (
         f"{roofs.flops_per_byte:.3g} flop/byte, bound by {roofs.bound}. A step's bytes are those "
         "of its operands and results, each counted once; steps that find them in a cache may be "
         "above the roof of DRAM. Steps without floating-point work are not drawn."
     )
-    drawn = roofline_chart(roofs, points, found.flops / seconds)
-    return element("h2", "Roofline") + element("p", escape(said)) + drawn
+    drawn = roofline_chart(roofs, works, found.flops / seconds)
+    return html(element("h2", "Roofline"), element("p", said), scrolled(drawn))
 
 
-def _patches(found: ModelExplanation) -> str | None:
+def _patches(found: ModelExplanation) -> Html | None:
     by_plan: dict[Plan, list[FusedGroup]] = {}
     for group in sorted(found.groups, key=lambda g: -(seconds_of(g) or 0.0)):
         if group.number in found.plans:
@@ -183,16 +147,19 @@ def _patches(found: ModelExplanation) -> str | None:
     ]  # fmt: skip
     for plan, same in islice(by_plan.items(), DRAWN_PRODUCTS):
         problem = plan.problem
-        links = [linked(_anchor(n), str(n)) for n in sorted(g.number for g in same)]
+        links: list[str] = []
+        for number in sorted(g.number for g in same):
+            links += [", ", linked(_anchor(number), str(number))]
         batch = f"{problem.batch} x " if problem.batch > 1 else ""
         titles = ", ".join(dict.fromkeys(g.title for g in same))
-        steps = f"{'steps' if len(same) > 1 else 'step'} {', '.join(links)}: {escape(titles)}"
-        shape = f"{batch}{problem.m} x {problem.n} x {problem.k}"
-        parts.append(element("h3", f"{shape} <small>{steps}</small>") + patches_chart(plan))
-    return "".join(parts)
+        steps = ("steps " if len(same) > 1 else "step ", *links[1:], f": {titles}")
+        shape = f"{batch}{problem.m} x {problem.n} x {problem.k} "
+        parts.append(element("h3", shape, element("small", *steps)))
+        parts.append(scrolled(patches_chart(plan)))
+    return html(*parts)
 
 
-def _memory(found: ModelExplanation, bars: Mapping[int, Bar]) -> str | None:
+def _memory(found: ModelExplanation, bars: Mapping[int, Bar]) -> Html | None:
     drawn, memory = [arena for arena in found.arenas if arena.places], found.memory
     if not drawn and memory is None:
         return None
@@ -210,45 +177,46 @@ def _memory(found: ModelExplanation, bars: Mapping[int, Bar]) -> str | None:
             f"{capacity(memory.arena_bytes)}, workspace {capacity(memory.workspace_bytes)}, "
             f"outputs {capacity(memory.outputs_bytes)}, records {capacity(memory.records_bytes)}."
         )
-    charts = "".join(arena_chart(arena, bars) for arena in drawn)
-    return element("h2", "Memory") + "".join(element("p", escape(s)) for s in said) + charts
+    charts = (scrolled(arena_chart(arena, bars)) for arena in drawn)
+    return html(element("h2", "Memory"), *(element("p", s) for s in said), *charts)
 
 
-def _steps(found: ModelExplanation, colours: Mapping[str, str]) -> str:
+def _steps(found: ModelExplanation, colours: Mapping[str, str]) -> Html:
     groups = found.groups
     timed = any(seconds_of(g) is not None for g in groups)
     most = max(max(g.measured_s or 0.0, g.estimate_s or 0.0) for g in groups) or 1.0
-    numbers = ["measured", "estimate", "ratio", "flop/byte"] if timed else []
-    head = element("th", "#", class_="number")
-    head += element("th", "kind") + element("th", "operators; shapes; plan")
-    head += element("th", "") if timed else ""
-    head += "".join(element("th", name, class_="number") for name in numbers)
+    head = [element("th", "#", class_="number"), element("th", "kind"),
+            element("th", "operators; shapes; plan")]  # fmt: skip
+    if timed:
+        numbers = ("measured", "estimate", "ratio", "flop/byte")
+        head += [element("th"), *(element("th", name, class_="number") for name in numbers)]
     rows = []
     for group in groups:
-        key = element("span", class_="key", style=f"background:{colours[group.kind]}")
-        small = "<br>".join(escape(s) for s in (group.shapes, group.plan) if s)
+        small: list[str] = []
+        for text in (group.shapes, group.plan):
+            small += [Html("<br>"), text] if text else []
         cells = [
             element("td", str(group.number), class_="number"),
-            element("td", key + escape(group.kind), class_="kind"),
-            element("td", f"{escape(group.title)}<br><small>{small}</small>"),
+            element("td", colour_key(colours[group.kind]), group.kind, class_="kind"),
+            element("td", group.title, *small[:1], element("small", *small[1:])),
         ]
         if timed:
             cells.append(element("td", _time_bar(group, most, colours[group.kind])))
             cells += [element("td", x, class_="number") for x in _numbers(group)]
-        rows.append(element("tr", "".join(cells), id=_anchor(group.number)))
+        rows.append(element("tr", *cells, id=_anchor(group.number)))
     said = "The bar is the measured time, the mark the estimate." if timed else ""
-    table = element("thead", element("tr", head)) + element("tbody", "\n".join(rows))
-    return element("h2", "Steps") + element("p", said) + element("table", table)
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+    return html(element("h2", "Steps"), element("p", said), scrolled(table))
 
 
-def _time_bar(group: FusedGroup, most: float, colour: str) -> str:
-    def part(name: str, seconds: float | None, style: str = "") -> str:
+def _time_bar(group: FusedGroup, most: float, colour: str) -> Html:
+    def part(name: str, seconds: float | None, style: str = "") -> Html:
         if seconds is None:
-            return ""
+            return Html()
         return element(name, style=f"width:{seconds / most:.1%};{style}")
 
     measured = part("i", group.measured_s, f"background:{colour}")
-    return element("div", measured + part("u", group.estimate_s), class_="bar")
+    return element("div", measured, part("u", group.estimate_s), class_="bar")
 
 
 def _numbers(group: FusedGroup) -> list[str]:

@@ -11,27 +11,32 @@ from tests.report.test_explain_model import target
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
+from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
 from ftuner.report.arena import ArenaMap, Place
-from ftuner.report.svg import LEFT, WIDTH, Bar, arena_chart, element, patches_chart, timeline
+from ftuner.report.charts import (
+    LEFT,
+    MOST_TILES,
+    Bar,
+    arena_chart,
+    patches_chart,
+    timeline,
+    waves_chart,
+)
+from ftuner.report.cpu.explain import explain
+from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.svg import WIDTH
 from ftuner.ukernels.cpu.library import build_library
 
 
 def boxes_of(chart: str) -> Iterator[tuple[str, float, float, float, float]]:
     """The title, place and size of each rectangle that has a title."""
-    for found in ElementTree.fromstring(chart).iter("rect"):
+    for found in ElementTree.fromstring(f"<div>{chart}</div>").iter("rect"):
         title = found.find("title")
         if title is not None:
             x, y, width, height = (float(found.attrib[n]) for n in ("x", "y", "width", "height"))
             yield title.text or "", x, y, width, height
-
-
-def test_element() -> None:
-    assert element("a", "x", href="#b", class_="c", stroke_width=1.5) == (
-        '<a href="#b" class="c" stroke-width="1.5">x</a>'
-    )
-    assert element("p", title='<"') == '<p title="&lt;&quot;"></p>'
 
 
 def test_timeline() -> None:
@@ -69,3 +74,17 @@ def test_arena() -> None:
     assert (x1 - LEFT, width1) == pytest.approx(((WIDTH - LEFT) / 3,) * 2)
     assert height0 == pytest.approx(2 * height1, abs=0.02)
     assert y1 + height1 < y0
+
+
+def test_tiles_of_a_gpu_cover_c() -> None:
+    """Tiles one by one, or bands where there are too many."""
+    hardware = load_recorded("h100-sxm")
+    for m, n in ((77, 768), (1000, 4096), (30_000, 40_000)):
+        found = explain(m, n, 512, 1, "float16", None, hardware)
+        assert isinstance(found, BlockExplanation)
+        shown = list(boxes_of(waves_chart(found.plan)))
+        area = sum(width * height for *_, width, height in shown)
+        top, bottom = min(y for _, _, y, _, _ in shown), max(y + h for _, _, y, _, h in shown)
+        assert area == pytest.approx((WIDTH - LEFT) * (bottom - top), rel=1e-2)
+        tiles = found.plan.tiles
+        assert len(shown) == (tiles if tiles <= MOST_TILES else len(found.plan.bands))

@@ -1,0 +1,241 @@
+"""Charts of plans and of models: the time of steps, rooflines, patches, waves, arenas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ftuner.core.units import capacity, count, duration, rate
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.report.arena import ArenaMap
+from ftuner.report.cpu.patches import Region, regions_of
+from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
+from ftuner.report.html import Html, colour_key, element, html, linked
+from ftuner.report.plot import Axis, Curve, Frame, Marks, legend, log_axis
+from ftuner.report.roofline import Roof, Roofline
+from ftuner.report.svg import (
+    INK,
+    LABEL_PIXELS,
+    PAPER,
+    WIDTH,
+    box,
+    chart,
+    diamond,
+    hint,
+    line,
+    words,
+)
+
+LEAST_TILE = 4
+"""Pixels of a tile's side from which on its edges are drawn."""
+LEFT = 84
+"""Margin for the numbers of a vertical axis."""
+_DASHES = ("1 3", "3 3", "7 3", "none")
+"""Of the roofs, L1 first."""
+_STEP = "var(--s0)"
+"""Colour that stands for all kinds of steps."""
+MOST_TILES = 4096
+"""Most tiles of a GPU's plan that are drawn one by one; more are drawn as bands."""
+
+
+class Bar(NamedTuple):
+    """A part of a timeline, or a point under a roofline."""
+
+    label: str
+    """Shown while the mouse is over it."""
+    link: str
+    """Where a click leads within the page."""
+    seconds: float
+    colour: str
+
+
+class Work(NamedTuple):
+    """Work under the roofline."""
+
+    bar: Bar
+    flops_per_byte: float
+    flops_per_s: float
+
+
+def timeline(bars: Sequence[Bar]) -> Html:
+    """Steps side by side in their order, as wide as they take."""
+    total = sum(bar.seconds for bar in bars) or 1.0
+    parts, x, height = [], 0.0, 44
+    for bar in bars:
+        width = bar.seconds / total * WIDTH
+        shape = box(x, 0, width, height, bar.label, fill=bar.colour, stroke=PAPER,
+                    stroke_width=0.4)  # fmt: skip
+        parts.append(linked(bar.link, shape))
+        x += width
+    parts += [words(0, 60, "0"), words(WIDTH, 60, duration(total), text_anchor="end")]
+    return chart(66, parts, "time of the steps in their order")
+
+
+def roofline_axes(
+    peak_flops_per_s: float, roofs: Sequence[Roof], flops_per_byte: Iterable[float],
+    flops_per_s: Iterable[float],
+) -> tuple[Axis, Axis]:  # fmt: skip
+    """Axes with room for all roofs and for work of these intensities and rates."""
+    ridges = [peak_flops_per_s / roof.bandwidth_bytes_per_s for roof in roofs]
+    across = log_axis("flop / byte", (*ridges, *flops_per_byte), lambda x: f"{x:g}", "log2", 2.0)
+    rates = (peak_flops_per_s, *flops_per_s)
+    return across, log_axis("flop/s", rates, lambda x: rate(x, ""), "log10", 1.6)
+
+
+def roof_curves(
+    peak_flops_per_s: float, roofs: Sequence[Roof], across: Axis, up: Axis, home: str = ""
+) -> list[Curve]:
+    """A line for each memory level, up to the peak; that of the level `home` is thicker."""
+    curves = []
+    for number, roof in enumerate(roofs):
+        per_s = roof.bandwidth_bytes_per_s
+        begin, ridge = max(across.low, up.low / per_s), peak_flops_per_s / per_s
+        points = [
+            (begin, begin * per_s),
+            (ridge, peak_flops_per_s),
+            (across.high, peak_flops_per_s),
+        ]
+        weight = 2.4 if roof.level == home else 1.3
+        name = f"{roof.level}, {rate(per_s, 'B/s')}"
+        curves.append(Curve(name, points, INK, _DASHES[number % len(_DASHES)], weight))
+    return curves
+
+
+def roofline_chart(roofline: Roofline, works: Sequence[Work], whole_flops_per_s: float) -> Html:
+    """The roofs of the machine, a circle for each step (its area is its share of the time), and a
+    diamond for the whole model."""
+    peak, here = roofline.peak_flops_per_s, roofline.flops_per_byte
+    across, up = roofline_axes(
+        peak, roofline.roofs, [here, *(w.flops_per_byte for w in works)],
+        [whole_flops_per_s, *(w.flops_per_s for w in works)],
+    )  # fmt: skip
+    frame = Frame(across, up, WIDTH, 360)
+    curves = roof_curves(peak, roofline.roofs, across, up, roofline.home)
+    parts = [*frame.grid(), *map(frame.curve, curves)]
+    total = sum(w.bar.seconds for w in works) or 1.0
+    for work in sorted(works, key=lambda w: -w.bar.seconds):
+        radius = 2.0 + 16.0 * math.sqrt(work.bar.seconds / total)
+        shape = element("circle", hint(work.bar.label), cx=frame.x(work.flops_per_byte),
+                        cy=frame.y(work.flops_per_s), r=radius, fill=work.bar.colour,
+                        fill_opacity=0.65, stroke=PAPER)  # fmt: skip
+        parts.append(linked(work.bar.link, shape))
+    share = f"the model: {whole_flops_per_s / peak:.0%} of {rate(peak, 'flop/s')}"
+    parts.append(diamond(frame.x(here), frame.y(whole_flops_per_s), 9, share, fill=INK,
+                         stroke=PAPER))  # fmt: skip
+    kinds = (Marks("one step", (), _STEP), Marks("the whole model", (), INK, "diamond"))
+    return html(chart(frame.height, parts, "the steps under the roofline"), legend(curves, kinds))
+
+
+def patches_chart(plan: Plan, width: float = WIDTH) -> Html:
+    """C of one product: a rectangle for each uKernel and its workers. Each axis has its own
+    scale."""
+    problem, regions = plan.problem, regions_of(plan)
+    top, height = 20, 130
+    ukernels = ukernels_by_area(regions)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ukernels.names)}
+    across, down = (width - LEFT) / problem.n, height / problem.m
+
+    def shown(region: Region) -> Html:
+        (first, last), (left, right) = region.rows, region.columns
+        name, who = str(region.kernel), workers_label(region.workers)
+        x, y = LEFT + left * across, top + first * down
+        wide, high = (right - left) * across, (last - first) * down
+        text = f"{name} of {who}: rows {first} to {last}, columns {left} to {right}"
+        drawn = [box(x, y, wide, high, text, fill=colours[name])]
+        if region.kernel.mr * down >= LEAST_TILE:
+            rows = range(first + region.kernel.mr, last, region.kernel.mr)
+            drawn += [edge(x, top + n * down, x + wide, top + n * down) for n in rows]
+        if region.kernel.nr * across >= LEAST_TILE:
+            columns = range(left + region.kernel.nr, right, region.kernel.nr)
+            drawn += [edge(LEFT + n * across, y, LEFT + n * across, y + high) for n in columns]
+        drawn.append(element("rect", x=x, y=y, width=wide, height=high, fill="none",
+                             stroke=PAPER, stroke_width=2))  # fmt: skip
+        if wide >= LABEL_PIXELS * len(who) and high >= LABEL_PIXELS * 2:
+            middle = (x + wide / 2, y + high / 2 + 4)
+            drawn.append(words(*middle, who, text_anchor="middle", class_="on-colour"))
+        return html(*drawn)
+
+    def edge(x1: float, y1: float, x2: float, y2: float) -> Html:
+        return line(x1, y1, x2, y2, stroke=PAPER, stroke_width=0.5, stroke_opacity=0.7)
+
+    whole = problem.m * problem.n
+    shares = (
+        element("span", colour_key(colours[name]), f"{name}, {area / whole:.1%} of C")
+        for name, area in zip(*ukernels, strict=True)
+    )
+    parts = [*map(shown, regions), *_corners(problem.m, problem.n, top, height, width)]
+    drawn = chart(top + height + 8, parts, f"patches of {problem.m} x {problem.n} x {problem.k}",
+                  width)  # fmt: skip
+    return html(drawn, element("div", *shares, class_="keys"))
+
+
+def waves_chart(plan: ProductPlan, width: float = WIDTH) -> Html:
+    """C of one product on a GPU: its tiles, coloured by the wave that finishes them; the bands if
+    there are too many tiles. Each axis has its own scale."""
+    m, n, nr = plan.problem.m, plan.problem.n, plan.kernel.main.bn
+    top, height = 20, 130
+    across, down = (width - LEFT) / n, height / m
+    parts: list[Html] = []
+    waves: set[int] = set()
+    alone = plan.tiles <= MOST_TILES
+    for tile, first, last in plan.bands:
+        for row in range(first, last, tile.bm) if alone else (first,):
+            end = min(row + tile.bm, last) if alone else last
+            for column in range(0, n, nr) if alone else (0,):
+                right = min(column + nr, n) if alone else n
+                wave = plan.wave(row, column)
+                text = f"{tile}: rows {row} to {end}, columns {column} to {right}"
+                if alone:
+                    waves.add(wave)
+                    text = f"{text}, wave {wave + 1}"
+                parts.append(
+                    box(LEFT + column * across, top + row * down, (right - column) * across,
+                        (end - row) * down, text, fill=COLOURS[wave % len(COLOURS)], stroke=PAPER,
+                        stroke_width=0.6)
+                )  # fmt: skip
+    parts += _corners(m, n, top, height, width)
+    shown = sorted(waves)[: len(COLOURS)]
+    keys = [element("span", colour_key(COLOURS[w]), f"wave {w + 1}") for w in shown]
+    if len(waves) > len(shown):
+        keys.append(element("span", f"… {count(len(waves), 'wave')}, colours repeat"))
+    drawn = chart(top + height + 8, parts, f"tiles of {m} x {n} x {plan.problem.k}", width)
+    return html(drawn, element("div", *keys, class_="keys"))
+
+
+def _corners(m: int, n: int, top: float, height: float, width: float) -> list[Html]:
+    """The labels of the axes of C."""
+    return [
+        words(LEFT, top - 6, "0"),
+        words(width, top - 6, f"n = {n}", text_anchor="end"),
+        words(LEFT - 6, top + 12, "0", text_anchor="end"),
+        words(LEFT - 6, top + height, f"m = {m}", text_anchor="end"),
+    ]
+
+
+def arena_chart(arena: ArenaMap, bars: Mapping[int, Bar]) -> Html:
+    """The arena over the steps: a rectangle for each result, as long as it is kept, at its place.
+    `bars` has the step that wrote it."""
+    top, height = 8, 240
+    steps = arena.last - arena.first + 1
+    across, down = (WIDTH - LEFT) / steps, height / max(arena.size_bytes, 1)
+    parts = [line(LEFT, top + height, WIDTH, top + height, stroke=INK)]
+    for place in arena.places:
+        bar = bars[place.first]
+        kept = count(place.last - place.first + 1, "step")
+        text = f"{capacity(place.size_bytes)} for {kept}, written by {bar.label}"
+        shape = box(
+            LEFT + (place.first - arena.first) * across,
+            top + height - (place.offset + place.size_bytes) * down,
+            (place.last - place.first + 1) * across, place.size_bytes * down, text,
+            fill=bar.colour, stroke=PAPER, stroke_width=0.6,
+        )  # fmt: skip
+        parts.append(linked(bar.link, shape))
+    parts += [
+        words(LEFT - 6, top + 10, capacity(arena.size_bytes), text_anchor="end"),
+        words(LEFT - 6, top + height, "0", text_anchor="end"),
+        words(LEFT, top + height + 16, f"step {arena.first}"),
+        words(WIDTH, top + height + 16, f"step {arena.last}", text_anchor="end"),
+    ]
+    return chart(top + height + 22, parts, "the arena over the steps")
