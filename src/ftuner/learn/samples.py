@@ -11,13 +11,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
@@ -26,6 +24,8 @@ from ftuner.cost.terms import Estimate
 from ftuner.errors import DatasetError, DatasetWarning, FTunerError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
+from ftuner.learn import checked
+from ftuner.learn.checked import shown
 
 KIND = "ftuner-samples"
 SCHEMA = 1
@@ -35,8 +35,6 @@ MAX_BYTES = 256 << 20
 """Of a file: half a million samples."""
 MAX_LINE_BYTES = 1 << 20
 """Of a line. A sample takes about 600 bytes, a header some kilobytes."""
-MAX_EXTENT = 1 << 40
-"""Of an extent of a problem: no operand is addressable beyond it."""
 _LOCK_TIMEOUT_S = 60.0
 
 
@@ -126,7 +124,7 @@ def read(path: Path) -> Dataset:
     header: Header | None = None
     samples: list[Sample] = []
     number = 0
-    with _opened(path) as file:
+    with checked.opened(path) as file:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise DatasetError(f"{path} has more than {MAX_BYTES} bytes")
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -138,10 +136,10 @@ def read(path: Path) -> Dataset:
                 _warn_cut_off(where)
                 break
             if header is None:
-                header = _header(_parse(line, where), where)
+                header = _header(checked.parsed(line, where), where)
                 continue
             try:
-                document = _parse(line, where)
+                document = checked.parsed(line, where)
             except DatasetError:
                 # A system that failed may have extended the file before it wrote the content.
                 if file.read(1):
@@ -172,10 +170,10 @@ def append(path: Path, header: Header, samples: Sequence[Sample]) -> None:
 def _append_locked(path: Path, header: Header, lines: bytes) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o644)
     with open(descriptor, "r+b", buffering=0) as file:
-        _expect_file(path, file.fileno())
+        checked.expect_file(path, file.fileno())
         first = file.readline(MAX_LINE_BYTES + 1)
         if first.endswith(b"\n"):
-            found = _header(_parse(first, f"{path}:1"), f"{path}:1")
+            found = _header(checked.parsed(first, f"{path}:1"), f"{path}:1")
             if found.fingerprint != header.fingerprint:
                 raise DatasetError(
                     f"{path} has samples of {found.hardware.name} ({found.fingerprint}); these are "
@@ -221,27 +219,6 @@ def _read_all(file: Any, size: int) -> bytes:
     return b"".join(pieces)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A file that is read. Raises DatasetError."""
-
-    def opener(name: str, flags: int) -> int:
-        # O_NONBLOCK: opening a pipe does not wait for a writer.
-        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-
-    try:
-        with open(path, "rb", opener=opener) as file:
-            _expect_file(path, file.fileno())
-            yield file
-    except OSError as error:
-        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _expect_file(path: Path, descriptor: int) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise DatasetError(f"{path} is not a regular file")
-
-
 def _warn_cut_off(where: str) -> None:
     warnings.warn(
         f"{where}: the last line was not written whole; it is left out",
@@ -281,26 +258,15 @@ def _sample_document(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _parse(line: bytes, where: str) -> Any:
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not a finite number")
-
-    try:
-        return json.loads(line, parse_constant=refuse)
-    # Deeply nested lists end in a RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{where} is not JSON: {error}") from error
-
-
 def _header(document: Any, where: str) -> Header:
-    entries = _table(document, where)
+    entries = checked.table(document, where)
     if entries.get("kind") != KIND:
-        raise DatasetError(f"{where}: kind is {_shown(entries.get('kind'))}; expected {KIND!r}")
+        raise DatasetError(f"{where}: kind is {shown(entries.get('kind'))}; expected {KIND!r}")
     if entries.get("schema") != SCHEMA:
         raise DatasetError(
-            f"{where}: schema is {_shown(entries.get('schema'))}; this version reads {SCHEMA}"
+            f"{where}: schema is {shown(entries.get('schema'))}; this version reads {SCHEMA}"
         )
-    _expect_names(entries, _HEADER_NAMES, where)
+    checked.expect_names(entries, _HEADER_NAMES, where)
     try:
         hardware = from_document(entries["hardware"])
     except (FTunerError, RecursionError) as error:
@@ -309,25 +275,29 @@ def _header(document: Any, where: str) -> Header:
         raise DatasetError(f"{where}: hardware is of kind {hardware.kind}; expected cpu")
     if entries["fingerprint"] != hardware.fingerprint:
         raise DatasetError(
-            f"{where}: fingerprint is {_shown(entries['fingerprint'])}; the hardware has "
+            f"{where}: fingerprint is {shown(entries['fingerprint'])}; the hardware has "
             f"{hardware.fingerprint}"
         )
-    versions = _table(entries["versions"], f"{where}: versions")
-    named = {name: _text(value, f"{where}: versions.{name}") for name, value in versions.items()}
-    return Header(hardware, named, _text(entries["date"], f"{where}: date"))
+    versions = checked.table(entries["versions"], f"{where}: versions")
+    named = {
+        name: checked.text(value, f"{where}: versions.{name}") for name, value in versions.items()
+    }
+    return Header(hardware, named, checked.text(entries["date"], f"{where}: date"))
 
 
 def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
-    entries = _table(document, where)
-    _expect_names(entries, _SAMPLE_NAMES, where)
-    isa = _one_of(entries["isa"], [i.name for i in hardware.isas], f"{where}: isa")
-    dtype = _one_of(entries["dtype"], list(DTYPES), f"{where}: dtype")
-    level = _one_of(entries["level"], [level.name for level in hardware.levels], f"{where}: level")
-    workers = _integer(entries["workers"], f"{where}: workers")
-    extents = _table(entries["problem"], f"{where}: problem")
-    _expect_names(extents, SampleProblem._fields, f"{where}: problem")
+    entries = checked.table(document, where)
+    checked.expect_names(entries, _SAMPLE_NAMES, where)
+    isa = checked.one_of(entries["isa"], [i.name for i in hardware.isas], f"{where}: isa")
+    dtype = checked.one_of(entries["dtype"], list(DTYPES), f"{where}: dtype")
+    level = checked.one_of(
+        entries["level"], [level.name for level in hardware.levels], f"{where}: level"
+    )
+    workers = checked.integer(entries["workers"], f"{where}: workers")
+    extents = checked.table(entries["problem"], f"{where}: problem")
+    checked.expect_names(extents, SampleProblem._fields, f"{where}: problem")
     problem = SampleProblem(
-        **{name: _integer(extents[name], f"{where}: problem.{name}") for name in extents}
+        **{name: checked.integer(extents[name], f"{where}: problem.{name}") for name in extents}
     )
     plan = _plan(entries["plan"], f"{where}: plan")
     if math.prod(plan.grid) > workers:
@@ -335,38 +305,41 @@ def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
     rows = sum(mr * tiles for mr, tiles in plan.segments)
     if rows > problem.m or (plan.grid[1] == 1 and rows != problem.m):
         raise DatasetError(f"{where}: segments have {rows} rows, the problem {problem.m}")
-    seconds = _table(entries["terms"], f"{where}: terms")
+    seconds = checked.table(entries["terms"], f"{where}: terms")
     unknown = [name for name in seconds if name not in Estimate._fields]
     if unknown:
         raise DatasetError(f"{where}: terms has the unknown entries {unknown}")
     terms = Estimate(
-        **{name: _number(seconds[name], f"{where}: terms.{name}", zero=True) for name in seconds}
+        **{
+            name: checked.number(seconds[name], f"{where}: terms.{name}", zero=True)
+            for name in seconds
+        }
     )
     if not 0.0 < terms.seconds < math.inf:
         raise DatasetError(f"{where}: terms are {terms.seconds} s together; expected more than 0")
     if not isinstance(entries["chosen"], bool):
-        raise DatasetError(f"{where}: chosen is {_shown(entries['chosen'])}; expected a boolean")
+        raise DatasetError(f"{where}: chosen is {shown(entries['chosen'])}; expected a boolean")
     return Sample(
         isa=isa, dtype=dtype, workers=workers, level=level, problem=problem, plan=plan,
         chosen=entries["chosen"], terms=terms,
-        seconds=_number(entries["seconds"], f"{where}: seconds"),
-        spread=_number(entries["spread"], f"{where}: spread", zero=True),
-        rounds=_integer(entries["rounds"], f"{where}: rounds"),
+        seconds=checked.number(entries["seconds"], f"{where}: seconds"),
+        spread=checked.number(entries["spread"], f"{where}: spread", zero=True),
+        rounds=checked.integer(entries["rounds"], f"{where}: rounds"),
     )  # fmt: skip
 
 
 def _plan(document: Any, where: str) -> SamplePlan:
-    entries = _table(document, where)
-    _expect_names(entries, SamplePlan._fields, where)
-    batch, m, n, k = _integers(entries["grid"], 4, f"{where}.grid")
+    entries = checked.table(document, where)
+    checked.expect_names(entries, SamplePlan._fields, where)
+    batch, m, n, k = checked.integers(entries["grid"], 4, f"{where}.grid")
     segments = entries["segments"]
     if not isinstance(segments, list) or not segments:
-        raise DatasetError(f"{where}.segments is {_shown(segments)}; expected [mr, tiles] pairs")
-    pairs = [_integers(pair, 2, f"{where}.segments[{i}]") for i, pair in enumerate(segments)]
+        raise DatasetError(f"{where}.segments is {shown(segments)}; expected [mr, tiles] pairs")
+    pairs = [checked.integers(pair, 2, f"{where}.segments[{i}]") for i, pair in enumerate(segments)]
     return SamplePlan(
         grid=(batch, m, n, k),
-        width=_integer(entries["width"], f"{where}.width"),
-        kc=_integer(entries["kc"], f"{where}.kc"),
+        width=checked.integer(entries["width"], f"{where}.width"),
+        kc=checked.integer(entries["kc"], f"{where}.kc"),
         segments=tuple((mr, tiles) for mr, tiles in pairs),
     )
 
@@ -376,59 +349,3 @@ _SAMPLE_NAMES = (
     "isa", "dtype", "workers", "level", "problem", "plan", "chosen", "terms", "seconds", "spread",
     "rounds",
 )  # fmt: skip
-
-
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DatasetError(f"{where} is {_shown(value)}; expected an object")
-    return value
-
-
-def _expect_names(entries: Mapping[str, Any], names: Sequence[str], where: str) -> None:
-    if entries.keys() != set(names):
-        raise DatasetError(f"{where} has the entries {sorted(entries)}; expected {sorted(names)}")
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise DatasetError(f"{where} is {_shown(value)}; expected a string")
-    return value
-
-
-def _one_of(value: Any, known: Sequence[str], where: str) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise DatasetError(f"{where} is {_shown(value)}; expected one of {', '.join(known)}")
-    return value
-
-
-def _integer(value: Any, where: str) -> int:
-    # In Python a boolean is an integer; in a sample it is a mistake.
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_EXTENT:
-        raise DatasetError(f"{where} is {_shown(value)}; expected an integer of 1 to {MAX_EXTENT}")
-    return value
-
-
-def _integers(value: Any, count: int, where: str) -> list[int]:
-    if not isinstance(value, list) or len(value) != count:
-        raise DatasetError(f"{where} is {_shown(value)}; expected {count} integers")
-    return [_integer(item, where) for item in value]
-
-
-def _number(value: Any, where: str, zero: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DatasetError(f"{where} is {_shown(value)}; expected a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
-        expected = "finite and not negative" if zero else "finite and positive"
-        raise DatasetError(f"{where} is {number}; expected it {expected}")
-    return number
-
-
-def _shown(value: Any) -> str:
-    try:
-        return f"{value!r:.60}"
-    except RecursionError:
-        return "a deeply nested value"
