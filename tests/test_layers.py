@@ -36,6 +36,7 @@ ONLY_ON_CPU = {
     "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
     "cost.winograd": "a GPU computes convolutions by their definition",
+    "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
@@ -54,6 +55,7 @@ ONLY_ON_CPU = {
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.threads": "the thread pool",
+    "runtime.trials": "a GPU's trials are launches, timed by events",
 }
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",

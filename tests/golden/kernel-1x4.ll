@@ -12,7 +12,7 @@ entry:
   %".14" = mul i64 %"tiles", 1
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".218", %"carried.done.4.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".231", %"carried.done.4.endif"]
   %".16" = icmp slt i64 %"index", %".14"
   br i1 %".16", label %"loop.body", label %"loop.done.4"
 loop.body:
@@ -55,200 +55,213 @@ loop.body:
   %".53" = icmp slt i64 %"index", %".52"
   br i1 %".53", label %"loop.body.if", label %"loop.body.else", !prof !0
 loop.body.if:
-  %".55" = sdiv i64 %"k", 8
-  %".56" = mul i64 %".55", 4
-  %".57" = mul i64 %".55", 16
-  %".58" = icmp sgt i64 %".55", 0
-  br i1 %".58", label %"carried.body", label %"carried.done"
+  %".55" = getelementptr i8, ptr %"context", i64 88
+  %".56" = load i64, ptr %".55"
+  %".57" = sub i64 %".56", 0
+  %".58" = icmp sgt i64 %".57", 0
+  %".59" = select  i1 %".58", i64 %".57", i64 0
+  %".60" = shl i64 1, %".59"
+  %".61" = mul i64 %".60", 1
+  %".62" = lshr i64 %"k", %".59"
+  %".63" = udiv i64 %".62", 1
+  %".64" = mul i64 %".63", 4
+  %".65" = mul i64 %".63", 16
+  %".66" = getelementptr i8, ptr %"context", i64 96
+  %".67" = load i64, ptr %".66"
+  %".68" = lshr i64 %".67", %".56"
+  %".69" = icmp sgt i64 %".68", 16
+  %".70" = select  i1 %".69", i64 %".68", i64 16
+  %".71" = icmp sgt i64 %".63", 0
+  br i1 %".71", label %"carried.body", label %"carried.done"
 loop.body.else:
-  %".119" = sdiv i64 %"k", 1
-  %".120" = add i64 %".119", 16
-  %".121" = sub i64 %".120", 1
-  %".122" = sdiv i64 %".121", 16
-  %".123" = icmp sgt i64 %".122", 0
-  br i1 %".123", label %"carried.body.2", label %"carried.done.2"
+  %".132" = sdiv i64 %"k", 1
+  %".133" = add i64 %".132", 8
+  %".134" = sub i64 %".133", 1
+  %".135" = sdiv i64 %".134", 8
+  %".136" = icmp sgt i64 %".135", 0
+  br i1 %".136", label %"carried.body.2", label %"carried.done.2"
 loop.body.endif:
-  %".183" = phi  i64 [%".117", %"carried.done"], [%".181", %"carried.done.2"]
-  %".184" = phi  ptr [%".114", %"carried.done"], [%".178", %"carried.done.2"]
-  %".185" = phi  ptr [%".116", %"carried.done"], [%".179", %"carried.done.2"]
-  %".186" = phi  <4 x float> [%".111", %"carried.done"], [%".180", %"carried.done.2"]
-  %".187" = icmp sgt i64 %".183", 0
-  br i1 %".187", label %"carried.body.4", label %"carried.done.4"
+  %".196" = phi  i64 [%".130", %"carried.done"], [%".194", %"carried.done.2"]
+  %".197" = phi  ptr [%".127", %"carried.done"], [%".191", %"carried.done.2"]
+  %".198" = phi  ptr [%".129", %"carried.done"], [%".192", %"carried.done.2"]
+  %".199" = phi  <4 x float> [%".124", %"carried.done"], [%".193", %"carried.done.2"]
+  %".200" = icmp sgt i64 %".196", 0
+  br i1 %".200", label %"carried.body.4", label %"carried.done.4"
 carried.body:
-  %".60" = phi  i64 [0, %"loop.body.if"], [%".104", %"carried.done.1"]
-  %".61" = phi  ptr [%".44", %"loop.body.if"], [%".74", %"carried.done.1"]
-  %".62" = phi  ptr [%".49", %"loop.body.if"], [%".83", %"carried.done.1"]
-  %".63" = phi  ptr [%".22", %"loop.body.if"], [%".102", %"carried.done.1"]
-  %".64" = phi  ptr [%".24", %"loop.body.if"], [%".103", %"carried.done.1"]
-  %".65" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".96", %"carried.done.1"]
-  %".66" = mul i64 8, %".39"
+  %".73" = phi  i64 [0, %"loop.body.if"], [%".117", %"carried.done.1"]
+  %".74" = phi  ptr [%".44", %"loop.body.if"], [%".87", %"carried.done.1"]
+  %".75" = phi  ptr [%".49", %"loop.body.if"], [%".96", %"carried.done.1"]
+  %".76" = phi  ptr [%".22", %"loop.body.if"], [%".115", %"carried.done.1"]
+  %".77" = phi  ptr [%".24", %"loop.body.if"], [%".116", %"carried.done.1"]
+  %".78" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".109", %"carried.done.1"]
+  %".79" = mul i64 %".61", %".39"
   br label %"loop.head.1"
 carried.done:
-  %".107" = phi  ptr [%".44", %"loop.body.if"], [%".74", %"carried.done.1"]
-  %".108" = phi  ptr [%".49", %"loop.body.if"], [%".83", %"carried.done.1"]
-  %".109" = phi  ptr [%".22", %"loop.body.if"], [%".102", %"carried.done.1"]
-  %".110" = phi  ptr [%".24", %"loop.body.if"], [%".103", %"carried.done.1"]
-  %".111" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".96", %"carried.done.1"]
-  %".112" = mul i64 %".55", 8
-  %".113" = mul i64 %".112", 4
-  %".114" = getelementptr i8, ptr %".22", i64 %".113"
-  %".115" = mul i64 %".112", 16
-  %".116" = getelementptr i8, ptr %".24", i64 %".115"
-  %".117" = sub i64 %"k", %".112"
+  %".120" = phi  ptr [%".44", %"loop.body.if"], [%".87", %"carried.done.1"]
+  %".121" = phi  ptr [%".49", %"loop.body.if"], [%".96", %"carried.done.1"]
+  %".122" = phi  ptr [%".22", %"loop.body.if"], [%".115", %"carried.done.1"]
+  %".123" = phi  ptr [%".24", %"loop.body.if"], [%".116", %"carried.done.1"]
+  %".124" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".109", %"carried.done.1"]
+  %".125" = mul i64 %".63", %".61"
+  %".126" = mul i64 %".125", 4
+  %".127" = getelementptr i8, ptr %".22", i64 %".126"
+  %".128" = mul i64 %".125", 16
+  %".129" = getelementptr i8, ptr %".24", i64 %".128"
+  %".130" = sub i64 %"k", %".125"
   br label %"loop.body.endif"
 loop.head.1:
-  %"index.1" = phi  i64 [0, %"carried.body"], [%".71", %"loop.body.1"]
-  %".68" = icmp slt i64 %"index.1", %".66"
-  br i1 %".68", label %"loop.body.1", label %"loop.done"
+  %"index.1" = phi  i64 [0, %"carried.body"], [%".84", %"loop.body.1"]
+  %".81" = icmp slt i64 %"index.1", %".79"
+  br i1 %".81", label %"loop.body.1", label %"loop.done"
 loop.body.1:
-  %".69" = getelementptr i8, ptr %".61", i64 %"index.1"
-  call void @"llvm.prefetch.p0"(ptr %".69", i32 0, i32 2, i32 1)
-  %".71" = add nsw i64 %"index.1", 64
+  %".82" = getelementptr i8, ptr %".74", i64 %"index.1"
+  call void @"llvm.prefetch.p0"(ptr %".82", i32 0, i32 2, i32 1)
+  %".84" = add nsw i64 %"index.1", 64
   br label %"loop.head.1"
 loop.done:
-  %".74" = getelementptr i8, ptr %".61", i64 %".66"
-  %".75" = mul i64 8, %".48"
+  %".87" = getelementptr i8, ptr %".74", i64 %".79"
+  %".88" = mul i64 %".61", %".48"
   br label %"loop.head.2"
 loop.head.2:
-  %"index.2" = phi  i64 [0, %"loop.done"], [%".80", %"loop.body.2"]
-  %".77" = icmp slt i64 %"index.2", %".75"
-  br i1 %".77", label %"loop.body.2", label %"loop.done.1"
+  %"index.2" = phi  i64 [0, %"loop.done"], [%".93", %"loop.body.2"]
+  %".90" = icmp slt i64 %"index.2", %".88"
+  br i1 %".90", label %"loop.body.2", label %"loop.done.1"
 loop.body.2:
-  %".78" = getelementptr i8, ptr %".62", i64 %"index.2"
-  call void @"llvm.prefetch.p0"(ptr %".78", i32 0, i32 2, i32 1)
-  %".80" = add nsw i64 %"index.2", 64
+  %".91" = getelementptr i8, ptr %".75", i64 %"index.2"
+  call void @"llvm.prefetch.p0"(ptr %".91", i32 0, i32 2, i32 1)
+  %".93" = add nsw i64 %"index.2", 64
   br label %"loop.head.2"
 loop.done.1:
-  %".83" = getelementptr i8, ptr %".62", i64 %".75"
+  %".96" = getelementptr i8, ptr %".75", i64 %".88"
   br label %"carried.body.1"
 carried.body.1:
-  %".85" = phi  i64 [0, %"loop.done.1"], [%".99", %"carried.body.1"]
-  %".86" = phi  ptr [%".63", %"loop.done.1"], [%".97", %"carried.body.1"]
-  %".87" = phi  ptr [%".64", %"loop.done.1"], [%".98", %"carried.body.1"]
-  %".88" = phi  <4 x float> [%".65", %"loop.done.1"], [%".96", %"carried.body.1"]
-  %".89" = getelementptr i8, ptr %".87", i64 512
-  call void @"llvm.prefetch.p0"(ptr %".89", i32 0, i32 3, i32 1)
-  %".91" = load <4 x float>, ptr %".87", align 4
-  %".92" = load float, ptr %".86", align 4
-  %".93" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".92", i64 0
-  %".94" = shufflevector <4 x float> %".93", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".95" = fmul <4 x float> %".94", %".91"
-  %".96" = fadd <4 x float> %".95", %".88"
-  %".97" = getelementptr i8, ptr %".86", i64 %".56"
-  %".98" = getelementptr i8, ptr %".87", i64 %".57"
-  %".99" = add i64 %".85", 1
-  %".100" = icmp slt i64 %".99", 8
-  br i1 %".100", label %"carried.body.1", label %"carried.done.1"
+  %".98" = phi  i64 [0, %"loop.done.1"], [%".112", %"carried.body.1"]
+  %".99" = phi  ptr [%".76", %"loop.done.1"], [%".110", %"carried.body.1"]
+  %".100" = phi  ptr [%".77", %"loop.done.1"], [%".111", %"carried.body.1"]
+  %".101" = phi  <4 x float> [%".78", %"loop.done.1"], [%".109", %"carried.body.1"]
+  %".102" = getelementptr i8, ptr %".100", i64 %".70"
+  call void @"llvm.prefetch.p0"(ptr %".102", i32 0, i32 3, i32 1)
+  %".104" = load <4 x float>, ptr %".100", align 4
+  %".105" = load float, ptr %".99", align 4
+  %".106" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".105", i64 0
+  %".107" = shufflevector <4 x float> %".106", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".108" = fmul <4 x float> %".107", %".104"
+  %".109" = fadd <4 x float> %".108", %".101"
+  %".110" = getelementptr i8, ptr %".99", i64 %".64"
+  %".111" = getelementptr i8, ptr %".100", i64 %".65"
+  %".112" = add i64 %".98", 1
+  %".113" = icmp slt i64 %".112", %".60"
+  br i1 %".113", label %"carried.body.1", label %"carried.done.1"
 carried.done.1:
-  %".102" = getelementptr i8, ptr %".63", i64 4
-  %".103" = getelementptr i8, ptr %".64", i64 16
-  %".104" = add i64 %".60", 1
-  %".105" = icmp slt i64 %".104", %".55"
-  br i1 %".105", label %"carried.body", label %"carried.done"
+  %".115" = getelementptr i8, ptr %".76", i64 4
+  %".116" = getelementptr i8, ptr %".77", i64 16
+  %".117" = add i64 %".73", 1
+  %".118" = icmp slt i64 %".117", %".63"
+  br i1 %".118", label %"carried.body", label %"carried.done"
 carried.body.2:
-  %".125" = phi  i64 [0, %"loop.body.else"], [%".172", %"carried.done.3"]
-  %".126" = phi  i64 [%".119", %"loop.body.else"], [%".171", %"carried.done.3"]
-  %".127" = phi  ptr [%".44", %"loop.body.else"], [%".143", %"carried.done.3"]
-  %".128" = phi  ptr [%".49", %"loop.body.else"], [%".152", %"carried.done.3"]
-  %".129" = phi  ptr [%".22", %"loop.body.else"], [%".166", %"carried.done.3"]
-  %".130" = phi  ptr [%".24", %"loop.body.else"], [%".167", %"carried.done.3"]
-  %".131" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".165", %"carried.done.3"]
-  %".132" = icmp sgt i64 %".126", 16
-  %".133" = select  i1 %".132", i64 16, i64 %".126"
-  %".134" = mul i64 %".133", 1
-  %".135" = mul i64 %".134", %".39"
+  %".138" = phi  i64 [0, %"loop.body.else"], [%".185", %"carried.done.3"]
+  %".139" = phi  i64 [%".132", %"loop.body.else"], [%".184", %"carried.done.3"]
+  %".140" = phi  ptr [%".44", %"loop.body.else"], [%".156", %"carried.done.3"]
+  %".141" = phi  ptr [%".49", %"loop.body.else"], [%".165", %"carried.done.3"]
+  %".142" = phi  ptr [%".22", %"loop.body.else"], [%".179", %"carried.done.3"]
+  %".143" = phi  ptr [%".24", %"loop.body.else"], [%".180", %"carried.done.3"]
+  %".144" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".178", %"carried.done.3"]
+  %".145" = icmp sgt i64 %".139", 8
+  %".146" = select  i1 %".145", i64 8, i64 %".139"
+  %".147" = mul i64 %".146", 1
+  %".148" = mul i64 %".147", %".39"
   br label %"loop.head.3"
 carried.done.2:
-  %".175" = phi  i64 [%".119", %"loop.body.else"], [%".171", %"carried.done.3"]
-  %".176" = phi  ptr [%".44", %"loop.body.else"], [%".143", %"carried.done.3"]
-  %".177" = phi  ptr [%".49", %"loop.body.else"], [%".152", %"carried.done.3"]
-  %".178" = phi  ptr [%".22", %"loop.body.else"], [%".166", %"carried.done.3"]
-  %".179" = phi  ptr [%".24", %"loop.body.else"], [%".167", %"carried.done.3"]
-  %".180" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".165", %"carried.done.3"]
-  %".181" = srem i64 %"k", 1
+  %".188" = phi  i64 [%".132", %"loop.body.else"], [%".184", %"carried.done.3"]
+  %".189" = phi  ptr [%".44", %"loop.body.else"], [%".156", %"carried.done.3"]
+  %".190" = phi  ptr [%".49", %"loop.body.else"], [%".165", %"carried.done.3"]
+  %".191" = phi  ptr [%".22", %"loop.body.else"], [%".179", %"carried.done.3"]
+  %".192" = phi  ptr [%".24", %"loop.body.else"], [%".180", %"carried.done.3"]
+  %".193" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".178", %"carried.done.3"]
+  %".194" = srem i64 %"k", 1
   br label %"loop.body.endif"
 loop.head.3:
-  %"index.3" = phi  i64 [0, %"carried.body.2"], [%".140", %"loop.body.3"]
-  %".137" = icmp slt i64 %"index.3", %".135"
-  br i1 %".137", label %"loop.body.3", label %"loop.done.2"
+  %"index.3" = phi  i64 [0, %"carried.body.2"], [%".153", %"loop.body.3"]
+  %".150" = icmp slt i64 %"index.3", %".148"
+  br i1 %".150", label %"loop.body.3", label %"loop.done.2"
 loop.body.3:
-  %".138" = getelementptr i8, ptr %".127", i64 %"index.3"
-  call void @"llvm.prefetch.p0"(ptr %".138", i32 0, i32 2, i32 1)
-  %".140" = add nsw i64 %"index.3", 64
+  %".151" = getelementptr i8, ptr %".140", i64 %"index.3"
+  call void @"llvm.prefetch.p0"(ptr %".151", i32 0, i32 2, i32 1)
+  %".153" = add nsw i64 %"index.3", 64
   br label %"loop.head.3"
 loop.done.2:
-  %".143" = getelementptr i8, ptr %".127", i64 %".135"
-  %".144" = mul i64 %".134", %".48"
+  %".156" = getelementptr i8, ptr %".140", i64 %".148"
+  %".157" = mul i64 %".147", %".48"
   br label %"loop.head.4"
 loop.head.4:
-  %"index.4" = phi  i64 [0, %"loop.done.2"], [%".149", %"loop.body.4"]
-  %".146" = icmp slt i64 %"index.4", %".144"
-  br i1 %".146", label %"loop.body.4", label %"loop.done.3"
+  %"index.4" = phi  i64 [0, %"loop.done.2"], [%".162", %"loop.body.4"]
+  %".159" = icmp slt i64 %"index.4", %".157"
+  br i1 %".159", label %"loop.body.4", label %"loop.done.3"
 loop.body.4:
-  %".147" = getelementptr i8, ptr %".128", i64 %"index.4"
-  call void @"llvm.prefetch.p0"(ptr %".147", i32 0, i32 2, i32 1)
-  %".149" = add nsw i64 %"index.4", 64
+  %".160" = getelementptr i8, ptr %".141", i64 %"index.4"
+  call void @"llvm.prefetch.p0"(ptr %".160", i32 0, i32 2, i32 1)
+  %".162" = add nsw i64 %"index.4", 64
   br label %"loop.head.4"
 loop.done.3:
-  %".152" = getelementptr i8, ptr %".128", i64 %".144"
-  %".153" = getelementptr i8, ptr %".129", i64 64
-  call void @"llvm.prefetch.p0"(ptr %".153", i32 0, i32 3, i32 1)
+  %".165" = getelementptr i8, ptr %".141", i64 %".157"
+  %".166" = getelementptr i8, ptr %".142", i64 64
+  call void @"llvm.prefetch.p0"(ptr %".166", i32 0, i32 3, i32 1)
   br label %"carried.body.3"
 carried.body.3:
-  %".156" = phi  i64 [0, %"loop.done.3"], [%".168", %"carried.body.3"]
-  %".157" = phi  ptr [%".129", %"loop.done.3"], [%".166", %"carried.body.3"]
-  %".158" = phi  ptr [%".130", %"loop.done.3"], [%".167", %"carried.body.3"]
-  %".159" = phi  <4 x float> [%".131", %"loop.done.3"], [%".165", %"carried.body.3"]
-  %".160" = load <4 x float>, ptr %".158", align 4
-  %".161" = load float, ptr %".157", align 4
-  %".162" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".161", i64 0
-  %".163" = shufflevector <4 x float> %".162", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".164" = fmul <4 x float> %".163", %".160"
-  %".165" = fadd <4 x float> %".164", %".159"
-  %".166" = getelementptr i8, ptr %".157", i64 4
-  %".167" = getelementptr i8, ptr %".158", i64 16
-  %".168" = add i64 %".156", 1
-  %".169" = icmp slt i64 %".168", %".133"
-  br i1 %".169", label %"carried.body.3", label %"carried.done.3"
+  %".169" = phi  i64 [0, %"loop.done.3"], [%".181", %"carried.body.3"]
+  %".170" = phi  ptr [%".142", %"loop.done.3"], [%".179", %"carried.body.3"]
+  %".171" = phi  ptr [%".143", %"loop.done.3"], [%".180", %"carried.body.3"]
+  %".172" = phi  <4 x float> [%".144", %"loop.done.3"], [%".178", %"carried.body.3"]
+  %".173" = load <4 x float>, ptr %".171", align 4
+  %".174" = load float, ptr %".170", align 4
+  %".175" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".174", i64 0
+  %".176" = shufflevector <4 x float> %".175", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".177" = fmul <4 x float> %".176", %".173"
+  %".178" = fadd <4 x float> %".177", %".172"
+  %".179" = getelementptr i8, ptr %".170", i64 4
+  %".180" = getelementptr i8, ptr %".171", i64 16
+  %".181" = add i64 %".169", 1
+  %".182" = icmp slt i64 %".181", %".146"
+  br i1 %".182", label %"carried.body.3", label %"carried.done.3"
 carried.done.3:
-  %".171" = sub i64 %".126", %".133"
-  %".172" = add i64 %".125", 1
-  %".173" = icmp slt i64 %".172", %".122"
-  br i1 %".173", label %"carried.body.2", label %"carried.done.2"
+  %".184" = sub i64 %".139", %".146"
+  %".185" = add i64 %".138", 1
+  %".186" = icmp slt i64 %".185", %".135"
+  br i1 %".186", label %"carried.body.2", label %"carried.done.2"
 carried.body.4:
-  %".189" = phi  i64 [0, %"loop.body.endif"], [%".201", %"carried.body.4"]
-  %".190" = phi  ptr [%".184", %"loop.body.endif"], [%".199", %"carried.body.4"]
-  %".191" = phi  ptr [%".185", %"loop.body.endif"], [%".200", %"carried.body.4"]
-  %".192" = phi  <4 x float> [%".186", %"loop.body.endif"], [%".198", %"carried.body.4"]
-  %".193" = load <4 x float>, ptr %".191", align 4
-  %".194" = load float, ptr %".190", align 4
-  %".195" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".194", i64 0
-  %".196" = shufflevector <4 x float> %".195", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".197" = fmul <4 x float> %".196", %".193"
-  %".198" = fadd <4 x float> %".197", %".192"
-  %".199" = getelementptr i8, ptr %".190", i64 4
-  %".200" = getelementptr i8, ptr %".191", i64 16
-  %".201" = add i64 %".189", 1
-  %".202" = icmp slt i64 %".201", %".183"
-  br i1 %".202", label %"carried.body.4", label %"carried.done.4"
+  %".202" = phi  i64 [0, %"loop.body.endif"], [%".214", %"carried.body.4"]
+  %".203" = phi  ptr [%".197", %"loop.body.endif"], [%".212", %"carried.body.4"]
+  %".204" = phi  ptr [%".198", %"loop.body.endif"], [%".213", %"carried.body.4"]
+  %".205" = phi  <4 x float> [%".199", %"loop.body.endif"], [%".211", %"carried.body.4"]
+  %".206" = load <4 x float>, ptr %".204", align 4
+  %".207" = load float, ptr %".203", align 4
+  %".208" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".207", i64 0
+  %".209" = shufflevector <4 x float> %".208", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".210" = fmul <4 x float> %".209", %".206"
+  %".211" = fadd <4 x float> %".210", %".205"
+  %".212" = getelementptr i8, ptr %".203", i64 4
+  %".213" = getelementptr i8, ptr %".204", i64 16
+  %".214" = add i64 %".202", 1
+  %".215" = icmp slt i64 %".214", %".196"
+  br i1 %".215", label %"carried.body.4", label %"carried.done.4"
 carried.done.4:
-  %".204" = phi  ptr [%".184", %"loop.body.endif"], [%".199", %"carried.body.4"]
-  %".205" = phi  ptr [%".185", %"loop.body.endif"], [%".200", %"carried.body.4"]
-  %".206" = phi  <4 x float> [%".186", %"loop.body.endif"], [%".198", %"carried.body.4"]
-  %".207" = mul i64 %".11", 0
-  %".208" = getelementptr i8, ptr %".28", i64 %".207"
-  %".209" = getelementptr i8, ptr %"context", i64 40
-  %".210" = load i64, ptr %".209"
-  %".211" = icmp ne i64 %".210", 0
-  br i1 %".211", label %"carried.done.4.if", label %"carried.done.4.endif"
+  %".217" = phi  ptr [%".197", %"loop.body.endif"], [%".212", %"carried.body.4"]
+  %".218" = phi  ptr [%".198", %"loop.body.endif"], [%".213", %"carried.body.4"]
+  %".219" = phi  <4 x float> [%".199", %"loop.body.endif"], [%".211", %"carried.body.4"]
+  %".220" = mul i64 %".11", 0
+  %".221" = getelementptr i8, ptr %".28", i64 %".220"
+  %".222" = getelementptr i8, ptr %"context", i64 40
+  %".223" = load i64, ptr %".222"
+  %".224" = icmp ne i64 %".223", 0
+  br i1 %".224", label %"carried.done.4.if", label %"carried.done.4.endif"
 carried.done.4.if:
-  %".213" = load <4 x float>, ptr %".208", align 4
-  %".214" = fadd <4 x float> %".206", %".213"
+  %".226" = load <4 x float>, ptr %".221", align 4
+  %".227" = fadd <4 x float> %".219", %".226"
   br label %"carried.done.4.endif"
 carried.done.4.endif:
-  %".216" = phi  <4 x float> [%".206", %"carried.done.4"], [%".214", %"carried.done.4.if"]
-  store <4 x float> %".216", ptr %".208", align 4
-  %".218" = add nsw i64 %"index", 1
+  %".229" = phi  <4 x float> [%".219", %"carried.done.4"], [%".227", %"carried.done.4.if"]
+  store <4 x float> %".229", ptr %".221", align 4
+  %".231" = add nsw i64 %"index", 1
   br label %"loop.head"
 loop.done.4:
   ret void

@@ -14,7 +14,7 @@ from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, to_document
-from ftuner.hardware.tuning import CpuTuning, KLoopTuning, constants, part_of
+from ftuner.hardware.tuning import CpuTuning, Intake, KLoopTuning, constants, part_of
 
 UNITS = {
     "bytes": ("_bytes", "_bytes_per_cycle"),
@@ -39,6 +39,7 @@ def document(**tuning: Any) -> dict[str, Any]:
 MILAN: dict[str, Any] = {"synchronise_s": 5e-6, "provenance": {"synchronise_s": "assumed"}}
 """What `epyc-milan-2` has besides the defaults."""
 TUNINGS = (CpuTuning, GpuTuning)
+INTAKE = {"k_streams": 2, "prefetch_bytes": 1024, "share": 0.5, "overlap": 2.0}
 
 
 @pytest.mark.parametrize("kind", TUNINGS)
@@ -51,7 +52,10 @@ def test_every_field_is_a_constant(kind: type[CpuTuning | GpuTuning]) -> None:
 def test_constant(kind: type[CpuTuning | GpuTuning], name: str) -> None:
     known = constants(kind)[name]
     value = getattr(kind(), name)
-    assert value > 0
+    if isinstance(value, Intake):
+        assert all(getattr(value, part) > 0 for part in constants(Intake))
+    else:
+        assert value > 0
     assert known.expectation(value) is None
     assert known.meaning
     assert known.provenance
@@ -66,8 +70,8 @@ def test_a_worker_has_room_for_its_chunks() -> None:
 
 
 def test_a_part_has_its_values() -> None:
-    tuning = CpuTuning(k_streams=4, tile_cycles=1.0)
-    assert part_of(tuning, KLoopTuning) == KLoopTuning(k_streams=4)
+    tuning = CpuTuning(steps_per_round=8, tile_cycles=1.0)
+    assert part_of(tuning, KLoopTuning) == KLoopTuning(steps_per_round=8)
 
 
 def test_documents_hold_what_differs_from_the_defaults() -> None:
@@ -87,6 +91,15 @@ def test_documents_hold_what_differs_from_the_defaults() -> None:
     assert again.fingerprint == hardware.fingerprint
 
 
+def test_an_intake_is_a_table_of_a_document() -> None:
+    hardware = load_recorded("epyc-milan-2")
+    tuned = dataclasses.replace(hardware, tuning=CpuTuning(low_l3=Intake(**INTAKE)))  # type: ignore[arg-type]
+    found = json.loads(json.dumps(to_document(tuned)))
+    assert found["tuning"]["low_l3"] == INTAKE
+    assert "low_dram" not in found["tuning"]
+    assert from_document(found) == tuned
+
+
 def test_a_model_without_a_tuning_has_the_defaults() -> None:
     found, bare = from_document(document()), document()
     del bare["tuning"]
@@ -101,12 +114,15 @@ def test_a_model_without_a_tuning_has_the_defaults() -> None:
         ({"tile_cycels": 1.0}, r"hardware\.tuning has the unknown entries \['tile_cycels'\]"),
         ({"tile_cycles": 0.0}, r"hardware\.tuning\.tile_cycles is 0\.0"),
         ({"tile_cycles": "many"}, r"hardware\.tuning\.tile_cycles"),
-        ({"k_streams": 2.5}, r"hardware\.tuning\.k_streams is 2\.5 \(float\)"),
+        ({"low_l3": {**INTAKE, "k_streams": 2.5}}, r"tuning\.low_l3\.k_streams is 2\.5 \(float\)"),
+        ({"low_l3": {**INTAKE, "k_streams": 3}}, r"k_streams is 3; expected a power of two"),
+        ({"low_l3": {**INTAKE, "overlap": 0.5}}, r"low_l3\.overlap is 0\.5; expected at least 1"),
+        ({"low_l3": {"k_streams": 2}}, r"hardware\.tuning\.low_l3 lacks 'prefetch_bytes'"),
+        ({"low_l3": 4}, r"hardware\.tuning\.low_l3 is 4 \(int\)"),
         ({"cache_share": 1.5}, r"hardware\.tuning\.cache_share is 1\.5; expected at most 1"),
         ({"chunks_per_worker": 256}, r"chunks_per_worker is 256; expected at most 255"),
         ({"chunks_per_worker": 0}, r"chunks_per_worker is 0\.0; expected it finite and positive"),
         ({"synchronise_s": -1e-6}, r"synchronise_s is -1e-06; expected it finite and positive"),
-        ({"parts_tolerance": 0.99}, r"parts_tolerance is 0\.99; expected at least 1"),
         ({"same_loads_ratio": 0.5}, r"same_loads_ratio is 0\.5; expected at least 1"),
         ({"issue_rate_tolerance": 0.15}, r"issue_rate_tolerance is 0\.15; expected at most 0\.14"),
         ({"nap_us": 10**6}, r"nap_us is 1000000; expected at most 999999"),

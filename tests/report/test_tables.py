@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 
 import pytest
@@ -14,7 +14,7 @@ from ftuner.core.product import product_types
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
-from ftuner.hardware.tuning import CpuTuning, constants
+from ftuner.hardware.tuning import CpuTuning, Intake, constants
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
 from ftuner.ukernels.cpu.library import build_library
@@ -54,7 +54,9 @@ def test_every_constant_is_shown_with_its_provenance() -> None:
     for name, known in constants(CpuTuning).items():
         assert name in text
         assert document["constants"][name]["provenance"] == known.provenance
-        assert document["tuning"][name] == getattr(hardware.tuning, name)
+        value = getattr(hardware.tuning, name)
+        told = asdict(value) if isinstance(value, Intake) else value
+        assert document["tuning"][name] == told
     assert "24 cycles" in text
     assert "fitted on AMD Zen 3" in text
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 from ftuner.core.cached_attribute import cached_attribute
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 _ZEN3 = "fitted on AMD Zen 3"
 _RAPIDS = "fitted on Intel Emerald Rapids"
-_ICE_LAKE = "fitted on Intel Ice Lake"
+_ZEN4 = "fitted on AMD Zen 4"
 
 
 class Constant(NamedTuple):
@@ -49,10 +49,11 @@ class Constant(NamedTuple):
 
 
 def constant(
-    default: float, unit: str, meaning: str, provenance: str, *, least: float | None = None,
+    default: Any, unit: str, meaning: str, provenance: str, *, least: float | None = None,
     most: float | None = None, power_of_two: bool = False,
 ) -> Any:  # fmt: skip
-    """The field of a tuning dataclass; its values are positive."""
+    """The field of a tuning dataclass; its values are positive. `default`: `MISSING` if there is
+    none."""
     known = Constant(unit, meaning, provenance, least, most, power_of_two)
     return field(default=default, metadata={Constant: known})
 
@@ -85,23 +86,14 @@ class KLoopTuning:
         "assumed", most=1,
     )  # fmt: skip
     steps_per_prefetch: int = constant(
-        16, "k steps", "Steps between two rounds of prefetches for later tiles",
-        "derived: one cache line of each row of A in float32", most=1024,
+        8, "k steps", "Steps between two rounds of prefetches for later tiles",
+        f"{_ZEN4}, two to eight tiles with B from DRAM: 4 or 8 steps take 5 to 16% less time than "
+        "16, 32 steps up to 20% more; from L3 all are alike", most=1024,
     )  # fmt: skip
-    prefetch_bytes: int = constant(
-        2048, "bytes", "Prefetch distance in a panel of B",
+    tail_prefetch_bytes: int = constant(
+        2048, "bytes", "Prefetch distance in the panel of a tail",
         f"{_ZEN3}: 1024 to 2048 bytes take 15 to 40% off products of up to 24 rows",
         most=1 << 20,
-    )  # fmt: skip
-    low_tile_rows: int = constant(
-        3, "rows", "Tiles up to this height, and tiles in parts, prefetch twice as far ahead",
-        f"{_ZEN3}; tiles in parts {_RAPIDS}",
-    )  # fmt: skip
-    k_streams: int = constant(
-        8, "", "Interleaved k streams of a tile whose B still comes from L3: more cache misses in "
-        "flight",
-        f"{_ICE_LAKE} beside busy neighbours: products of 1 to 6 rows up to 1.4 times as fast as "
-        "with one stream", most=64,
     )  # fmt: skip
     prefetch_steps: int = constant(
         16, "k steps", "Prefetch distance in a B that is read in place", _ZEN3, most=1024,
@@ -149,7 +141,77 @@ class NativeTuning:
 
 
 @dataclass(frozen=True)
-class ProductTuning:
+class Intake:
+    """How row tiles take in a panel of B that comes from a cache after L2, or from DRAM: how they
+    read it, and how long it takes beside their multiply-adds."""
+
+    k_streams: int = constant(
+        MISSING, "", "Interleaved streams along k of the tile that reads the panel first: more "
+        "cache misses in flight", "", most=64, power_of_two=True,
+    )  # fmt: skip
+    prefetch_bytes: int = constant(
+        MISSING, "bytes", "Prefetch distance of that tile, over all its streams", "",
+        most=1 << 20,
+    )  # fmt: skip
+    share: float = constant(
+        MISSING, "", "Share of the level's bandwidth that the panel arrives with", "", most=2,
+    )  # fmt: skip
+    overlap: float = constant(
+        MISSING, "", "Computing and fetching take the p-norm of their times: 1 if neither hides "
+        "any of the other, more if they overlap", "", least=1, most=32,
+    )  # fmt: skip
+
+    def __str__(self) -> str:
+        return (
+            f"{self.k_streams} streams, {self.prefetch_bytes} bytes ahead, {self.share:.2f} of "
+            f"the bandwidth, overlap {self.overlap:.1f}"
+        )
+
+
+@dataclass(frozen=True)
+class IntakeTuning:
+    """How tiles take in a B that comes from behind L2, by the tile that reads it first and by the
+    level."""
+
+    low_tile_rows: int = constant(
+        3, "rows", "Greatest height of a low tile, whose multiply-adds hide little of its loads",
+        _ZEN3,
+    )  # fmt: skip
+    low_l3: Intake = constant(
+        Intake(4, 2048, 0.9, 3.0), "", "How B is taken in: a low tile alone, B from L3", _ZEN4,
+    )  # fmt: skip
+    low_dram: Intake = constant(
+        Intake(1, 8192, 0.9, 4.0), "", "How B is taken in: a low tile alone, B from DRAM", _ZEN4,
+    )  # fmt: skip
+    tall_l3: Intake = constant(
+        Intake(1, 4096, 0.9, 3.0), "", "How B is taken in: a taller tile alone, B from L3", _ZEN4,
+    )  # fmt: skip
+    tall_dram: Intake = constant(
+        Intake(1, 8192, 0.9, 4.0), "", "How B is taken in: a taller tile alone, B from DRAM", _ZEN4,
+    )  # fmt: skip
+    parts_l3: Intake = constant(
+        Intake(1, 4096, 0.7, 3.0), "", "How B is taken in: a tile in parts, B from L3", _ZEN4,
+    )  # fmt: skip
+    parts_dram: Intake = constant(
+        Intake(4, 16384, 0.6, 1.5), "", "How B is taken in: a tile in parts, B from DRAM", _ZEN4,
+    )  # fmt: skip
+    several_l3: Intake = constant(
+        Intake(1, 4096, 0.9, 3.0), "", "How B is taken in: several tiles, B from L3", _ZEN4,
+    )  # fmt: skip
+    several_dram: Intake = constant(
+        Intake(1, 8192, 0.9, 1.8), "", "How B is taken in: several tiles, B from DRAM", _ZEN4,
+    )  # fmt: skip
+    l2_share: float = constant(
+        0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2,
+    )  # fmt: skip
+    l2_overlap: float = constant(
+        6.0, "", "The overlap of multiply-adds and a B that comes from L2, as in `Intake`", _ZEN4,
+        least=1, most=32,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProductTuning(IntakeTuning):
     """What products cost and how the planner cuts them."""
 
     tile_cycles: float = constant(
@@ -239,12 +301,6 @@ class ProductTuning:
         "measured on Intel Emerald Rapids, 1024 and 2048 rows, two threads: 3 to 7% less time than "
         "with one",
     )  # fmt: skip
-    exposed_fetch_tiles: float = constant(
-        2.0, "row tiles", "Exposed share of the fetch of a panel from L3: this over its row tiles, "
-        "at most 1",
-        f"{_RAPIDS}, 768 columns by 768 steps, 10 to 96 rows: 0.9 with two row tiles, 0.6 with "
-        "three and four, 0.4 with six to eight",
-    )  # fmt: skip
     synchronise_s: float = constant(
         2e-6, "s", "Starting a job on all workers, which spin, and waiting for them",
         "measured with an empty job on two cores of AMD Zen 3: 1.1 to 2.4 us",
@@ -258,11 +314,6 @@ class ProductTuning:
     )  # fmt: skip
     split_k_steps: int = constant(
         64, "k steps", "Least k steps of each worker where k is cut", "assumed",
-    )  # fmt: skip
-    parts_tolerance: float = constant(
-        1.05, "", "A tile in parts is preferred up to this multiple of the cycles of several tiles",
-        "measured on Intel Emerald Rapids, weights in L3: with as many cycles 7 to 14 rows take 9 "
-        "to 25% less time in parts", least=1,
     )  # fmt: skip
     max_dot_rows: int = constant(
         4, "rows", "Largest dot tile of fewer columns", "assumed", most=8,

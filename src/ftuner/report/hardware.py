@@ -13,7 +13,7 @@ from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.recorded import to_document
-from ftuner.hardware.tuning import CpuTuning, constants
+from ftuner.hardware.tuning import CpuTuning, Intake, constants
 
 _RATES = {
     "_bytes_per_s": "B/s",
@@ -72,7 +72,10 @@ def _add_tuning(table: Table, tuning: CpuTuning | GpuTuning) -> None:
     for name, known in constants(tuning).items():
         value = getattr(tuning, name)
         scale = _SCALES.get(known.unit)
-        text = f"{value:g} {known.unit}".rstrip() if scale is None else scale(value)
+        if isinstance(value, Intake):
+            text = str(value)
+        else:
+            text = f"{value:g} {known.unit}".rstrip() if scale is None else scale(value)
         table.add_row(shown, name, text, tuning.provenance.get(name, known.provenance))
         shown = ""
 

@@ -39,7 +39,7 @@ from ftuner.core.expr import Apply, Operand
 from ftuner.core.functions import FLOATS, ScalarFunction
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import instruction_set
-from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning, constants, part_of
+from ftuner.hardware.tuning import CpuTuning, Intake, KLoopTuning, NativeTuning, constants, part_of
 
 EMITTERS = tuple(
     f"ftuner.codegen.llvm.{name}"
@@ -192,7 +192,9 @@ def test_keys_depend_on_the_tuning_of_their_code() -> None:
     for bundle, part in zip(bundles, parts, strict=True):
         key = bundle_key(bundle(CpuTuning()), target)
         for name in constants(CpuTuning):
-            changed = replace(CpuTuning(), **{name: 2 * getattr(CpuTuning(), name)})
+            usual = getattr(CpuTuning(), name)
+            other = replace(usual, share=0.5) if isinstance(usual, Intake) else 2 * usual
+            changed = replace(CpuTuning(), **{name: other})
             assert (bundle_key(bundle(changed), target) != key) == (name in part), name
 
 

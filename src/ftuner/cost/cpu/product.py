@@ -6,10 +6,10 @@ case, costs a few microseconds. The terms are those of `ftuner.cost.terms.Estima
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, Protocol
 
 from ftuner.core.product import ProductTypes
+from ftuner.cost.cpu.intake import FarPanel, Reading
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
 
@@ -26,8 +26,14 @@ class Cover(NamedTuple):
     """The part of `step` that multiply-adds take."""
     fixed: float
     """Cycles of entering and leaving all tiles, once for each block of k."""
-    first: float
-    """The part of `step` of the tile that comes first."""
+    wait: float
+    """Cycles that a k step takes longer because the panel comes from behind L2."""
+    reading: Reading
+    """How the first tile reads the panel."""
+
+    def cycles(self, steps: int) -> float:
+        """Cycles of a block of k of so many steps."""
+        return steps * (self.step + self.wait) + self.fixed
 
 
 class Covers(Protocol):
@@ -66,6 +72,11 @@ class ProductMachine:
             for level in self._levels[max(len(self._levels) - 2, 0) :]
         ]
         return rates[0], rates[-1]
+
+    def far_panel(self, row_bytes: int, from_dram: bool, workers: int) -> FarPanel:
+        """A panel whose k steps have `row_bytes`, of which one of `workers` reads its own."""
+        rate = self.rates(workers)[int(from_dram)]
+        return FarPanel(row_bytes / (rate * self.period_s), from_dram)
 
 
 class ProductShare(NamedTuple):
@@ -125,7 +136,7 @@ class ProductCost:
 
     __slots__ = (
         "_a_bytes_per_row", "_a_passes", "_b_bytes", "_blocks", "_c_bytes_per_row", "_covers",
-        "_exposed_fetch_tiles", "_far_s_per_tile", "_fetch_s", "_footprint_bytes",
+        "_far_s_per_tile", "_footprint_bytes",
         "_footprint_bytes_per_row", "_l2_bytes", "_last_cache_bytes", "_pack_s", "_pack_s_per_row",
         "_panels", "_partial_s_per_row", "_rate_dram", "_rate_l3", "_step_s", "_tail_covers",
         "_tile_s", "_wait_s", "_widen_s", "_window_s_per_tile", "_workers_m",
@@ -145,7 +156,6 @@ class ProductCost:
         self._blocks = blocks
         self._covers, self._tail_covers = covers, tail_covers
         self._l2_bytes, self._last_cache_bytes = machine.l2_bytes, machine.last_cache_bytes
-        self._exposed_fetch_tiles = tuning.exposed_fetch_tiles
         self._panels = share.panels
         self._step_s = elements * k_steps * period_s
         self._tile_s = elements * share.k_blocks * period_s
@@ -157,8 +167,6 @@ class ProductCost:
         self._a_passes = max(share.panels, 1)
         self._c_bytes_per_row = 2 * elements * columns * c_size * share.k_blocks
         self._rate_l3, self._rate_dram = machine.rates(share.workers)
-        # A weight comes from there whatever its size: a model's others have taken its place in L2.
-        self._fetch_s = self._b_bytes / self._rate_l3 if share.in_panels else 0.0
         self._footprint_bytes = share.batch * share.k * share.n * b_size
         a_row_bytes = share.k * a_size / share.a_reuse
         self._footprint_bytes_per_row = share.batch * (a_row_bytes + share.n * c_size)
@@ -170,7 +178,8 @@ class ProductCost:
         vectors = elements * columns * k_steps / lanes
         self._widen_s = 0.0
         if share.widen:
-            self._widen_s = vectors * tuning.widen_cycles_per_vector * period_s
+            widening_s = vectors * tuning.widen_cycles_per_vector * period_s
+            self._widen_s = max(widening_s, self._b_bytes / self._rate_l3)
 
         # Packing, and reading rows that are far apart in place.
         self._pack_s = self._pack_s_per_row = 0.0
@@ -207,13 +216,16 @@ class ProductCost:
         rows = m
         if self._workers_m > 1:
             rows = most_rows(m, self._covers.main, self._workers_m)
-        _, tiles, step, issue, fixed, first = self._covers[rows]
+        _, tiles, step, issue, fixed, wait, _ = self._covers[rows]
         panels = self._panels
-        step, issue, fixed, first = step * panels, issue * panels, fixed * panels, first * panels
+        step, issue, fixed = (step + wait) * panels, issue * panels, fixed * panels
         if self._tail_covers is not None:
-            _, _, tail_step, tail_issue, tail_fixed, tail_first = self._tail_covers[rows]
-            step, issue, fixed = step + tail_step, issue + tail_issue, fixed + tail_fixed
-            first += tail_first
+            _, _, tail_step, tail_issue, tail_fixed, tail_wait, _ = self._tail_covers[rows]
+            step, issue, fixed = (
+                step + tail_step + tail_wait,
+                issue + tail_issue,
+                fixed + tail_fixed,
+            )
         issue_s = self._step_s * issue
         stall_s = self._step_s * (step - issue) + self._far_s_per_tile * (tiles - 1)
         tile_s = self._tile_s * fixed + self._partial_s_per_row * rows
@@ -234,17 +246,6 @@ class ProductCost:
             l3_s = (a_bytes * passes + b_bytes + c_bytes) / self._rate_l3
             if footprint_bytes > self._last_cache_bytes:
                 dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
-        if self._fetch_s > 0.0:
-            first_s = self._step_s * first
-            waiting_s = max(self._fetch_s - first_s, 0.0)
-            if self._workers_m > 1:
-                # Workers that read the same panels wait for each of them, and cannot help each
-                # other: neither computing nor fetching hides all of the other. A smooth maximum;
-                # on Intel Ice Lake with two workers, 24 rows run up to 1.4 times as fast with n
-                # cut, on none of six weights slower, and 18 to 22 rows alike either way. Not
-                # measured on more workers.
-                waiting_s = math.hypot(first_s, self._fetch_s) - first_s
-            stall_s += waiting_s * min(self._exposed_fetch_tiles / tiles, 1.0)
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         # Without the call of `Estimate.__new__`, which takes the time of a tenth of this function.
         return tuple.__new__(

@@ -7,6 +7,7 @@ the common case, costs a few microseconds per candidate (`ftuner.cost.cpu.produc
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
 from ftuner.core.mapping import bounds
@@ -26,6 +27,13 @@ little against its k steps to change a cover."""
 MAX_ROWS = 1 << 62
 
 
+class Far(NamedTuple):
+    """A level behind L2, and how many workers read it."""
+
+    from_dram: bool
+    workers: int
+
+
 class PlannerTables:
     """What candidates of a library share: the machine of their costs, cover tables."""
 
@@ -39,18 +47,21 @@ class PlannerTables:
         self.b_widened = library.types.multiplied.b
         """The dtype of B once it is widened; its own if it is not."""
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
-        self._covers: dict[tuple[str, int, bool], CoverTable] = {}
+        self._covers: dict[tuple[str, int, bool, Far | None], CoverTable] = {}
 
-    def covers(self, family: Family, steps: int, in_l1: bool) -> CoverTable:
-        """The cover table of a family, for lengths of k around `steps`."""
+    def covers(self, family: Family, steps: int, in_l1: bool, far: Far | None = None) -> CoverTable:
+        """The cover table of a family, for lengths of k around `steps`. `far`: where panels come
+        from, if that is behind L2."""
         magnitude = min(steps.bit_length(), MAX_MAGNITUDE)
-        key = (family.name, magnitude, in_l1)
+        key = (family.name, magnitude, in_l1, far)
         found = self._covers.get(key)
         if found is None:
             row_of_b_bytes = family.nr * family.kernels[0].types.b.itemsize
-            row_of_b = 0.0 if in_l1 else row_of_b_bytes / self.machine.l2_bytes_per_cycle
+            l2_bytes_per_cycle = self.tuning.l2_share * self.machine.l2_bytes_per_cycle
+            row_of_b = 0.0 if in_l1 else row_of_b_bytes / l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
-            found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b)
+            panel = None if far is None else self.machine.far_panel(row_of_b_bytes, *far)
+            found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b, panel)
             self._covers[key] = found
         return found
 
@@ -150,10 +161,15 @@ class Candidate:
                 ragged = self.left < tail_columns
                 covered_tail = library.family(tail_vectors, ragged, COLUMN, PACKED, read)
         in_l1 = choice.kc * nr * b_itemsize <= machine.l1_bytes
-        self.table = tables.covers(covered, choice.kc, in_l1)
+        # A weight comes from behind L2 whatever its size: a model's others have taken its place.
+        far = None
+        if problem.in_panels and not choice.widen:
+            between = max(problem.b_footprint_bytes, n * k * library.types.b.itemsize)
+            far = Far(between > machine.last_cache_bytes, workers)
+        self.table = tables.covers(covered, choice.kc, in_l1, far)
         self.tail_table: CoverTable | None = None
         if covered_tail is not None:
-            self.tail_table = tables.covers(covered_tail, choice.kc, in_l1)
+            self.tail_table = tables.covers(covered_tail, choice.kc, in_l1, far)
 
         # The busiest worker: where n is cut, one that has only full panels.
         if grid.n == 1:

@@ -6,11 +6,12 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
+from ftuner.cost.cpu.intake import AT_HAND, FarPanel, overlapped, reading
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
     dot_step_cycles,
@@ -43,12 +44,15 @@ class CoverTable:
     """Exact covers by one family, at one length of k and one source of B.
 
     `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
-    to fetch one k step of the panel for each tile but the first, 0 where it stays in L1.
+    to fetch one k step of the panel from L2, 0 where it stays in L1. `far`: where the panel comes
+    from before, if that is behind L2.
     """
 
     def __init__(
-        self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float
-    ) -> None:
+        self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float,
+        far: FarPanel | None = None,
+    ) -> None:  # fmt: skip
+        self._family, self._tuning, self._far = family, tuning, far
         self._tiles: dict[int, TileCycles] = {}
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
@@ -59,48 +63,48 @@ class CoverTable:
                 terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
             widen = widen_cycles(kernel.tile, isa) if kernel.types.widens else 0.0
-            cycles = max(terms.cycles, terms.issue + widen, row_of_b_cycles)
+            cycles = max(terms.cycles, terms.issue + widen)
+            cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)
             self._tiles[kernel.mr] = TileCycles(cycles, terms.issue, fixed)
         cost = {mr: steps * tile.step + tile.fixed for mr, tile in self._tiles.items()}
         # Parts pass B once for more rows than a tile has. After another tile, or before one, that
         # saves nothing: B is in L2 by then.
-        alone = {k.mr: cost.pop(k.mr) for k in family.kernels if k.tile.parts > 1}
+        for kernel in family.kernels:
+            if kernel.tile.parts > 1:
+                del cost[kernel.mr]
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
-        limit = max(PERIODS * max(cost), family.max_mr)
-        empty: tuple[int, ...] = ()
-        best = [(0.0, empty)]
-        for rows in range(1, limit + 1):
-            least, chosen = inf, empty
-            for mr, cycles in cost.items():
-                if mr > rows:
-                    continue
-                before, heights = best[rows - mr]
-                if before + cycles > least:
-                    continue
-                used = (*heights, mr)
-                better = (before + cycles, used) < (least, chosen)
-                if better and len(set(used)) <= MAX_SEGMENTS:
-                    least, chosen = before + cycles, used
-            best.append((least, chosen))
-        self._rests = [self._cover(used) for _, used in best]
+        self._limit = max(PERIODS * max(cost), family.max_mr)
+        heights = _cheapest(cost, self._limit)
+        self._rests = [self.cover(used) for used in heights]
         """Covers that follow main tiles."""
         self._solved = list(self._rests)
-        for mr, cycles in alone.items():
-            if cycles <= tuning.parts_tolerance * best[mr][0]:
-                self._solved[mr] = self._cover((mr,))
-        self._limit = limit
+        for mr in self._tiles:
+            # One tile and several wait differently for a far panel.
+            ways = [heights[mr], (mr,)]
+            ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
+            covers = [self.cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
+            self._solved[mr] = min(covers, key=lambda cover: cover.cycles(steps))
         self._last = (0, self._solved[0])
         self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
 
-    def _cover(self, heights: tuple[int, ...]) -> Cover:
+    def cover(self, heights: tuple[int, ...]) -> Cover:
+        """The cover by tiles of some heights, whether or not it is the cheapest."""
         distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
         segments = tuple((mr, heights.count(mr)) for mr in distinct)
         step = sum(self._tiles[mr].step for mr in heights)
         issue = sum(self._tiles[mr].issue for mr in heights)
         fixed = sum(self._tiles[mr].fixed for mr in heights)
-        first = self._tiles[distinct[0]].step if heights else 0.0
-        return Cover(segments, len(heights), step, issue, fixed, first)
+        return self._waiting(Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND))
+
+    def _waiting(self, cover: Cover) -> Cover:
+        """A cover with what it waits for a far panel, and how that is read."""
+        far = self._far
+        if far is None or not cover.tiles:
+            return cover
+        first = self._family.kernels[cover.segments[0][0] - 1].tile
+        intake = far.intake(self._tuning, first, cover.tiles == 1)
+        return cover._replace(wait=far.wait(intake, cover.step), reading=reading(intake))
 
     @property
     def main(self) -> int:
@@ -131,13 +135,36 @@ class CoverTable:
             segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])
         else:
             segments = ((self._main, more), *rest.segments)
-        cover = Cover(
-            segments,
-            rest.tiles + more,
-            rest.step + more * step,
-            rest.issue + more * issue,
-            rest.fixed + more * fixed,
-            step,
+        cover = self._waiting(
+            Cover(
+                segments,
+                rest.tiles + more,
+                rest.step + more * step,
+                rest.issue + more * issue,
+                rest.fixed + more * fixed,
+                0.0,
+                AT_HAND,
+            )
         )
         self._last = (rows, cover)
         return cover
+
+
+def _cheapest(cost: Mapping[int, float], limit: int) -> list[tuple[int, ...]]:
+    """The heights of the cheapest tiles for 0, 1, ... `limit` rows, `cost` being that of one."""
+    empty: tuple[int, ...] = ()
+    best = [(0.0, empty)]
+    for rows in range(1, limit + 1):
+        least, chosen = inf, empty
+        for mr, cycles in cost.items():
+            if mr > rows:
+                continue
+            before, heights = best[rows - mr]
+            if before + cycles > least:
+                continue
+            used = (*heights, mr)
+            better = (before + cycles, used) < (least, chosen)
+            if better and len(set(used)) <= MAX_SEGMENTS:
+                least, chosen = before + cycles, used
+        best.append((least, chosen))
+    return [heights for _, heights in best]

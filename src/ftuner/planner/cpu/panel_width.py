@@ -16,13 +16,16 @@ sentence lengths and batch sizes from one to some hundreds, and so depend on no 
 
 def panel_problem(
     n: int, k: int, width: int, rows: int, workers: int, layout: str = ROW,
-    must_pack: bool = False, window: ReadWindow | None = None,
+    must_pack: bool = False, window: ReadWindow | None = None, footprint_bytes: int = 0,
 ) -> Problem:  # fmt: skip
-    """The problem of a product with a weight in panels and an A of layout `layout`."""
-    return Problem(rows, n, k, 1, layout, must_pack, "panels", width, 0, workers, window)
+    """The problem of a product with a weight in panels and an A of layout `layout`.
+    `footprint_bytes`: bytes of weights that are read between two uses of this one."""
+    return Problem(
+        rows, n, k, 1, layout, must_pack, "panels", width, 0, workers, window, footprint_bytes
+    )
 
 
-def best_width(planner: Planner, n: int, k: int, workers: int) -> int:
+def best_width(planner: Planner, n: int, k: int, workers: int, footprint_bytes: int = 0) -> int:
     """The width that products with a weight of `n` columns and `k` steps are cheapest with."""
     widths = planner.library.widths
     if len(widths) == 1 or not n:
@@ -30,7 +33,10 @@ def best_width(planner: Planner, n: int, k: int, workers: int) -> int:
 
     def total(width: int) -> float:
         """Sum of the logarithms of seconds, so that all numbers of rows have equal weight."""
-        problems = (panel_problem(n, k, width, rows, workers) for rows in REFERENCE_ROWS)
+        problems = (
+            panel_problem(n, k, width, rows, workers, footprint_bytes=footprint_bytes)
+            for rows in REFERENCE_ROWS
+        )
         return sum(math.log(planner.least_seconds(p)) for p in problems)
 
     return min(widths, key=total)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.cost.cpu.intake import AT_HAND, Reading
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family
 
@@ -40,6 +41,8 @@ class Band(NamedTuple):
     family: Family
     packed: bool
     """Whether this call packs the panels first."""
+    reading: Reading = AT_HAND
+    """How the first tile of the first panel reads it."""
 
 
 class Share(NamedTuple):
@@ -114,6 +117,22 @@ class Plan(NamedTuple):
                 band = before._replace(panels=panels, columns=columns)
             bands[band.family.name] = band
         return first._replace(bands=tuple(bands.values()))
+
+    def covered(self, segments: tuple[tuple[int, int], ...], reading: Reading) -> Plan | None:
+        """The plan with another cover of the rows of full panels; None where a worker has not all
+        rows, or the family lacks a height."""
+        shares = []
+        for share in self.shares:
+            bands = []
+            for band in share.bands:
+                tallest = max(mr for mr, _ in segments)
+                if band.rows != (0, self.problem.m) or tallest > band.family.max_mr:
+                    return None
+                if not band.family.tail:
+                    band = band._replace(segments=segments, reading=reading)
+                bands.append(band)
+            shares.append(share._replace(bands=tuple(bands)))
+        return self._replace(shares=tuple(shares))
 
     def bands(self) -> list[Band]:
         """The patches of all shares."""

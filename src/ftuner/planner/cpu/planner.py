@@ -169,13 +169,13 @@ class Planner:
         for batch in candidate.batch_ranges:
             for rows in split_rows(m, table.main, choice.grid.m):
                 height = rows[1] - rows[0]
-                segments = table[height].segments
+                cover = table[height]
                 for first, last in candidate.unit_ranges:
                     bands: tuple[Band, ...] = ()
                     panels = (last if last < full else full) - first
                     if height and panels > 0:
-                        bands = (Band(first * nr, panels, panels * nr, rows, segments, family,
-                                      pack_b),)  # fmt: skip
+                        bands = (Band(first * nr, panels, panels * nr, rows, cover.segments,
+                                      family, pack_b, cover.reading),)  # fmt: skip
                     if height and last > full:
                         assert candidate.tail_table is not None
                         assert candidate.tail_family is not None

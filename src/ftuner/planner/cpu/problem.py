@@ -29,6 +29,9 @@ class Problem(NamedTuple):
     workers: int
     window: ReadWindow | None = None
     """Of an A of layout `window`."""
+    b_footprint_bytes: int = 0
+    """Of a packed weight: bytes of weights that are read between two uses of it, if that is more
+    than itself. They decide which level it comes from."""
 
     @property
     def in_panels(self) -> bool:

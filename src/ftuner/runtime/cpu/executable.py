@@ -92,7 +92,9 @@ class CompiledGraph(Executable):
         def kernel(bundle: Bundle) -> int:
             return self._loaded.addresses[bundle.symbol]
 
-        loaded = Loaded(hardware, isa, products, kernel, self.threads)
+        constants = {id(b.array): b.array for step in steps for b in step.reads}
+        weights_bytes = sum(x.nbytes for x in constants.values() if x is not None)
+        loaded = Loaded(hardware, isa, products, kernel, self.threads, weights_bytes)
         addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
         return [
             kind.compiled(step, needed, address, loaded)

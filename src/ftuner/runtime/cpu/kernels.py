@@ -105,6 +105,7 @@ class Kernels:
         self._objects: dict[Bundle, Object] = {}
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
+        self._variants: list[LoadedObject] = []
 
     @property
     def runtime(self) -> NativeRuntime:
@@ -188,6 +189,25 @@ class Kernels:
 
     def _runtime_bundle(self) -> Bundle:
         return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)
+
+    def variants(
+        self, kernels: Sequence[Sequence[UKernel]], tunings: Sequence[KLoopTuning]
+    ) -> list[tuple[int, ...]]:
+        """The addresses of some uKernels in several codes: of `kernels[i]` with `tunings[i]`. They
+        are loaded apart from the libraries, as long as this object lives."""
+        row, line_bytes = instruction_set(self.isa.name), self._hardware.levels[0].line_bytes
+        bundles = [
+            family_bundle(tuple(some), row, tuning, line_bytes)
+            for some, tuning in zip(kernels, tunings, strict=True)
+        ]
+        with self._lock:
+            objects = self._compiled_objects(bundles, None)
+            found = []
+            for bundle in bundles:
+                loaded = self._loaded_objects([bundle], objects)
+                self._variants.append(loaded)
+                found.append(tuple(loaded.addresses[symbol] for symbol in bundle.symbols))
+        return found
 
     def _load(
         self, library: Library, families: Sequence[Family], progress: Progress | None

@@ -23,18 +23,23 @@ class Panels:
     """Vectors of a full panel."""
     n: int
     k: int
+    footprint_bytes: int = 0
+    """Bytes of all weights of its program, which are read between two uses of it."""
 
     def problem(
         self, rows: int, workers: int, layout: str = ROW, must_pack: bool = False,
         window: ReadWindow | None = None,
     ) -> Problem:  # fmt: skip
         """The problem of a product with `rows` rows of A in a layout."""
-        return panel_problem(self.n, self.k, self.width, rows, workers, layout, must_pack, window)
+        return panel_problem(
+            self.n, self.k, self.width, rows, workers, layout, must_pack, window,
+            self.footprint_bytes,
+        )  # fmt: skip
 
 
-def pack(products: Products, weight: Array, width: int) -> Panels:
+def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:
     """Pack a weight of (n, k), any strides, in panels of `width` vectors, one of the library's.
-    Elements stay as they are."""
+    Elements stay as they are. `footprint_bytes`: as in `Panels`."""
     n, k = weight.shape
     weight = readable(weight)
     library = products.compiled.library
@@ -59,4 +64,4 @@ def pack(products: Products, weight: Array, width: int) -> Panels:
             column_stride, k_stride = columns.strides
             source, target = columns.ctypes.data, panel.ctypes.data
             native(source, k_stride, column_stride, target, k, stored, padded)
-    return Panels(packed, width, n, k)
+    return Panels(packed, width, n, k, footprint_bytes)

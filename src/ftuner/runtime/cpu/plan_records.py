@@ -171,6 +171,7 @@ class PlanWriter:
             records[at + BandSlot.ROW] = band.rows[0]
             records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
             records[at + BandSlot.SEGMENTS] = len(segments)
+            records[at + BandSlot.K_STREAMS], records[at + BandSlot.AHEAD] = band.reading
             if len(segments) > 1:
                 others = sum(tiles for _, tiles in segments) - segments[0][1]
                 records[at + BandSlot.OTHER_TILES] = others

@@ -4,7 +4,8 @@ All that it executes besides multiply-adds and loads costs time, most where a ne
 core's other hyperthread takes half of the instruction slots. So it takes several steps of k a
 round; finds rows of A at few multiples of their distance, by what addressing adds up for nothing;
 and asks for what comes later between chunks of steps, a cache line at a time. Where B has yet to
-come from L3, it matters more how many lines are under way: see `KLoopTuning.k_streams`.
+come from L3 or DRAM, it matters more how many lines are under way: such a tile cuts k into streams,
+as many as its context says (`hardware.tuning.Intake`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     in_order,
     intrinsic,
+    maximum,
     opaque,
     pointer_slot,
     scalar_type,
@@ -151,11 +153,9 @@ class _Loop:
         in_place = kernel.b_layout == STRIDED
         b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
         self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
-        sooner = kernel.mr <= tuning.low_tile_rows or kernel.tile.parts > 1
+        self._ahead = const(tuning.tail_prefetch_bytes)
         if b_k is not None:
             self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
-        else:
-            self._ahead = const(tuning.prefetch_bytes * (2 if sooner else 1))
 
     def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
         """B and A that the tile fetches for later."""
@@ -248,12 +248,16 @@ class _Loop:
         """As `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
         streams in turns."""
         builder, chains = self._builder, self._kernel.tile.chains
-        turns = ceil(self._tuning.k_streams / chains)
-        count = turns * chains
-        apart = builder.sdiv(k, const(count))
+        streams_log2 = slot(builder, self._context, Context.K_STREAMS)
+        spare_log2 = builder.sub(streams_log2, const((chains - 1).bit_length()))
+        turns_log2 = maximum(builder, spare_log2, const(0))
+        turns = builder.shl(const(1), turns_log2)
+        count = builder.mul(turns, const(chains))
+        apart = builder.udiv(builder.lshr(k, turns_log2), const(chains))
         a_apart = builder.mul(apart, self._a_steps[1])
         b_apart = builder.mul(apart, self._b_steps[1])
-        ahead = const(max(self._ahead.constant // count, self._row_of_b_bytes))
+        ahead = builder.lshr(slot(builder, self._context, Context.AHEAD), streams_log2)
+        ahead = maximum(builder, ahead, const(self._row_of_b_bytes))
 
         def turn(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
@@ -265,9 +269,9 @@ class _Loop:
             return [a, b, *sums]
 
         def step(given: list[ir.Value]) -> list[ir.Value]:
-            ends = self._fetched(streams, given[: len(streams)], const(count))
+            ends = self._fetched(streams, given[: len(streams)], count)
             a, b, *_ = given = given[len(streams) :]
-            _, _, *sums = carried_loop(builder, const(turns), given, turn, some=True)
+            _, _, *sums = carried_loop(builder, turns, given, turn, some=True)
             return [
                 *ends,
                 at(builder, a, self._a_steps[1]),
@@ -277,7 +281,7 @@ class _Loop:
 
         firsts = [stream.first for stream in streams]
         _, _, *sums = carried_loop(builder, apart, [*firsts, *values], step)[len(streams) :]
-        whole = builder.mul(apart, const(count))
+        whole = builder.mul(apart, count)
         a = at(builder, values[0], builder.mul(whole, self._a_steps[1]))
         b = at(builder, values[1], builder.mul(whole, self._b_steps[1]))
         return builder.sub(k, whole), [a, b, *sums]

@@ -156,6 +156,8 @@ class _Band:
         self._set(Context.C_ROW_STRIDE, c_stride)
         self._set(Context.B_K_STRIDE, slot(builder, band, Band.B_K_STRIDE))
         self._set(Context.VALID_COLUMNS, slot(builder, band, Band.VALID_COLUMNS))
+        self._set(Context.K_STREAMS, slot(builder, band, Band.K_STREAMS))
+        self._set(Context.AHEAD, slot(builder, band, Band.AHEAD))
 
         with counted_loop(builder, const(0), row_blocks) as block:
             first = builder.mul(block, block_tiles)

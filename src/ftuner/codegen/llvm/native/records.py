@@ -227,8 +227,11 @@ class Band:
     WIDENS = 18
     """1: each panel of 8-bit integers is widened once, before its uKernels, into the workspace
     where packed panels would be."""
-    SEGMENTS = 19
-    FIRST_SEGMENT = 20
+    K_STREAMS = 19
+    """As `Context.K_STREAMS`, and the next slot as `Context.AHEAD`."""
+    AHEAD = 20
+    SEGMENTS = 21
+    FIRST_SEGMENT = 22
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 
@@ -322,10 +325,14 @@ class Context:
     """Bytes from a tile's A to that of the next batch element; 0 if it is not prefetched."""
     ASKS_FOR_B = 10
     """Number of tiles that prefetch their own B: 1 if no earlier tile prefetched it, else 0."""
-    WINDOW = 11
-    K_BEGIN = 12
+    K_STREAMS = 11
+    """Binary logarithm of the streams along k of a tile that prefetches its own B."""
+    AHEAD = 12
+    """Bytes of B that such a tile has under way, in all streams together."""
+    WINDOW = 13
+    K_BEGIN = 14
     """The k step that the uKernel begins with; only those that read A through a window use it."""
-    OPERANDS = 13
+    OPERANDS = 15
     """Address and stride of each epilogue operand, two slots each."""
     SIZE = OPERANDS + 2 * MAX_OPERANDS
 

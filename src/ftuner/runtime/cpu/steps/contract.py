@@ -38,6 +38,8 @@ class Loaded:
     """The address of the kernel of a bundle that a step of the graph has."""
     workers: int
     """Workers of a run."""
+    weights_bytes: int
+    """Bytes of all constants of the graph."""
     packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, shape and panel width in vectors. Steps that read
     one weight with one width share them."""
@@ -51,7 +53,7 @@ def packed_once(
     panels = loaded.packed.get(key)
     if panels is None:
         weight = array.reshape(shape)
-        panels = loaded.packed[key] = pack(products, weight.T, width)
+        panels = loaded.packed[key] = pack(products, weight.T, width, loaded.weights_bytes)
     return panels
 
 

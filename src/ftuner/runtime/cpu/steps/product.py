@@ -60,6 +60,8 @@ class ProductTask(Task):
     layouts: tuple[int, ...]
     """The numbers of the layouts of A, B, C and the operands of the epilogue."""
     problem_of: ProblemOf
+    footprint_bytes: int
+    """As in `Panels`; 0 without a weight."""
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
@@ -68,6 +70,7 @@ class ProductTask(Task):
         if 0 in c.shape:
             return nothing_to_do(workers, 1)
         problem, strides = self.problem_of(a, b, c, operands, self.width, workers, hardware)
+        problem = problem._replace(b_footprint_bytes=self.footprint_bytes)
         return _bound(self.products.ready(problem, strides), workers)
 
 
@@ -154,8 +157,10 @@ class CompiledProduct(CompiledStep, Generic[P]):
         if one_row is not None:
             return RowsTask(self.products, *one_row, records.dims.number(step.c.shape[0]))
         layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-        width = 0 if panels is None else panels.width
-        return ProductTask(self.products, width, layouts, self.problem_of)
+        width, footprint_bytes = 0, 0
+        if panels is not None:
+            width, footprint_bytes = panels.width, panels.footprint_bytes
+        return ProductTask(self.products, width, layouts, self.problem_of, footprint_bytes)
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         """The problem of one row and one worker, and its strides; None unless the number of rows
@@ -232,6 +237,8 @@ class ProductKind(StepKind[P]):
         need = self.required_families(step, hardware, isa.name, workers)
         planner = planner_for(build_library(hardware, isa.name, *need.library))
         problem, _ = self.problem_of(step)(a, b, c, operands, need.width, workers, hardware)
+        if need.width:
+            problem = problem._replace(b_footprint_bytes=resident_bytes)
         plan = planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers

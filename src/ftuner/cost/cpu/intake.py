@@ -1,0 +1,62 @@
+"""How tiles take in a panel of B that comes from behind L2, and how long they wait for it.
+
+The tile that reads a panel first waits for its cache misses. How many of them are under way, and so
+how fast the panel arrives, depends on the tile: a low one has little else to do, parts read narrow
+strips, and where several tiles share a panel, each fetches a part of the next one. What is measured
+of each is an `Intake` of the tuning.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.core.cpu.tile import RegisterTile
+from ftuner.hardware.tuning import Intake, IntakeTuning
+
+
+class Reading(NamedTuple):
+    """How the tile that reads a panel first does so."""
+
+    streams_log2: int
+    """Binary logarithm of the streams along k."""
+    ahead_bytes: int
+    """Prefetch distance, over all streams."""
+
+
+AT_HAND = Reading(0, 0)
+"""Of a panel that was written just before."""
+
+
+def overlapped(x: float, y: float, exponent: float) -> float:
+    """The time of two things at once: the p-norm of their times."""
+    more, less = (x, y) if x > y else (y, x)
+    if less <= 0.0:
+        return more
+    return float(more * (1.0 + (less / more) ** exponent) ** (1.0 / exponent))
+
+
+class FarPanel(NamedTuple):
+    """A panel of B that comes from behind L2."""
+
+    cycles: float
+    """Of fetching one k step of it at the bandwidth that a worker has."""
+    from_dram: bool
+
+    def intake(self, tuning: IntakeTuning, tile: RegisterTile, alone: bool) -> Intake:
+        """How a panel is taken in if `tile` reads it first. `alone`: no other tile follows."""
+        if not alone:
+            return tuning.several_dram if self.from_dram else tuning.several_l3
+        if tile.parts > 1:
+            return tuning.parts_dram if self.from_dram else tuning.parts_l3
+        if tile.mr <= tuning.low_tile_rows:
+            return tuning.low_dram if self.from_dram else tuning.low_l3
+        return tuning.tall_dram if self.from_dram else tuning.tall_l3
+
+    def wait(self, intake: Intake, cycles: float) -> float:
+        """Cycles that a k step of all tiles of the panel takes longer than `cycles`, their own."""
+        return overlapped(cycles, self.cycles / intake.share, intake.overlap) - cycles
+
+
+def reading(intake: Intake) -> Reading:
+    """How a tile reads a panel that it takes in so."""
+    return Reading(intake.k_streams.bit_length() - 1, intake.prefetch_bytes)

@@ -1,0 +1,117 @@
+"""Fits how tiles take in a B from behind L2: the `Intake` of each kind of cover and each level.
+
+Ways of reading compete on covers of each kind. Those of the way that is kept then give the share of
+the level's bandwidth and the overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from ftuner.cost.cpu.intake import Reading, overlapped, reading
+from ftuner.hardware.model import MemoryLevel
+from ftuner.hardware.tuning import CpuTuning, Intake
+from ftuner.runtime.cpu.calibration.fits import Fitted, closest, geometric, preferred
+from ftuner.runtime.cpu.calibration.stand import Segments, Stand
+from ftuner.runtime.cpu.trials import Timing, Weights
+
+_STREAMS_LOG2 = (0, 1, 2, 3)
+_AHEAD_BYTES = (1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14)
+_FIRST_ROUNDS, _LAST_ROUNDS = 3, 10
+_FINALISTS = 4
+_SHARES = geometric(0.15, 1.6, 60)
+_OVERLAPS = (1.0, 1.2, 1.5, 1.8, 2.2, 2.6, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
+_PRIOR_WEIGHT = 2e-3
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of cover: its covers on a stand."""
+
+    name: str
+    covers: tuple[Segments, ...]
+
+
+def _kinds(stand: Stand, tuning: CpuTuning) -> list[_Kind]:
+    low, tallest = min(tuning.low_tile_rows, stand.tallest), stand.tallest
+    found = [_Kind("low", tuple(((mr, 1),) for mr in sorted({1, low})))]
+    if tallest > low:
+        found.append(_Kind("tall", tuple(((mr, 1),) for mr in sorted({low + 1, tallest}))))
+    in_parts = range(tallest + 1, stand.family.max_mr + 1)
+    if in_parts:
+        some = sorted({in_parts[0], in_parts[len(in_parts) // 2], in_parts[-1]})
+        found.append(_Kind("parts", tuple(((mr, 1),) for mr in some)))
+    half = max(tallest - 2, 1)
+    several = (((half, 2),), ((tallest, 2),), ((tallest, 4),))
+    found.append(_Kind("several", several))
+    return found
+
+
+def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
+    """The intakes of all kinds of covers, by field: `low_l3` and so on."""
+    found: dict[str, Fitted] = {}
+    for level in stand.far_levels:
+        weights = stand.weights(level)
+        suffix = "dram" if level is stand.hardware.levels[-1] else "l3"
+        for kind in _kinds(stand, tuning):
+            field = f"{kind.name}_{suffix}"
+            found[field] = _fit(stand, tuning, kind, level, weights, getattr(tuning, field))
+    return found
+
+
+def _fit(
+    stand: Stand, tuning: CpuTuning, kind: _Kind, level: MemoryLevel, weights: Weights,
+    prior: Intake,
+) -> Fitted:  # fmt: skip
+    readings = [Reading(*pair) for pair in product(_STREAMS_LOG2, _AHEAD_BYTES)]
+    if kind.name == "several":
+        # Later panels are fetched by the tiles of the panel before: only the first one is read so.
+        readings = [Reading(0, ahead) for ahead in _AHEAD_BYTES[-2:]]
+    usual = reading(prior)
+    if usual not in readings:
+        readings.append(usual)
+    scores = _scores(_timings(stand, kind, weights, readings, _FIRST_ROUNDS))
+    finalists = sorted(readings, key=lambda way: scores[way])[:_FINALISTS]
+    finalists += [usual] if usual not in finalists else []
+    timings = _timings(stand, kind, weights, finalists, _LAST_ROUNDS)
+    chosen = preferred(_scores(timings), usual)
+    assert isinstance(chosen, Reading)
+    measured = [
+        stand.cycles(t, c, weights) for t, c in zip(timings[chosen], kind.covers, strict=True)
+    ]
+    own = [stand.own_cycles(cover, tuning) for cover in kind.covers]
+    fetch = stand.fetch_cycles(level)
+
+    def modelled(share: float, overlap: float) -> list[float]:
+        return [overlapped(cycles, fetch / share, overlap) for cycles in own]
+
+    (share, overlap), error = closest(
+        product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap),
+        _PRIOR_WEIGHT,
+    )  # fmt: skip
+    spread = max(t.spread for t in timings[chosen])
+    intake = replace(
+        prior, k_streams=1 << chosen.streams_log2, prefetch_bytes=chosen.ahead_bytes,
+        share=share, overlap=overlap,
+    )  # fmt: skip
+    return Fitted(intake, max(error, spread))
+
+
+def _timings(
+    stand: Stand, kind: _Kind, weights: Weights, readings: Sequence[Reading], rounds: int
+) -> dict[Reading, list[Timing]]:
+    """Of each way of reading, the times of all covers of a kind."""
+    pairs = list(product(readings, kind.covers))
+    trials = [stand.trial(cover, weights, way) for way, cover in pairs]
+    found: dict[Reading, list[Timing]] = {way: [] for way in readings}
+    for (way, _), timing in zip(pairs, stand.timed(trials, rounds), strict=True):
+        found[way].append(timing)
+    return found
+
+
+def _scores(timings: dict[Reading, list[Timing]]) -> dict[object, float]:
+    """The mean logarithm of the times of each."""
+    return {way: sum(math.log(t.seconds) for t in ts) / len(ts) for way, ts in timings.items()}

@@ -1,0 +1,126 @@
+"""The stand that fits measure on: trials of one family of uKernels, in cycles of a k step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from ftuner.core.cpu.tile import PACKED, ROW, RegisterTile
+from ftuner.cost.cpu.intake import AT_HAND, Reading, overlapped
+from ftuner.cost.cpu.tile import step_cycles, tile_cycles
+from ftuner.hardware.model import MemoryLevel
+from ftuner.hardware.tuning import CpuTuning
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.plan import Choice, Grid
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.trials import Bed, Pace, Timing, Trial, Weights, timed
+
+Segments = tuple[tuple[int, int], ...]
+
+_COLUMNS = 768
+"""Columns of the weights of trials: enough panels that the first one does not count."""
+_K_STEPS = 768
+STEADY = 0.015
+"""The spread at which no more rounds are needed."""
+_L2_SHARE = 0.5
+"""Share of L2 that a weight takes which comes from there."""
+
+
+class Stand:
+    """Times covers of one panel width, with one worker."""
+
+    def __init__(self, products: Products, deadline: float) -> None:
+        """`deadline`: of `time.perf_counter`; rounds after it are left out."""
+        self.deadline = deadline
+        self.products = products
+        self.library = library = products.compiled.library
+        self.hardware = library.hardware
+        self.width = library.widths[0]
+        self.family = library.family(self.width, False, ROW, PACKED)
+        self.bed = Bed(products)
+        whole = [k.mr for k in self.family.kernels if k.tile.parts == 1]
+        self.tallest = max(whole)
+        """Height of the tallest tile of one part."""
+        size = library.types.b.itemsize
+        most = int(self.hardware.tuning.panel_bytes / (self.family.nr * size))
+        self.k = min(_K_STEPS, most // 8 * 8)
+        empty = self.bed.weights(self.hardware.levels[0], self.family.nr, 1)
+        self.pace = Pace(self.trial(((1, 1),), empty))
+        self.worst_spread = 0.0
+        """The largest spread of what was measured so far."""
+
+    @property
+    def far_levels(self) -> Sequence[MemoryLevel]:
+        """The levels behind L2."""
+        return self.hardware.levels[2:]
+
+    def tile(self, mr: int) -> RegisterTile:
+        return self.family.kernels[mr - 1].tile
+
+    def level(self, name: str) -> MemoryLevel:
+        return next(level for level in self.hardware.levels if level.name == name)
+
+    def weights(self, level: MemoryLevel) -> Weights:
+        """A weight of whole panels that comes from a level."""
+        k = self.k
+        nr, size = self.family.nr, self.library.types.b.itemsize
+        panels = max(_COLUMNS // nr, 2)
+        place = self.hardware.levels.index(level)
+        if place < 2:
+            share = self.hardware.tuning.cache_share if place == 0 else _L2_SHARE
+            fits = share * level.capacity_bytes / (nr * k * size)
+            panels = max(min(panels, int(fits)), 1)
+        return self.bed.weights(level, panels * nr, k)
+
+    def trial(
+        self, segments: Segments, weights: Weights, reading: Reading = AT_HAND,
+        addresses: Sequence[int] | None = None,
+    ) -> Trial:  # fmt: skip
+        """A cover of rows. `addresses`: of the family's uKernels in another code."""
+        m = sum(mr * tiles for mr, tiles in segments)
+        planner = self.products.planner
+        problem = panel_problem(weights.n, weights.k, self.width, m, 1)
+        choice = Choice(Grid(1, 1, 1, 1), self.width, weights.k, False, False, False)
+        plan = planner.lay_out(problem, planner.candidate(problem, choice))
+        covered = plan.covered(segments, reading)
+        assert covered is not None
+        kernels: Mapping[str, Sequence[int]] | None = None
+        if addresses is not None:
+            kernels = {self.family.name: addresses}
+        return self.bed.trial(covered, weights, kernels)
+
+    def timed(self, trials: Sequence[Trial], rounds: int, deadline: float = 0.0) -> list[Timing]:
+        """Of `rounds` rounds, and of more while the times are not steady and time is left."""
+        found = timed(trials, rounds, min(deadline, self.deadline), STEADY, self.pace)
+        self.worst_spread = max([self.worst_spread, *(t.spread for t in found)])
+        return found
+
+    def panel_cycles(self, timing: Timing, weights: Weights) -> float:
+        """Cycles of all tiles of a panel, without the call."""
+        panels = weights.n // self.family.nr
+        return max(timing.seconds - self.pace.seconds, 0.0) * self.hardware.clock_hz / panels
+
+    def cycles(self, timing: Timing, segments: Segments, weights: Weights) -> float:
+        """Cycles of one k step of all tiles of a panel, without entering them."""
+        tuning = self.hardware.tuning
+        fixed = sum(tiles * tile_cycles(self.tile(mr), tuning) for mr, tiles in segments)
+        return max(self.panel_cycles(timing, weights) - fixed, 1.0) / weights.k
+
+    def l2_cycles(self, mr: int, share: float, overlap: float) -> float:
+        """By the estimate: cycles of one k step of a tile whose B comes from L2."""
+        library = self.library
+        cycles = step_cycles(self.tile(mr), library.isa, library.types).cycles
+        return overlapped(cycles, self.fetch_cycles(self.hardware.levels[1]) / share, overlap)
+
+    def own_cycles(self, segments: Segments, tuning: CpuTuning) -> float:
+        """The same of all tiles of a panel."""
+        share, overlap = tuning.l2_share, tuning.l2_overlap
+        return sum(tiles * self.l2_cycles(mr, share, overlap) for mr, tiles in segments)
+
+    def fetch_cycles(self, level: MemoryLevel) -> float:
+        """Cycles in which one k step of a panel arrives at the level's whole bandwidth."""
+        row_bytes = self.family.nr * self.library.types.b.itemsize
+        return row_bytes * self.hardware.clock_hz / level.bandwidth_bytes_per_s
+
+    def out_of_time(self) -> bool:
+        return time.perf_counter() > self.deadline
