@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ftuner.api import (
     TuneReport,
     explain,
+    export_hardware,
     get_num_threads,
     hardware,
     set_num_threads,
@@ -61,6 +62,7 @@ __all__ = [
     "attention",
     "compile",
     "explain",
+    "export_hardware",
     "get_num_threads",
     "grouped_matmul",
     "hardware",

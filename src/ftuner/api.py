@@ -6,11 +6,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
-from ftuner.errors import DTypeError
+from ftuner.errors import ConfigurationError, DTypeError
+from ftuner.hardware.exported import Exported, read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.priors import with_given
+from ftuner.hardware.provenance import GIVEN, PRIOR
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
@@ -26,13 +29,28 @@ if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
 
 __all__ = [
+    "Prior",
     "TuneReport",
     "explain",
+    "export_hardware",
     "get_num_threads",
     "hardware",
     "set_num_threads",
+    "take_prior",
     "tune",
 ]
+
+
+class Prior(NamedTuple):
+    """What this machine took over from an exported file."""
+
+    machine: str
+    """The name of the machine that the file describes."""
+    same_machine: bool
+    """Whether the file describes a machine with this one's fingerprint, whose whole tuning was
+    taken over."""
+    constants: tuple[str, ...]
+    """Names of the constants that this machine has from the file."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,8 @@ class TuneReport:
     """Objects found in the cache."""
     seconds: float
     """Seconds until every shape is ready, including the probe of the machine."""
+    prior: Prior | None = None
+    """What was taken over from the file given."""
 
 
 def tune(
@@ -58,6 +78,7 @@ def tune(
     residual: bool = False,
     progress: Progress | None = None,
     device: str = CPU,
+    prior: str | PathLike[str] | None = None,
 ) -> TuneReport:
     """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
     compile.
@@ -72,18 +93,24 @@ def tune(
         progress: called with (what, done, total).
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
             with contiguous rows and contiguous or transposed matrices are made ready.
+        prior: a file of `ftuner hardware --export`. If a machine with this one's fingerprint wrote
+            it, its tuning is taken over as it is; if not, its portable constants (cycles, rates in
+            each cycle, ratios) are this machine's until they are measured here. Facts of the
+            hardware are never taken over.
 
     Raises:
         DTypeError, ExpressionError: unknown names.
         ConfigurationError: no such device, or its extra is not installed; `bias` or `residual` is
-            not a boolean.
-        HardwareError: a GPU that kernels cannot run on.
+            not a boolean; `prior` is for a CPU, before this process computes.
+        HardwareError: a GPU that kernels cannot run on; `prior` is no such file, or the CPUs that
+            this process may use have changed. The cache stays as it was.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
     backend = backend_of(device)
+    taken = None if prior is None else take_prior(prior, device)
     element = (DTYPES | GPU_DTYPES)[dtype]
     library = backend.library(element, epilogue)
     tuned = backend.tune(element, epilogue, progress)
@@ -94,7 +121,40 @@ def tune(
         compiled=tuned.compiled,
         cached=tuned.cached,
         seconds=time.perf_counter() - began,
+        prior=taken,
     )
+
+
+def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
+    """Take over from an exported file what `tune(prior=...)` does, without compiling anything.
+
+    Raises:
+        ConfigurationError, HardwareError: as of `tune`, of `prior`.
+    """
+    if device != CPU:
+        raise ConfigurationError(f"a prior is of a CPU; device is {device!r}")
+    source = read_exported(path).hardware
+    backend = default_backend()
+    found = with_given(backend.hardware, source)
+    backend.adopt(found)
+    same = source.fingerprint == found.fingerprint
+    names = [
+        name
+        for name, origin in found.tuning.provenance.items()
+        if origin.startswith(GIVEN) or (same and not origin.startswith(PRIOR))
+    ]
+    return Prior(source.name, same, tuple(names))
+
+
+def export_hardware(path: str | PathLike[str]) -> None:
+    """Write what is known of this machine to a file that `tune(prior=...)` reads here or elsewhere:
+    its hardware model with its tuning.
+
+    Raises:
+        ConfigurationError: a name that does not end in .json, or the file cannot be written.
+        HardwareError: as of `hardware`.
+    """
+    write_exported(path, Exported(default_backend().hardware))
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:

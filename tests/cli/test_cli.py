@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there() -> None:
             assert result.exit_code == EXIT_NAMED_ERROR
             assert f"ConfigurationError: device is '{device}'" in result.stderr
     given = run("tune", "--device", "cuda", "--isa", "avx2")
-    assert "--isa is an option of the CPU" in given.stderr
+    assert "--isa and --from are options of the CPU" in given.stderr
 
 
 def test_cache_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

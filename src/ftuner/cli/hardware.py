@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,10 +16,17 @@ def hardware(
     ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Also write the CPU and its tuning to a .json file for tune --from."),
+    ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Show the hardware model of a machine or its GPU, and where each of its values came from."""
+    from ftuner.hardware.exported import Exported, write_exported
+    from ftuner.hardware.model import CpuHardware
+    from ftuner.hardware.nearest import nearest, recorded_cpus
     from ftuner.hardware.recorded import load_recorded, recorded_names
     from ftuner.report.hardware import hardware_document, hardware_table
 
@@ -38,7 +46,14 @@ def hardware(
 
         backend = backend_of(device)
         found = backend.probe() if probe else backend.hardware
+    if export is not None:
+        if not isinstance(found, CpuHardware):
+            raise typer.BadParameter("--export is of a CPU")
+        write_exported(export, Exported(found))
+    near = nearest(found, recorded_cpus()) if isinstance(found, CpuHardware) else None
     if as_json:
-        print_json(hardware_document(found))
-    else:
-        console().print(hardware_table(found))
+        print_json(hardware_document(found, near))
+        return
+    console().print(hardware_table(found, near))
+    if export is not None:
+        console().print(f"written to {export}", soft_wrap=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ftuner.cli.output import DeviceOption, JsonOption, console, print_json, shown_progress
+from ftuner.core.units import count, duration
+
+if TYPE_CHECKING:
+    from ftuner.api import Prior
 
 
 def tune(
@@ -19,12 +24,15 @@ def tune(
     ] = None,
     bias: Annotated[bool, typer.Option("--bias", help="For a Dense layer with a bias.")] = False,
     isa: Annotated[str | None, typer.Option(help="Of a CPU; default: the widest.")] = None,
+    prior: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take over the tuning that hardware --export wrote."),
+    ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
-    from ftuner.core.units import count, duration
     from ftuner.errors import DTypeError
     from ftuner.report.funnel import funnel_document, funnel_table
     from ftuner.runtime.cpu.backend import default_backend
@@ -32,8 +40,8 @@ def tune(
     from ftuner.runtime.devices import CPU, backend_of
     from ftuner.runtime.ops.layer import layer_epilogue
 
-    if isa is not None and device != CPU:
-        raise typer.BadParameter("--isa is an option of the CPU")
+    if device != CPU and (isa is not None or prior is not None):
+        raise typer.BadParameter("--isa and --from are options of the CPU")
     backend = backend_of(device)
     known = backend.product_dtypes
     if dtype not in known:
@@ -41,8 +49,11 @@ def tune(
     if isa is not None:
         # A process chooses its ISA before its first product, by the environment.
         os.environ[ISA_VARIABLE] = default_backend().hardware.isa(isa).name
+    taken = None if prior is None else api.take_prior(prior, device)
     library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
     if not as_json:
+        if taken is not None:
+            typer.echo(_said(taken))
         console().print(funnel_table(library))
     with shown_progress("tune") as show:
         report = api.tune(dtype, activation, bias, progress=show, device=device)
@@ -57,6 +68,7 @@ def tune(
                 "cached": report.cached,
                 "seconds": report.seconds,
                 "funnel": funnel_document(report.funnel),
+                "prior": None if taken is None else taken._asdict(),
             }
         )
         return
@@ -65,3 +77,11 @@ def tune(
         done = "nothing to compile"
     had = f"{report.cached} already in the cache"
     typer.echo(f"ready for every shape in {duration(report.seconds)}: {done}, {had}")
+
+
+def _said(prior: Prior) -> str:
+    """What was taken over, in a sentence."""
+    constants = count(len(prior.constants), "constant")
+    if prior.same_machine:
+        return f"took over the tuning of {prior.machine}, which is this machine: {constants}"
+    return f"took over {constants} of {prior.machine}, which is another machine"

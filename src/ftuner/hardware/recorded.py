@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.provenance import is_taken
 from ftuner.hardware.tuning import Constant
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
         elif field.default is MISSING and field.default_factory is MISSING:
             raise HardwareError(f"{where} lacks {field.name!r}")
     for name, source in values.get("provenance", {}).items():
-        if name not in hints or source not in _PROVENANCES:
+        if name not in hints or not (source in _PROVENANCES or is_taken(source)):
             raise HardwareError(
                 f"{where}.provenance says {name} = {source!r}; expected a field and one of "
                 f"{', '.join(sorted(_PROVENANCES))}"

@@ -8,10 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
-from ftuner.core.units import capacity, duration, rate
+from ftuner.core.units import capacity, count, duration, rate
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+from ftuner.hardware.nearest import MAX_DISTANCE, Nearest
+from ftuner.hardware.provenance import PRIOR, taken_from
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning, Intake, constants
 
@@ -24,8 +26,11 @@ _SCALES: Mapping[str, Callable[[Any], str]] = {"s": duration, "bytes": capacity}
 """The text of a value, by its unit."""
 
 
-def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
-    """A row for each value: part of the machine, quantity, value with unit, provenance."""
+def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = None) -> Table:
+    """A row for each value: part of the machine, quantity, value with unit, provenance.
+
+    `near`: the nearest recorded machine, which is shown before the tuning.
+    """
     table = Table(title=f"{hardware.name} ({hardware.architecture})", title_justify="left")
     table.add_column("part")
     table.add_column("quantity")
@@ -37,8 +42,20 @@ def hardware_table(hardware: CpuHardware | GpuHardware) -> Table:
         table.add_section()
         _add_part(table, part.name, part)
     table.add_section()
+    if near is not None and near.machine.name != hardware.name:
+        text = f"{near.machine.name}, {near.distance:.2f} octaves"
+        table.add_row("prior", "nearest recorded machine", text, _use_of(near, hardware.tuning))
+        table.add_section()
     _add_tuning(table, hardware.tuning)
     return table
+
+
+def _use_of(near: Nearest, tuning: CpuTuning | GpuTuning) -> str:
+    """How many constants a machine lends at its distance."""
+    if near.distance > MAX_DISTANCE:
+        return f"lends no constants: the limit is {MAX_DISTANCE:g} octaves"
+    origin = taken_from(PRIOR, near.machine.name)
+    return f"{origin}: lends {count(list(tuning.provenance.values()).count(origin), 'constant')}"
 
 
 def _parts(
@@ -49,12 +66,17 @@ def _parts(
     return (*hardware.isas, *hardware.levels)
 
 
-def hardware_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
+def hardware_document(
+    hardware: CpuHardware | GpuHardware, near: Nearest | None = None
+) -> dict[str, Any]:
     """The hardware as nested dicts and lists, its fingerprint where it has one, and under
-    `constants` the unit, meaning and provenance of each value of its tuning."""
+    `constants` the unit, meaning and provenance of each value of its tuning. `near`: the nearest
+    recorded machine, which is under `nearest` with its distance in octaves."""
     document = to_document(hardware)
     if isinstance(hardware, CpuHardware):
         document["fingerprint"] = hardware.fingerprint
+    if near is not None:
+        document["nearest"] = {"machine": near.machine.name, "distance": near.distance}
     document["tuning"] = asdict(hardware.tuning)
     document["constants"] = {
         name: {

@@ -6,13 +6,11 @@ Text that comes from files and models is escaped where an element takes it in: o
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 
+from ftuner.core.files import write_whole
 from ftuner.errors import ConfigurationError
 
 SUFFIXES = (".html", ".htm")
@@ -150,19 +148,7 @@ def save(content: Html, path: Path) -> None:
         raise ConfigurationError(
             f"cannot save a page as {path.name!r}; expected a name that ends in .html"
         )
-    # A random name that does not exist: nobody else may have put a link there.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        if path.exists() and not path.is_file():
-            what = "a directory" if path.is_dir() else "not a regular file"
-            raise ConfigurationError(f"cannot write {path}: it is {what}; give the name of a file")
-        try:
-            with partial.open("x", encoding="utf-8", errors="replace") as file:
-                file.write(content)
-            os.replace(partial, path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+        write_whole(path, content)
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from error

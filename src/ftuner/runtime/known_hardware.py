@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftuner.hardware.recorded import to_document
@@ -15,20 +15,43 @@ if TYPE_CHECKING:
 
 _Model = TypeVar("_Model", "CpuHardware", "GpuHardware")
 
+_SOURCES = "sources"
+"""Entry of a kept document: what a model was completed from."""
+
 
 def known_or_probed(
     cache: Cache, key: str, decode: Callable[[Any], _Model], probe: Callable[[], _Model],
-    again: bool,
+    again: bool, complete: Callable[[_Model], _Model] = lambda model: model, sources: str = "",
 ) -> _Model:  # fmt: skip
     """The hardware model under `key` in the cache, or the one that `probe` makes, which is kept.
 
-    `decode` makes a model of a document, or raises a HardwareError if the document is not a model
-    of this device. `again` probes even if the cache has the model.
+    Args:
+        decode: makes a model of a document, or raises a HardwareError if the document is not a
+            model of this device.
+        again: probe even if the cache has the model.
+        complete: adds to a model what is not measured on the device; a model that was completed
+            from other `sources` is completed anew, and what was measured stays.
     """
-    if not again:
-        kept = cache.read_document(HARDWARE, key, decode)
-        if kept is not None:
-            return kept
-    found = probe()
-    cache.write(HARDWARE, key, json.dumps(to_document(found), indent=1).encode())
+
+    def decode_kept(document: Any) -> tuple[_Model, str]:
+        if not isinstance(document, Mapping):
+            return decode(document), ""
+        rest = {name: value for name, value in document.items() if name != _SOURCES}
+        return decode(rest), str(document.get(_SOURCES, ""))
+
+    kept = None if again else cache.read_document(HARDWARE, key, decode_kept)
+    if kept is not None and kept[1] == sources:
+        return kept[0]
+    found = complete(probe() if kept is None else kept[0])
+    keep_model(cache, key, found, sources)
     return found
+
+
+def keep_model(
+    cache: Cache, key: str, model: CpuHardware | GpuHardware, sources: str = ""
+) -> None:  # fmt: skip
+    """Keep a model under `key`, completed from `sources`, for this process and others."""
+    document = to_document(model)
+    if sources:
+        document[_SOURCES] = sources
+    cache.write(HARDWARE, key, json.dumps(document, indent=1).encode())

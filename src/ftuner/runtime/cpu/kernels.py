@@ -94,7 +94,7 @@ class Kernels:
     use from several threads."""
 
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
-        self._hardware = hardware
+        self.hardware = hardware
         self.isa = hardware.isa(isa)
         self.cache = cache
         self._k_loop = part_of(hardware.tuning, KLoopTuning)
@@ -125,7 +125,7 @@ class Kernels:
         """
         if types.a.name not in DTYPES:
             raise DTypeError(f"dtype is {types.a}; supported on a CPU are {', '.join(DTYPES)}")
-        return build_library(self._hardware, self.isa.name, types, epilogue)
+        return build_library(self.hardware, self.isa.name, types, epilogue)
 
     def tune(self, types: ProductTypes, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Load the families of calls; compiles those that are not in the cache."""
@@ -150,7 +150,7 @@ class Kernels:
     ) -> CompiledLibrary:  # fmt: skip
         """The library of some dtypes and an epilogue, with some families compiled if need be and
         loaded: by default those of calls."""
-        library = build_library(self._hardware, self.isa.name, types, epilogue)
+        library = build_library(self.hardware, self.isa.name, types, epilogue)
         wanted = families_of_calls(library) if families is None else families
         with self._lock:
             missing = self._missing(library, wanted)
@@ -167,7 +167,7 @@ class Kernels:
         wanted: list[Bundle] = list(bundles)
         with self._lock:
             for name, families in libraries.items():
-                library = build_library(self._hardware, self.isa.name, *name)
+                library = build_library(self.hardware, self.isa.name, *name)
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
@@ -181,7 +181,7 @@ class Kernels:
     def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
         """Bundles of families of a library, the first time with the reduction of partial
         products."""
-        row, line_bytes = instruction_set(self.isa.name), self._hardware.levels[0].line_bytes
+        row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
         bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
         if library not in self._compiled:
             bundles.append(reduce_bundle(_any_kernel(library), row.fused))
@@ -241,11 +241,11 @@ class Kernels:
     def _compiled_objects(
         self, bundles: Sequence[Bundle], progress: Progress | None
     ) -> dict[Bundle, Object]:
-        per_process = self._hardware.tuning.bundles_per_process
+        per_process = self.hardware.tuning.bundles_per_process
         return compile_missing(bundles, self._llvm_target, self.cache, progress, per_process)
 
     def _loaded_objects(
         self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]
     ) -> LoadedObject:
-        per_process = self._hardware.tuning.bundles_per_process
+        per_process = self.hardware.tuning.bundles_per_process
         return load(bundles, objects, self._llvm_target, self.cache, per_process)

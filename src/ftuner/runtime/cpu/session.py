@@ -15,6 +15,7 @@ from ftuner.core.forks import fork_safe_lock, import_undivided
 from ftuner.core.product import ProductTypes
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.priors import priors_digest, with_nearest
 from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
@@ -22,7 +23,7 @@ from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
-from ftuner.runtime.known_hardware import known_or_probed
+from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.ukernels.cpu.library import Family
 
 ISA_VARIABLE = "FTUNER_ISA"
@@ -69,6 +70,22 @@ class CpuSession:
                     self._hardware = known_hardware(self.cache)
         return self._hardware
 
+    def adopt(self, hardware: CpuHardware) -> None:
+        """Use a model of this machine with another tuning from now on, and keep it in the cache.
+
+        Raises:
+            ConfigurationError: this process has computed with another tuning.
+            HardwareError: as `keep_hardware`.
+        """
+        with self._lock:
+            if self._kernels is not None and hardware != self._kernels.hardware:
+                raise ConfigurationError(
+                    "this process has computed with another tuning; take one over before its first "
+                    "product, or by the command ftuner tune"
+                )
+            keep_hardware(self.cache, hardware)
+            self._hardware = hardware
+
     @property
     def kernels(self) -> Kernels:
         """The code of the chosen ISA, compiled on demand."""
@@ -109,7 +126,8 @@ class CpuSession:
 
 
 def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
-    """The hardware model of this machine: from the cache, or probed (under a second) and kept.
+    """The hardware model of this machine: from the cache, or probed (under a second) and kept. Its
+    tuning has constants of the nearest recorded machine where this one was not tuned.
 
     `again` probes even if the cache knows the machine.
 
@@ -117,13 +135,36 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
         HardwareError: an architecture without a code generator.
     """
     facts = read_system()
+    return known_or_probed(
+        cache,
+        _key_of(facts),
+        lambda document: _model_of(document, facts),
+        lambda: probe_machine(facts),
+        again,
+        with_nearest,
+        priors_digest(),
+    )
+
+
+def keep_hardware(cache: Cache, hardware: CpuHardware) -> None:
+    """Keep a model of this machine with another tuning, for the processes that follow.
+
+    Raises:
+        HardwareError: it is not a model of this machine as it is now: the CPUs that this process
+            may use changed after the probe, for example. Nothing is kept then.
+    """
+    facts = read_system()
+    _expect_model_of(hardware, facts)
+    keep_model(cache, _key_of(facts), hardware, priors_digest())
+
+
+def _key_of(facts: SystemFacts) -> str:
+    """The key of this machine's model. A change of the recorded machines leaves it as it is: what
+    was measured here stays, and only what they lend is taken over anew."""
     # A model that was made before an ISA was known lacks it.
     depends_on = (part_of(CpuTuning(), ProbeTuning), promised_isas(facts))
     concluded = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:8]
-    key = f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}.json"
-    return known_or_probed(
-        cache, key, lambda document: _model_of(document, facts), lambda: probe_machine(facts), again
-    )
+    return f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}.json"
 
 
 def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
@@ -135,6 +176,12 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
     found = from_document(document)
     if not isinstance(found, CpuHardware):
         raise HardwareError("a model of a GPU; expected one of this CPU")
+    _expect_model_of(found, facts)
+    return found
+
+
+def _expect_model_of(found: CpuHardware, facts: SystemFacts) -> None:
+    """Raises HardwareError if a model is of another machine than the system describes."""
     described = (found.architecture, found.model_name, found.cores, found.page_bytes)
     reported = (facts.architecture, facts.model_name, facts.cores, facts.page_bytes)
     levels = tuple((level.name, level.capacity_bytes, level.line_bytes) for level in found.levels)
@@ -144,7 +191,6 @@ def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:
     names, promised = [isa.name for isa in found.isas], promised_isas(facts)
     if not set(names) <= set(promised):
         raise HardwareError(f"a model with the ISAs {names}; expected some of {promised}")
-    return found
 
 
 def probe_machine(facts: SystemFacts) -> CpuHardware:

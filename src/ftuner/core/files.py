@@ -1,0 +1,53 @@
+"""Files that users name: written as a whole, and read with a bound on what they hold."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text, so that a reader of the file sees the old content or the new one. Characters
+    that UTF-8 does not have become question marks.
+
+    Raises:
+        OSError: something other than a file is there, or the file cannot be written. The old one
+            is as it was.
+    """
+    if path.exists() and not path.is_file():
+        what = "a directory" if path.is_dir() else "not a regular file"
+        raise OSError(f"it is {what}; give the name of a file")
+    # A random name that does not exist: nobody else may have put a link there.
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """The content of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not a regular file, or has more bytes.
+    """
+    # Without a writer, opening a FIFO would block.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > max_bytes:
+        raise ValueError(f"more than {max_bytes} bytes")
+    return data
