@@ -36,6 +36,7 @@ def test_version_and_help() -> None:
         ("run",),
         ("compare",),
         ("demo",),
+        ("report",),
         ("cache",),
     ):
         result = run(*command, "--help")

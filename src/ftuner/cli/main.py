@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import ftuner
-from ftuner.cli import bench, cache, compare, demo, explain, hardware, run, tune
+from ftuner.cli import bench, cache, compare, demo, explain, hardware, report, run, tune
 from ftuner.errors import FTunerError
 
 EXIT_NAMED_ERROR = 2
@@ -38,6 +38,7 @@ app = typer.Typer(
 )
 app.command("hardware")(hardware.hardware)
 app.command("tune")(tune.tune)
+app.command("report")(report.report)
 app.command("cache")(cache.cache)
 app.command("run")(run.run)
 app.command("compare")(compare.compare)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ftuner.core.files import read_regular
 from ftuner.errors import DatasetError
 
 MAX_EXTENT = 1 << 40
@@ -56,10 +57,11 @@ def document(path: Path, most_bytes: int) -> dict[str, Any]:
     Raises:
         DatasetError: the file cannot be read, is larger than `most_bytes`, or holds something else.
     """
-    with opened(path) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise DatasetError(f"{path} has more than {most_bytes} bytes")
+    try:
+        content = read_regular(path, most_bytes)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else None
+        raise DatasetError(f"cannot read {path}: {said or error}") from error
     return table(parsed(content, str(path)), str(path))
 
 

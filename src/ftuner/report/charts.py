@@ -14,7 +14,7 @@ from ftuner.report.cpu.patches import Region, regions_of
 from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
 from ftuner.report.html import Html, colour_key, element, html, linked
 from ftuner.report.plot import Axis, Curve, Frame, Marks, legend, log_axis
-from ftuner.report.roofline import Roof, Roofline
+from ftuner.report.roofline import Roofline
 from ftuner.report.svg import (
     INK,
     LABEL_PIXELS,
@@ -74,31 +74,32 @@ def timeline(bars: Sequence[Bar]) -> Html:
 
 
 def roofline_axes(
-    peak_flops_per_s: float, roofs: Sequence[Roof], flops_per_byte: Iterable[float],
+    peak_flops_per_s: float, levels: Sequence[tuple[str, float]], flops_per_byte: Iterable[float],
     flops_per_s: Iterable[float],
 ) -> tuple[Axis, Axis]:  # fmt: skip
-    """Axes with room for all roofs and for work of these intensities and rates."""
-    ridges = [peak_flops_per_s / roof.bandwidth_bytes_per_s for roof in roofs]
+    """Axes with room for the roofs of all levels, each with its bytes per second, and for work of
+    these intensities and rates."""
+    ridges = [peak_flops_per_s / per_s for _, per_s in levels]
     across = log_axis("flop / byte", (*ridges, *flops_per_byte), lambda x: f"{x:g}", "log2", 2.0)
     rates = (peak_flops_per_s, *flops_per_s)
     return across, log_axis("flop/s", rates, lambda x: rate(x, ""), "log10", 1.6)
 
 
 def roof_curves(
-    peak_flops_per_s: float, roofs: Sequence[Roof], across: Axis, up: Axis, home: str = ""
-) -> list[Curve]:
+    peak_flops_per_s: float, levels: Sequence[tuple[str, float]], across: Axis, up: Axis,
+    home: str = "",
+) -> list[Curve]:  # fmt: skip
     """A line for each memory level, up to the peak; that of the level `home` is thicker."""
     curves = []
-    for number, roof in enumerate(roofs):
-        per_s = roof.bandwidth_bytes_per_s
+    for number, (level, per_s) in enumerate(levels):
         begin, ridge = max(across.low, up.low / per_s), peak_flops_per_s / per_s
         points = [
             (begin, begin * per_s),
             (ridge, peak_flops_per_s),
             (across.high, peak_flops_per_s),
         ]
-        weight = 2.4 if roof.level == home else 1.3
-        name = f"{roof.level}, {rate(per_s, 'B/s')}"
+        weight = 2.4 if level == home else 1.3
+        name = f"{level}, {rate(per_s, 'B/s')}"
         curves.append(Curve(name, points, INK, _DASHES[number % len(_DASHES)], weight))
     return curves
 
@@ -107,12 +108,13 @@ def roofline_chart(roofline: Roofline, works: Sequence[Work], whole_flops_per_s:
     """The roofs of the machine, a circle for each step (its area is its share of the time), and a
     diamond for the whole model."""
     peak, here = roofline.peak_flops_per_s, roofline.flops_per_byte
+    levels = [(roof.level, roof.bandwidth_bytes_per_s) for roof in roofline.roofs]
     across, up = roofline_axes(
-        peak, roofline.roofs, [here, *(w.flops_per_byte for w in works)],
+        peak, levels, [here, *(w.flops_per_byte for w in works)],
         [whole_flops_per_s, *(w.flops_per_s for w in works)],
     )  # fmt: skip
     frame = Frame(across, up, WIDTH, 360)
-    curves = roof_curves(peak, roofline.roofs, across, up, roofline.home)
+    curves = roof_curves(peak, levels, across, up, roofline.home)
     parts = [*frame.grid(), *map(frame.curve, curves)]
     total = sum(w.bar.seconds for w in works) or 1.0
     for work in sorted(works, key=lambda w: -w.bar.seconds):

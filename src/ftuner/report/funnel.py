@@ -15,31 +15,40 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 
 def funnel_table(library: Library | GpuLibrary) -> Table:
     """A row for each filter: how many tiles it took out, how many are left, and why."""
-    if isinstance(library, GpuLibrary):
-        types = str(library.dtype)
-        where = f"{library.hardware.name}, multiplied as {library.multiply}"
-        enumerated = "every block tile of powers of two"
-        kept = f"{count(len(library.pairs), 'pair')} of them patch one output together"
-    else:
-        types = str(library.types)
-        where = library.isa.name
-        enumerated = "every register tile that the ISA could hold"
-        widths = (f"{v * library.lanes} columns ({count(v, 'vector')})" for v in library.widths)
-        kept = f"full panels of {', '.join(widths)}; narrower tiles serve tails"
+    types, where = (library.types, library.isa.name) if isinstance(library, Library) else (
+        library.dtype, f"{library.hardware.name}, multiplied as {library.multiply}"
+    )  # fmt: skip
     table = Table(title=f"uKernels for {types} on {where}", title_justify="left")
     table.add_column("step")
     table.add_column("pruned", justify="right")
     table.add_column("left", justify="right")
     table.add_column("reason", overflow="fold")
-    funnel = library.funnel
+    *filters, kept = funnel_rows(library)
+    for row in filters:
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*kept)
+    return table
+
+
+def funnel_rows(library: Library | GpuLibrary) -> list[tuple[str, str, str, str]]:
+    """Step, tiles that it took out, tiles left, and the reason: what was enumerated, each filter,
+    then what is kept."""
+    if isinstance(library, GpuLibrary):
+        enumerated = "every block tile of powers of two"
+        kept = f"{count(len(library.pairs), 'pair')} of them patch one output together"
+    else:
+        enumerated = "every register tile that the ISA could hold"
+        widths = (f"{v * library.lanes} columns ({count(v, 'vector')})" for v in library.widths)
+        kept = f"full panels of {', '.join(widths)}; narrower tiles serve tails"
+    funnel: Funnel[Any] = library.funnel
     left = funnel.enumerated
-    table.add_row("enumerated", "", str(left), enumerated)
+    rows = [("enumerated", "", str(left), enumerated)]
     for pruned in funnel.pruned:
         left -= len(pruned.tiles)
-        table.add_row(pruned.name, str(len(pruned.tiles)), str(left), pruned.reason)
-    table.add_section()
-    table.add_row("kept", str(funnel.enumerated - len(funnel.kept)), str(len(funnel.kept)), kept)
-    return table
+        rows.append((pruned.name, str(len(pruned.tiles)), str(left), pruned.reason))
+    rows.append(("kept", str(funnel.enumerated - len(funnel.kept)), str(len(funnel.kept)), kept))
+    return rows
 
 
 def funnel_document(funnel: Funnel[Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -15,7 +15,7 @@ from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.nearest import MAX_DISTANCE, Nearest
 from ftuner.hardware.provenance import PRIOR, taken_from
 from ftuner.hardware.recorded import to_document
-from ftuner.hardware.tuning import CpuTuning, Intake, constants
+from ftuner.hardware.tuning import Constant, CpuTuning, constants
 
 _RATES = {
     "_bytes_per_s": "B/s",
@@ -24,6 +24,28 @@ _RATES = {
 }
 _SCALES: Mapping[str, Callable[[Any], str]] = {"s": duration, "bytes": capacity}
 """The text of a value, by its unit."""
+
+
+class Value(NamedTuple):
+    """A value of the hardware model as text."""
+
+    part: str
+    quantity: str
+    value: str
+    """With its unit."""
+    provenance: str
+
+
+class Tuned(NamedTuple):
+    """A constant of a tuning as text."""
+
+    name: str
+    value: str
+    default: str
+    differs: bool
+    """Whether the value is not the default."""
+    meaning: str
+    provenance: str
 
 
 def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = None) -> Table:
@@ -36,26 +58,46 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
     table.add_column("quantity")
     table.add_column("value", justify="right")
     table.add_column("provenance")
-    kind = "GPU" if isinstance(hardware, GpuHardware) else "CPU"
-    _add_part(table, kind, hardware)
-    for part in _parts(hardware):
-        table.add_section()
-        _add_part(table, part.name, part)
-    table.add_section()
+    last = ""
+    rows = [*hardware_values(hardware)]
     if near is not None and near.machine.name != hardware.name:
-        text = f"{near.machine.name}, {near.distance:.2f} octaves"
-        table.add_row("prior", "nearest recorded machine", text, _use_of(near, hardware.tuning))
-        table.add_section()
-    _add_tuning(table, hardware.tuning)
+        rows.append(prior_value(near, hardware.tuning))
+    rows += [Value("tuning", t.name, t.value, t.provenance) for t in tuned_values(hardware.tuning)]
+    for row in rows:
+        if last and row.part != last:
+            table.add_section()
+        table.add_row(row.part if row.part != last else "", *row[1:])
+        last = row.part
     return table
 
 
-def _use_of(near: Nearest, tuning: CpuTuning | GpuTuning) -> str:
-    """How many constants a machine lends at its distance."""
-    if near.distance > MAX_DISTANCE:
-        return f"lends no constants: the limit is {MAX_DISTANCE:g} octaves"
-    origin = taken_from(PRIOR, near.machine.name)
-    return f"{origin}: lends {count(list(tuning.provenance.values()).count(origin), 'constant')}"
+def prior_value(near: Nearest, tuning: CpuTuning | GpuTuning) -> Value:
+    """The nearest recorded machine, and how many constants it lends at its distance."""
+    text = f"{near.machine.name}, {near.distance:.2f} octaves"
+    use = f"lends no constants: the limit is {MAX_DISTANCE:g} octaves"
+    if near.distance <= MAX_DISTANCE:
+        origin = taken_from(PRIOR, near.machine.name)
+        lent = list(tuning.provenance.values()).count(origin)
+        use = f"{origin}: lends {count(lent, 'constant')}"
+    return Value("prior", "nearest recorded machine", text, use)
+
+
+def hardware_values(hardware: CpuHardware | GpuHardware) -> Iterator[Value]:
+    """All values but those of the tuning, part by part."""
+    yield from _values("GPU" if isinstance(hardware, GpuHardware) else "CPU", hardware)
+    for part in _parts(hardware):
+        yield from _values(part.name, part)
+
+
+def tuned_values(tuning: CpuTuning | GpuTuning) -> Iterator[Tuned]:
+    """All constants of a tuning."""
+    defaults = type(tuning)()
+    for name, known in constants(tuning).items():
+        value, default = getattr(tuning, name), getattr(defaults, name)
+        yield Tuned(
+            name, _constant_text(value, known), _constant_text(default, known), value != default,
+            known.meaning, tuning.provenance.get(name, known.provenance),
+        )  # fmt: skip
 
 
 def _parts(
@@ -89,38 +131,27 @@ def hardware_document(
     return document
 
 
-def _add_tuning(table: Table, tuning: CpuTuning | GpuTuning) -> None:
-    shown = "tuning"
-    for name, known in constants(tuning).items():
-        value = getattr(tuning, name)
-        scale = _SCALES.get(known.unit)
-        if isinstance(value, Intake):
-            text = str(value)
-        else:
-            text = f"{value:g} {known.unit}".rstrip() if scale is None else scale(value)
-        table.add_row(shown, name, text, tuning.provenance.get(name, known.provenance))
-        shown = ""
+def _constant_text(value: Any, known: Constant) -> str:
+    if is_dataclass(value):
+        return str(value)
+    scale = _SCALES.get(known.unit)
+    return f"{value:g} {known.unit}".rstrip() if scale is None else scale(value)
 
 
-def _add_part(
-    table: Table,
-    name: str,
-    part: CpuHardware | GpuHardware | Isa | MemoryLevel | MatrixInstruction,
-) -> None:
-    shown = name
+def _values(
+    name: str, part: CpuHardware | GpuHardware | Isa | MemoryLevel | MatrixInstruction
+) -> Iterator[Value]:
     for field in fields(part):
         value = getattr(part, field.name)
         if field.name in ("name", "provenance", "tuning") or isinstance(value, tuple):
             continue
         source = part.provenance.get(field.name, "")
+        quantity = _quantity(field.name)
         if isinstance(value, Mapping):
             for key, item in value.items():
-                table.add_row(shown, f"{_quantity(field.name)}, {key}", _shown(field.name, item),
-                              source)  # fmt: skip
-                shown = ""
+                yield Value(name, f"{quantity}, {key}", _shown(field.name, item), source)
         else:
-            table.add_row(shown, _quantity(field.name), _shown(field.name, value), source)
-            shown = ""
+            yield Value(name, quantity, _shown(field.name, value), source)
 
 
 def _quantity(field: str) -> str:

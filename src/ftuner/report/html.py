@@ -45,14 +45,15 @@ tr:target { background: var(--mark) }
 .key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px }
 .keys { display: flex; flex-wrap: wrap; gap: .1em 1.3em } .keys svg { display: inline-block;
   width: 28px; height: 12px; margin-right: .35em; vertical-align: -1px }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr));
   gap: .4em 2em } .panels > div { min-width: 0 }
 .missing { color: var(--soft); border-left: 3px solid var(--faint); padding-left: .7em }
 code { font: 12.5px ui-monospace, monospace; overflow-wrap: anywhere }
 .tiles { width: auto } .tiles td, .tiles th { text-align: right; border: 1px solid var(--paper) }
 details { margin: .5em 0 } summary { cursor: pointer; color: var(--s0) }
 @media (max-width: 700px) { body { padding: 0 .8em; margin: 1em auto }
-  .scroll { overflow-x: auto } .scroll > svg { min-width: 640px } .scroll > table { width: auto } }
+  .scroll { overflow-x: auto } .scroll > svg { min-width: 640px } .scroll > table { width: auto }
+  .panels > div > svg { font-size: 14px } }
 """
 
 

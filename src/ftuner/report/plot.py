@@ -134,7 +134,7 @@ def plot(
 ) -> Html:  # fmt: skip
     """A plot of the width of a panel, with its legend. Lines are behind points."""
     longest = max((len(text) for _, text in up.ticks), default=0)
-    frame = Frame(across, up, height=height, left=max(LABEL_PIXELS * longest + 12, 44))
+    frame = Frame(across, up, height=height, left=max(LABEL_PIXELS * longest + 20, 44))
     parts = [
         *frame.grid(),
         *(frame.curve(curve) for curve in curves),
@@ -183,6 +183,11 @@ def named_axis(title: str, names: Sequence[str]) -> Axis:
     """An axis of named places: the first at 0, the next at 1, and so on, with half a place on each
     side."""
     return Axis(title, -0.5, len(names) - 0.5, "linear", tuple(enumerate(names)))
+
+
+def spaced_axis(title: str, names: Sequence[str]) -> Axis:
+    """An axis from the first named place to the last, evenly apart: places are 0, 1, 2..."""
+    return Axis(title, 0.0, max(len(names) - 1, 1), "linear", tuple(enumerate(names)))
 
 
 def log_axis(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ftuner.core.product import ProductTypes
 from ftuner.cost.step import Machine, level_of
+from ftuner.hardware.model import CpuHardware
 
 COMPUTE = "compute"
 """The bound of work that is limited by the multiply-add units and not by a memory level."""
@@ -69,10 +71,10 @@ def roofline_of(
     hardware, workers = machine.hardware, machine.workers
     flops_per_byte = flops / bytes_moved
     peak = hardware.peak_flops_per_s(machine.isa, types, workers)
-    roofs = []
-    for level in hardware.levels:
-        rate = min(workers * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s)
-        roofs.append(Roof(level.name, rate, min(peak, flops_per_byte * rate)))
+    roofs = [
+        Roof(name, rate, min(peak, flops_per_byte * rate))
+        for name, rate in level_rates(hardware, workers)
+    ]
     return Roofline(
         flops_per_byte=flops_per_byte,
         peak_flops_per_s=peak,
@@ -80,3 +82,12 @@ def roofline_of(
         home=level_of(hardware, bytes_moved).name,
         predicted_flops_per_s=flops / seconds,
     )
+
+
+def level_rates(hardware: CpuHardware, workers: int) -> Iterator[tuple[str, float]]:
+    """Each memory level with the bytes per second of all workers together, L1 first."""
+    for level in hardware.levels:
+        yield (
+            level.name,
+            min(workers * level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s),
+        )

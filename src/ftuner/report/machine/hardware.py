@@ -1,0 +1,44 @@
+"""The section of the hardware model and of the constants that differ from the defaults."""
+
+from __future__ import annotations
+
+from ftuner.core.units import count
+from ftuner.report.hardware import hardware_values, tuned_values
+from ftuner.report.html import Html, element, html, table
+from ftuner.report.machine.section import Section, Subject, panels, paragraphs
+
+TITLE = "Hardware"
+
+
+def section(subject: Subject) -> Section:
+    """The values of the hardware model, each with its provenance; then the tuning."""
+    parts: dict[str, list[tuple[str, str, str]]] = {}
+    for part, *row in hardware_values(subject.hardware):
+        quantity, value, provenance = row
+        parts.setdefault(part, []).append((quantity, value, provenance))
+    said = (
+        "system: read from the operating system or the processor. probed: measured by a short "
+        "run on the machine. datasheet, fitted, assumed: see each value."
+    )
+    head = ("quantity", "value", "provenance")
+    values = panels(*((part, table(head, rows, ("value",))) for part, rows in parts.items()))
+    return Section(TITLE, html(paragraphs(said), values, _tuning(subject)))
+
+
+def _tuning(subject: Subject) -> Html:
+    """The constants that differ from the defaults, then all of them, folded."""
+    tuned = list(tuned_values(subject.hardware.tuning))
+    own = [t for t in tuned if t.differs]
+    parts = [element("h3", "Tuning")]
+    if own:
+        said = f"{len(own)} of {count(len(tuned), 'constant')} differ from the defaults."
+        changed = [(t.name, t.value, t.default, t.provenance, t.meaning) for t in own]
+        head = ("constant", "value", "default", "provenance", "meaning")
+        parts += [paragraphs(said), table(head, changed, ("value", "default"))]
+    else:
+        said = f"All {count(len(tuned), 'constant')} have their defaults: nothing was calibrated."
+        parts.append(paragraphs(said))
+    rows = [(t.name, t.value, t.provenance, t.meaning) for t in tuned]
+    every = table(("constant", "value", "provenance", "meaning"), rows, ("value",))
+    parts.append(element("details", element("summary", "all constants"), every))
+    return html(*parts)

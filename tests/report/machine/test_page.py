@@ -1,0 +1,139 @@
+"""The page of a machine: whole with all data, whole without any, and never markup from a file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import date
+from html import unescape
+from pathlib import Path
+
+import pytest
+from tests.report.machine.files import library_of, machine, write_all
+from tests.report.test_page import Parsed
+
+from ftuner.core.dtype import FLOAT16
+from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.hardware.tuning import CpuTuning, constants
+from ftuner.report.machine.measured import Measured, read_measured
+from ftuner.report.machine.page import MachinePage, machine_page
+from ftuner.report.machine.section import MEASURE, Subject
+from ftuner.ukernels.gpu.library import build_gpu_library
+
+TITLES = (
+    "Hardware", "Library", "Roofline", "Time over rows", "Regret of the chosen plans",
+    "Rank correlation", "Transfer from other machines", "Plans", "Benchmarks",
+)  # fmt: skip
+HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x00\N{BELL}"
+
+
+def made(subject: Subject, measured: Measured = Measured()) -> MachinePage:  # noqa: B008
+    return machine_page(subject, measured, "1.2.3", date(2026, 2, 3))
+
+
+def expect_complete(found: MachinePage) -> Parsed:
+    """Parses a page; it has all sections and refers to nothing outside."""
+    parsed = Parsed(found.content)
+    assert tuple(section.title for section in found.sections) == TITLES
+    targets = {value for _, values in parsed.found if (value := values.get("id"))}
+    assert {link.removeprefix("#") for link in parsed.values("href")} == targets
+    assert not parsed.values("src")
+    assert {tag for tag, _ in parsed.found} & {"script", "link", "img", "iframe"} == set()
+    assert not [name for _, values in parsed.found for name in values if name.startswith("on")]
+    assert not re.search(r"https?:|url\(|@import", found.content)
+    assert "1.2.3 on 2026-02-03" in found.content
+    for number in re.findall(r'(?:x|y|cx|cy|width|height|points)="([^"]*)"', found.content):
+        assert not re.search("nan|inf", number)
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return Subject(machine(), library_of(machine()), 2)
+
+
+def test_without_data(subject: Subject) -> None:
+    found = made(subject)
+    expect_complete(found)
+    commands = {section.title: section.missing for section in found.sections}
+    assert [title for title in TITLES if commands[title] is None] == [
+        "Hardware",
+        "Library",
+        "Plans",
+    ]
+    for title in ("Roofline", "Regret of the chosen plans", "Rank correlation"):
+        assert commands[title] == MEASURE
+    assert found.content.count(MEASURE) == 5
+    assert "python -m benchmarks.run" in found.content
+    # Estimates alone: one roofline, four weights, four plans.
+    assert found.content.count('role="img"') == 9
+
+
+def test_with_all_data(tmp_path: Path, subject: Subject) -> None:
+    measured = read_measured(subject.hardware, write_all(tmp_path, machine(), "a <name>"))
+    found = made(subject, measured)
+    expect_complete(found)
+    assert [section.title for section in found.sections if section.missing] == []
+    text = unescape(found.content)
+    for part in (
+        "float32 on avx2, 1 worker", "float32 on avx2, 2 workers", "weight from L3: measured",
+        "n = 96, k = 64, 1 worker", "12.3%", "1.7%", "0.4%", "0.830", "a <name>, 8 measurements",
+        "77 x 770 x 768", "1.59", "Without ratios to peers", "32measured plans",
+    ):  # fmt: skip
+        assert part in re.sub("</b>", "", text) if part[0] == "3" else part in text, part
+
+
+def test_samples_are_the_times_over_rows_without_others(tmp_path: Path, subject: Subject) -> None:
+    """Findings of cliffs come first; without them chosen samples are drawn."""
+    measured = read_measured(subject.hardware, write_all(tmp_path, machine()))
+    alone = Measured(samples=measured.samples)
+    content = made(subject, alone).content
+    for workers in ("1 worker", "2 workers"):
+        assert f"n = 96, k = 64, {workers}" in content
+    assert content.count("rows, weight from L3: measured") == 32
+    # Plans that the planner does not take are not drawn.
+    others = Measured(samples=tuple(replace(s, chosen=False) for s in measured.samples))
+    assert "rows, weight from L3: measured" not in made(subject, others).content
+
+
+def test_names_in_files_are_text(tmp_path: Path, subject: Subject) -> None:
+    measured = read_measured(subject.hardware, write_all(tmp_path, machine(), HOSTILE))
+    found = made(subject, measured)
+    expect_complete(found)
+    assert "<script" not in found.content
+    assert "<img" not in found.content
+    assert "&lt;script&gt;" in found.content
+    assert "\x00" not in found.content
+
+
+def test_long_names_are_cut(tmp_path: Path, subject: Subject) -> None:
+    measured = read_measured(subject.hardware, write_all(tmp_path, machine(), "x" * 100_000))
+    found = made(subject, measured)
+    expect_complete(found)
+    assert "x" * 100 not in found.content
+
+
+def test_the_tuning_of_the_machine() -> None:
+    provenance = {"tile_cycles": "calibrated, confidence 0.9"}
+    hardware = replace(machine(), tuning=CpuTuning(tile_cycles=24.0, provenance=provenance))
+    content = made(Subject(hardware, library_of(hardware), 1)).content
+    assert f"1 of {len(constants(CpuTuning))} constants differ" in content
+    assert "calibrated, confidence 0.9" in content
+    hardware = replace(machine(), tuning=CpuTuning())
+    content = made(Subject(hardware, library_of(hardware), 1)).content
+    assert "nothing was calibrated" in content
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("name", recorded_names())
+def test_recorded_machines(name: str) -> None:
+    hardware = load_recorded(name)
+    if isinstance(hardware, GpuHardware):
+        found = made(Subject(hardware, build_gpu_library(hardware, FLOAT16), 1))
+        assert {section.missing for section in found.sections} == {None, "python -m benchmarks.gpu"}
+        assert found.content.count("are not measured") == 3
+    else:
+        found = made(Subject(hardware, library_of(hardware), hardware.cores))
+    expect_complete(found)
+    assert name in found.content
