@@ -42,8 +42,8 @@ class Tuned(NamedTuple):
     name: str
     value: str
     default: str
-    differs: bool
-    """Whether the value is not the default."""
+    own: bool
+    """Whether the machine has a value of its own, or one that was taken over for it."""
     meaning: str
     provenance: str
 
@@ -95,7 +95,8 @@ def tuned_values(tuning: CpuTuning | GpuTuning) -> Iterator[Tuned]:
     for name, known in constants(tuning).items():
         value, default = getattr(tuning, name), getattr(defaults, name)
         yield Tuned(
-            name, _constant_text(value, known), _constant_text(default, known), value != default,
+            name, _constant_text(value, known), _constant_text(default, known),
+            value != default or name in tuning.provenance,
             known.meaning, tuning.provenance.get(name, known.provenance),
         )  # fmt: skip
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ftuner.core.units import count
-from ftuner.report.hardware import hardware_values, tuned_values
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.nearest import nearest, recorded_cpus
+from ftuner.report.hardware import hardware_values, prior_value, tuned_values
 from ftuner.report.html import Html, element, html, table
 from ftuner.report.machine.section import Section, Subject, panels, paragraphs
 
@@ -28,10 +30,19 @@ def section(subject: Subject) -> Section:
 def _tuning(subject: Subject) -> Html:
     """The constants that differ from the defaults, then all of them, folded."""
     tuned = list(tuned_values(subject.hardware.tuning))
-    own = [t for t in tuned if t.differs]
+    own = [t for t in tuned if t.own]
     parts = [element("h3", "Tuning")]
+    hardware = subject.hardware
+    near = nearest(hardware, recorded_cpus()) if isinstance(hardware, CpuHardware) else None
+    if near is not None and near.machine.name != hardware.name:
+        prior = prior_value(near, hardware.tuning)
+        parts.append(paragraphs(f"The {prior.quantity}: {prior.value}; {prior.provenance}."))
     if own:
-        said = f"{len(own)} of {count(len(tuned), 'constant')} differ from the defaults."
+        said = (
+            f"{len(own)} of {count(len(tuned), 'constant')} have values of this machine, or taken "
+            "over for it. prior: from the nearest recorded machine; given: from a file of another "
+            "one; fitted: measured here by calibration."
+        )
         changed = [(t.name, t.value, t.default, t.provenance, t.meaning) for t in own]
         head = ("constant", "value", "default", "provenance", "meaning")
         parts += [paragraphs(said), table(head, changed, ("value", "default"))]

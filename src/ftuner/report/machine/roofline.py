@@ -13,12 +13,12 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.learn.samples import Sample
 from ftuner.report.charts import roof_curves, roofline_axes
 from ftuner.report.html import Html, html
-from ftuner.report.machine.estimates import explained
+from ftuner.report.machine.estimates import explained, level_colour
 from ftuner.report.machine.measured import Measured
 from ftuner.report.machine.section import MEASURE, Section, Subject, missing, panels, paragraphs
 from ftuner.report.plot import Marks, Point, plot
 from ftuner.report.roofline import level_rates
-from ftuner.report.svg import INK, SERIES
+from ftuner.report.svg import INK
 
 TITLE = "Roofline"
 SHAPES = (
@@ -62,7 +62,7 @@ def section(subject: Subject, measured: Measured) -> Section:
             note, command = absent.body, absent.missing
         return Section(TITLE, html(paragraphs(said), drawn, note), command)
     kinds = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))
-    charts = [(_title(kind), _measured(hardware, kind, by_kind[kind]))
+    charts = [(_title(kind), _measured(subject, hardware, kind, by_kind[kind]))
               for kind in sorted(kinds[:MOST_CHARTS])]  # fmt: skip
     parts = [paragraphs(said), panels(*charts)]
     if len(kinds) > MOST_CHARTS:
@@ -80,7 +80,9 @@ def _estimated_title(subject: Subject) -> str:
     return f"{found.contraction.types}, {count(subject.workers, 'worker')}, estimates"
 
 
-def _measured(hardware: CpuHardware, kind: _Kind, samples: Sequence[Sample]) -> Html:
+def _measured(
+    subject: Subject, hardware: CpuHardware, kind: _Kind, samples: Sequence[Sample]
+) -> Html:
     """Measured rates by the level that the weight came from, and the estimate of each."""
     types = product_types(DTYPES[kind.dtype])
     machine = Machine(hardware, hardware.isa(kind.isa), kind.workers)
@@ -98,10 +100,10 @@ def _measured(hardware: CpuHardware, kind: _Kind, samples: Sequence[Sample]) -> 
         by_level[sample.level].append(Point(at, work.flops / sample.seconds, text))
         estimates.append(Point(at, work.flops / estimated_s, text))
     marks = [Marks("estimate", estimates, INK, "ring")]
-    levels = [level for level, points in by_level.items() if points]
     marks += [
-        Marks(f"measured, weight from {level}", by_level[level], SERIES[i % len(SERIES)])
-        for i, level in enumerate(levels)
+        Marks(f"measured, weight from {level}", points, level_colour(subject, level))
+        for level, points in by_level.items()
+        if points
     ]
     drawn = _chart(peak, list(level_rates(hardware, kind.workers)), marks)
     if len(estimates) < len(samples):

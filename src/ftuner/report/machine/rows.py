@@ -9,11 +9,16 @@ from typing import NamedTuple
 
 from ftuner.core.units import count, duration
 from ftuner.report.html import Html, html, name_text
-from ftuner.report.machine.estimates import on_cpu, seconds_over_rows
+from ftuner.report.machine.estimates import (
+    level_colour,
+    levels_of_weight,
+    on_cpu,
+    seconds_over_rows,
+)
 from ftuner.report.machine.measured import Measured
 from ftuner.report.machine.section import MEASURE, Section, Subject, missing, panels, paragraphs
 from ftuner.report.plot import Curve, Marks, Point, linear_axis, plot, whole_axis
-from ftuner.report.svg import INK, SERIES
+from ftuner.report.svg import INK
 from ftuner.ukernels.cpu.library import Library
 
 TITLE = "Time over rows"
@@ -102,25 +107,30 @@ def _measured_series(subject: Subject, measured: Measured) -> dict[_Weight, list
 
 
 def _chart(subject: Subject, weight: _Weight, series: Sequence[_Series]) -> Html:
-    estimated = seconds_over_rows(subject, weight.n, weight.k, ROWS, weight.workers)
-    every = [*estimated, *(s for own in series for _, s in own.times)]
-    across = whole_axis("m, rows", 0, MOST_ROWS, range(0, MOST_ROWS + 1, 8))
-    up = linear_axis("time", every, duration)
+    n, k, workers = weight
+    curves, steps = [], []
+    times: list[float] = []
+    for level, footprint in (levels_of_weight(subject, n, k) or {"": 0}).items():
+        seconds = seconds_over_rows(subject, n, k, ROWS, workers, footprint)
+        times += seconds
+        points = list(zip(ROWS, seconds, strict=True))
+        name, colour = "estimate", INK
+        if level:
+            name, colour = f"estimate, weight from {level}", level_colour(subject, level)
+        curves.append(Curve(name, points, colour))
+        steps.append(_largest_step(f"estimate, {level}" if level else name, points))
     marks = []
-    for number, own in enumerate(series):
-        level = name_text(own.level)
-        points = [
-            Point(m, s, f"{m} rows, weight from {level}: measured {duration(s)}")
-            for m, s in own.times
-        ]
-        colour = SERIES[number % len(SERIES)]
-        marks.append(Marks(f"measured, weight from {level}", points, colour))
-    curve = Curve("estimate", list(zip(ROWS, estimated, strict=True)), INK)
-    label = f"time of products with a weight of {weight.n} columns and {weight.k} steps"
-    steps = [_largest_step("estimate", zip(ROWS, estimated, strict=True))]
-    steps += [_largest_step(name_text(own.level), own.times) for own in series]
+    for own in series:
+        times += (s for _, s in own.times)
+        name = f"measured, weight from {name_text(own.level)}"
+        dots = [Point(m, s, f"{m} rows: {name}, {duration(s)}") for m, s in own.times]
+        marks.append(Marks(name, dots, level_colour(subject, own.level)))
+        steps.append(_largest_step(f"measured, {name_text(own.level)}", own.times))
+    across = whole_axis("m, rows", 0, MOST_ROWS, range(0, MOST_ROWS + 1, 8))
+    up = linear_axis("time", times, duration)
+    label = f"time of products with a weight of {n} columns and {k} steps"
     said = "Largest step of the time per row: " + "; ".join(filter(None, steps)) + "."
-    return html(plot(across, up, [curve], marks, label), paragraphs(said))
+    return html(plot(across, up, curves, marks, label), paragraphs(said))
 
 
 def _largest_step(name: str, times: Iterable[tuple[int, float]]) -> str:
