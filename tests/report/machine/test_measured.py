@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_of_another_machine(tmp_path: Path) -> None:
     append(tmp_path / "s.jsonl", Header(other), samples_of(other)[:1])
     with pytest.raises(DatasetError, match="another machine, core-i7-8700"):
         read_measured(machine(), samples=tmp_path / "s.jsonl")
+
+
+def test_times_that_no_chart_can_draw(tmp_path: Path) -> None:
+    hardware = machine()
+    good, *_ = samples_of(hardware)
+    append(tmp_path / "s.jsonl", Header(hardware), [good, replace(good, seconds=1e-300)])
+    with pytest.raises(DatasetError, match="sample 2 is 1e-300 s"):
+        read_measured(hardware, samples=tmp_path / "s.jsonl")
 
 
 def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:

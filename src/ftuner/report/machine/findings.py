@@ -17,6 +17,10 @@ MAX_BYTES = 16 << 20
 STAGES = ("prior", "calibrated", "corrected")
 """What plans were chosen by: the constants of the source, those of this machine, and these with a
 learned correction."""
+MAX_SECONDS, MIN_SECONDS = 1e6, 1e-10
+"""Of measured times: a tenth of a nanosecond is less than one cycle."""
+MAX_SHARE = 1e6
+"""Of relative values, such as regrets and errors."""
 _THREADS = re.compile(r"t([1-9]\d{0,3})")
 
 
@@ -126,25 +130,37 @@ def _regret(document: Any, where: str) -> Regret:
     entries = _entries(document, ("mean", "worst", "cases"), where)
     cases = checked.items(entries["cases"], f"{where}.cases")
     return Regret(
-        checked.number(entries["mean"], f"{where}.mean", zero=True),
-        checked.number(entries["worst"], f"{where}.worst", zero=True),
+        _share(entries["mean"], f"{where}.mean"),
+        _share(entries["worst"], f"{where}.worst"),
         tuple(_case(entry, f"{where}.cases[{i}]") for i, entry in enumerate(cases)),
     )
 
 
 def _case(document: Any, where: str) -> RegretCase:
     entries = _entries(document, RegretCase._fields, where)
-
-    def number(name: str, zero: bool = False) -> float:
-        return checked.number(entries[name], f"{where}.{name}", zero)
-
     case, level, best = (
         checked.text(entries[name], f"{where}.{name}") for name in ("case", "level", "best")
     )
-    return RegretCase(
-        case, level, number("chosen_s"), number("best_s"), best, number("regret", zero=True),
-        number("noise", zero=True),
-    )  # fmt: skip
+    chosen_s, best_s = (
+        seconds_within(entries[name], f"{where}.{name}") for name in ("chosen_s", "best_s")
+    )
+    regret, noise = (_share(entries[name], f"{where}.{name}") for name in ("regret", "noise"))
+    return RegretCase(case, level, chosen_s, best_s, best, regret, noise)
+
+
+def seconds_within(value: Any, where: str) -> float:
+    """A measured time in the range that charts can draw."""
+    found = checked.number(value, where)
+    if not MIN_SECONDS <= found <= MAX_SECONDS:
+        raise DatasetError(f"{where} is {found} s; expected {MIN_SECONDS:g} to {MAX_SECONDS:g}")
+    return found
+
+
+def _share(value: Any, where: str) -> float:
+    found = checked.number(value, where, zero=True)
+    if found > MAX_SHARE:
+        raise DatasetError(f"{where} is {found}; expected at most {MAX_SHARE:g}")
+    return found
 
 
 def _correlation(value: Any, where: str) -> float:
@@ -162,7 +178,7 @@ def _transfer(document: Any, where: str) -> Transfer:
         checked.text(entries["target"], f"{where}.target"),
         checked.text(entries["method"], f"{where}.method"),
         int(measurements),
-        checked.number(entries["error"], f"{where}.error", zero=True),
+        _share(entries["error"], f"{where}.error"),
     )
 
 
@@ -177,7 +193,7 @@ def _cliffs(document: Any, where: str) -> Cliffs:
         checked.integer(entries["k"], f"{where}.k"),
         checked.text(entries["level"], f"{where}.level"),
         tuple(checked.integer(m, f"{where}.m") for m in rows),
-        tuple(checked.number(s, f"{where}.seconds") for s in seconds),
+        tuple(seconds_within(s, f"{where}.seconds") for s in seconds),
     )
 
 

@@ -70,16 +70,18 @@ def _gpu_tiles(library: GpuLibrary) -> Html:
         place = tile.bm, names[tile.bn]
         if place not in cells or cells[place].share < share:
             cells[place] = Cell(str(tile), share)
+    steps = hardware.tuning.reference_k_bytes // size
     said = (
-        f"The {count(len(library.tiles), 'tile')} of the library, and the share of the peak that "
-        "each reaches while all multiprocessors read from L2. Where several tiles have one size, "
-        "the fastest is shown."
+        f"The {count(len(library.tiles), 'tile')} of the library, and the rate that filters "
+        f"compare them by, as a share of the peak: at {steps} k steps, while all multiprocessors "
+        "read from L2. Where several tiles have one size, the fastest is shown."
     )
     return html(paragraphs(said), _grid("rows", list(names.values()), cells))
 
 
 def _grid(corner: str, columns: Sequence[str], cells: Mapping[tuple[int, str], Cell]) -> Html:
-    """A table of shares by height and width, the darker the closer to the peak."""
+    """A table of shares by height and width, the stronger the colour the closer to the best."""
+    best = max(cell.share for cell in cells.values())
     head = [element("th", corner), *(element("th", name) for name in columns)]
     rows = []
     for height in sorted({height for height, _ in cells}):
@@ -89,7 +91,7 @@ def _grid(corner: str, columns: Sequence[str], cells: Mapping[tuple[int, str], C
             if cell is None:
                 row.append(element("td"))
                 continue
-            style = f"background:rgba(76,120,168,{0.75 * min(cell.share, 1.0) ** 3:.2f})"
+            style = f"background:rgba(76,120,168,{0.75 * (cell.share / best) ** 3:.2f})"
             row.append(element("td", f"{cell.share:.0%}", title=cell.name, style=style))
         rows.append(element("tr", *row))
     shown = element("table", element("thead", element("tr", *head)), element("tbody", *rows),

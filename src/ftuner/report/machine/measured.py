@@ -10,7 +10,7 @@ from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.model import CpuHardware
 from ftuner.learn.samples import Sample
 from ftuner.learn.samples import read as read_samples
-from ftuner.report.machine.findings import Findings, read_findings
+from ftuner.report.machine.findings import Findings, read_findings, seconds_within
 from ftuner.report.machine.results import MACHINES, SAMPLES, Results, read_results
 
 
@@ -64,6 +64,9 @@ def read_measured(
                 f"{hardware.name} ({hardware.fingerprint})"
             )
         own = dataset.samples
+        for number, sample in enumerate(own):
+            for time_s in (sample.seconds, sample.terms.seconds):
+                seconds_within(time_s, f"{samples}: sample {number + 1}")
     findings = Findings()
     if machines is not None:
         findings = read_findings(machines, hardware.fingerprint)

@@ -13,12 +13,13 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.learn.samples import Sample
 from ftuner.report.charts import roof_curves, roofline_axes
 from ftuner.report.html import Html, html
-from ftuner.report.machine.estimates import explained, level_colour
+from ftuner.report.machine.estimates import explained, level_colour, on_cpu
 from ftuner.report.machine.measured import Measured
 from ftuner.report.machine.section import MEASURE, Section, Subject, missing, panels, paragraphs
 from ftuner.report.plot import Marks, Point, plot
 from ftuner.report.roofline import level_rates
 from ftuner.report.svg import INK
+from ftuner.ukernels.cpu.library import Library
 
 TITLE = "Roofline"
 SHAPES = (
@@ -26,6 +27,11 @@ SHAPES = (
     (8, 4096, 4096), (64, 3072, 768), (512, 3072, 768), (1024, 1024, 1024),
 )  # fmt: skip
 """Shapes (m, n, k) that are estimated where nothing was measured."""
+GPU_SHAPES = (
+    (1, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (256, 4096, 4096), (1024, 4096, 4096),
+    (4096, 4096, 4096), (512, 14336, 4096), (300, 1024, 1024), (8192, 8192, 8192),
+)  # fmt: skip
+"""The same for a GPU."""
 MOST_POINTS = 160
 """Of a chart: more would cover each other."""
 MOST_CHARTS = 4
@@ -76,8 +82,10 @@ def _title(kind: _Kind) -> str:
 
 
 def _estimated_title(subject: Subject) -> str:
-    found = explained(subject, *SHAPES[0])
-    return f"{found.contraction.types}, {count(subject.workers, 'worker')}, estimates"
+    library = subject.library
+    if isinstance(library, Library):
+        return f"{library.types}, {count(subject.workers, 'worker')}, estimates"
+    return f"{library.dtype}, multiplied as {library.multiply}, estimates"
 
 
 def _measured(
@@ -114,7 +122,8 @@ def _measured(
 
 def _estimated(subject: Subject) -> Html:
     points = []
-    found = [explained(subject, *shape) for shape in SHAPES]
+    shapes = SHAPES if on_cpu(subject) else GPU_SHAPES
+    found = [explained(subject, *shape) for shape in shapes]
     for e in found:
         line, seconds = e.roofline, e.estimate.seconds
         text = (

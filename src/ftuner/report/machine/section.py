@@ -37,8 +37,8 @@ class Section(NamedTuple):
 def missing(title: str, what: str, command: str) -> Section:
     """A section without data: one line that says which command makes it."""
     body = element(
-        "p", f"No {what} given. ", element("code", command), " measures it; ",
-        element("code", "ftuner report --results FOLDER"), " then shows it here.", class_="missing",
+        "p", f"No {what} given: run ", element("code", command), ", then ",
+        element("code", "ftuner report --results FOLDER"), ".", class_="missing",
     )  # fmt: skip
     return Section(title, body, command)
 
