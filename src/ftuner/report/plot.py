@@ -10,7 +10,6 @@ from ftuner.report.html import Html, element, html
 from ftuner.report.svg import (
     FAINT,
     INK,
-    LABEL_PIXELS,
     PANEL,
     PAPER,
     chart,
@@ -27,6 +26,10 @@ _TOP, _RIGHT, _BELOW = 26, 14, 40
 """Margins for the titles of the axes and the last label of the horizontal one."""
 _MOST_TICKS = 6
 """Steps between the labels of an axis, at most."""
+_LEAST = 1e-12
+"""Values that are all smaller are drawn as zero, on an axis to 1."""
+_TICK_PIXELS = 8.5
+"""Width of a character of the vertical axis, in the larger type of narrow screens."""
 _RADIUS = 3.4
 """Of points."""
 _BASES = {"linear": None, "log2": 2.0, "log10": 10.0}
@@ -134,7 +137,7 @@ def plot(
 ) -> Html:  # fmt: skip
     """A plot of the width of a panel, with its legend. Lines are behind points."""
     longest = max((len(text) for _, text in up.ticks), default=0)
-    frame = Frame(across, up, height=height, left=max(LABEL_PIXELS * longest + 20, 44))
+    frame = Frame(across, up, height=height, left=max(_TICK_PIXELS * longest + 14, 44))
     parts = [
         *frame.grid(),
         *(frame.curve(curve) for curve in curves),
@@ -166,7 +169,7 @@ def legend(curves: Iterable[Curve], marks: Iterable[Marks]) -> Html:
 def linear_axis(title: str, values: Iterable[float], label: Callable[[float], str]) -> Axis:
     """An axis from 0 to beyond the greatest value, at round numbers."""
     most = max(values, default=0.0)
-    if not most > 0.0:
+    if most < _LEAST:
         most = 1.0
     step = _round_up(most / _MOST_TICKS)
     count = math.ceil(most / step)

@@ -17,7 +17,7 @@ MOST_CASES = 24
 """Cases of a chart: those where a stage has the largest regret."""
 CASE_PIXELS = 19
 """Height of a case in the chart."""
-LABEL = 26
+LABEL = 22
 """Characters of a case's label."""
 _LOOKS: Mapping[str, tuple[str, Shape]] = {
     "prior": (SERIES[1], "ring"),
@@ -39,7 +39,7 @@ def regret_section(measured: Measured) -> Section:
         _row(t, stage, regret[stage][t]) for t in threads for stage in stages if t in regret[stage]
     ]
     numbers = ("mean", "worst", "shapes")
-    head = ("threads", "plans chosen with", *numbers, "worst shape")
+    head = ("threads", "stage", *numbers, "worst shape")
     said = (
         "How much longer the chosen plan takes than the best measured one. Prior: the constants of "
         "the source. Calibrated: those that tuning measured on this machine. Corrected: these and "
