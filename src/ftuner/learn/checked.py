@@ -16,7 +16,7 @@ from ftuner.core.files import read_regular
 from ftuner.errors import DatasetError
 
 MAX_EXTENT = 1 << 40
-"""Of an extent of a problem: no operand is addressable beyond it."""
+"""Largest extent of a problem; no larger operand is addressable."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ LEAST_TILE = 4
 LEFT = 84
 """Margin for the numbers of a vertical axis."""
 _DASHES = ("1 3", "3 3", "7 3", "none")
-"""Of the roofs, L1 first."""
+"""Line styles of the roofs, L1 first."""
 _STEP = "var(--s0)"
 """Colour that stands for all kinds of steps."""
 MOST_TILES = 4096

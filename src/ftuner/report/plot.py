@@ -21,7 +21,7 @@ from ftuner.report.svg import (
 )
 
 HEIGHT = 290
-"""Of a plot."""
+"""Height of a plot."""
 _TOP, _RIGHT, _BELOW = 26, 14, 40
 """Margins for the titles of the axes and the last label of the horizontal one."""
 _MOST_TICKS = 6
@@ -31,7 +31,7 @@ _LEAST = 1e-12
 _TICK_PIXELS = 8.5
 """Width of a character of the vertical axis, in the larger type of narrow screens."""
 _RADIUS = 3.4
-"""Of points."""
+"""Radius of a point."""
 _BASES = {"linear": None, "log2": 2.0, "log10": 10.0}
 
 Scale = Literal["linear", "log2", "log10"]

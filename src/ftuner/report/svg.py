@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ftuner.report.html import Html, element
 
 WIDTH = 960
-"""Of a chart as wide as the page, in the units of its view box: pixels."""
+"""Width of a chart as wide as the page, in the units of its view box: pixels."""
 PANEL = 520
 """Width of one of two charts side by side, which a narrow screen shows below each other."""
 LABEL_PIXELS = 7

@@ -158,7 +158,7 @@ def test_recorded_machines(name: str) -> None:
     if isinstance(hardware, GpuHardware):
         found = made(Subject(hardware, build_gpu_library(hardware, FLOAT16), 1))
         assert {section.missing for section in found.sections} == {None, "python -m benchmarks.gpu"}
-        assert found.content.count("Of a CPU only") == 3
+        assert found.content.count("Measured on CPUs only.") == 3
     else:
         found = made(Subject(hardware, library_of(hardware), hardware.cores))
     expect_complete(found)

@@ -13,14 +13,14 @@ from ftuner.learn import checked
 
 SCHEMA = 1
 MAX_BYTES = 16 << 20
-"""Of a file: a hundred times what a run writes."""
+"""Largest file that is read: a hundred times what a run writes."""
 STAGES = ("prior", "calibrated", "corrected")
 """What plans were chosen by: the constants of the source, those of this machine, and these with a
 learned correction."""
 MAX_SECONDS, MIN_SECONDS = 1e6, 1e-10
-"""Of measured times: a tenth of a nanosecond is less than one cycle."""
+"""Range of measured times: a tenth of a nanosecond is less than one cycle."""
 MAX_SHARE = 1e6
-"""Of relative values, such as regrets and errors."""
+"""Largest relative value, such as a regret or an error."""
 _THREADS = re.compile(r"t([1-9]\d{0,3})")
 
 

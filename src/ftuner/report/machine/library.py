@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 
     name: str
     share: float
-    """Of the peak."""
+    """Share of the peak that the tile reaches."""
 
 
 def section(subject: Subject) -> Section:

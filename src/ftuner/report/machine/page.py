@@ -42,7 +42,7 @@ def machine_page(
         date: when the page was made.
     """
     on_gpu = isinstance(subject.hardware, GpuHardware)
-    only_cpu = "Of a CPU only: the plans of a GPU are not measured for this."
+    only_cpu = "Measured on CPUs only."
     sections = (
         hardware.section(subject),
         library.section(subject),

@@ -14,7 +14,7 @@ TITLE = "Plans"
 SHAPES = ((7, 768, 768), (77, 770, 768), (200, 1000, 1024), (1920, 512, 512))
 """Shapes (m, n, k) of a CPU's section: few rows, tails, several heights, many rows."""
 GPU_SHAPES = ((77, 4096, 4096), (300, 1024, 4096), (1000, 4096, 1024), (3000, 3000, 1024))
-"""The same for a GPU, with partial last waves."""
+"""Shapes of a GPU's section, some with a partial last wave."""
 
 
 def section(subject: Subject) -> Section:

@@ -15,12 +15,12 @@ from ftuner.learn import checked
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20
-"""Of a file: the largest of a run are below 1 MiB."""
+"""Largest file that is read: those of a run are below 1 MiB."""
 MAX_FILES = 1000
 SAMPLES, MACHINES = "samples.jsonl", "machines.json"
 """Measured plans, and what was found with them, in the folder of a machine."""
 _GPU_KIND = "gpu"
-"""Of results of a GPU; all other kinds are of a CPU."""
+"""Kind of the results of a GPU; all other kinds are of a CPU."""
 _FAMILY = re.compile(r" \(family \d+, model \d+\)$")
 """What benchmarks add to the name of a processor that has none of its own."""
 

@@ -31,9 +31,9 @@ GPU_SHAPES = (
     (1, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (256, 4096, 4096), (1024, 4096, 4096),
     (4096, 4096, 4096), (512, 14336, 4096), (300, 1024, 1024), (8192, 8192, 8192),
 )  # fmt: skip
-"""The same for a GPU."""
+"""Shapes that are estimated for a GPU."""
 MOST_POINTS = 160
-"""Of a chart: more would cover each other."""
+"""Most points of a chart; more would cover each other."""
 MOST_CHARTS = 4
 
 _T = TypeVar("_T")

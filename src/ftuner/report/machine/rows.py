@@ -27,7 +27,7 @@ ROWS = range(1, MOST_ROWS + 1)
 WEIGHTS = ((768, 768), (3072, 768), (768, 3072), (4096, 4096))
 """Weights (n, k) of a CPU's section: the layers of common encoders, and a large one."""
 GPU_WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192))
-"""The same for a GPU: the layers of common language models."""
+"""Weights of a GPU's section: the layers of common language models."""
 MOST_WEIGHTS = 6
 LEAST_ROWS = 8
 """Different numbers of rows that samples of a weight must have to be drawn as a series."""

@@ -14,7 +14,7 @@ TITLE = "Transfer from other machines"
 MOST_TARGETS = 8
 MOST_METHODS = 12
 _DASHES = ("none", "6 3")
-"""Of the methods with the first colours, and with the same colours again."""
+"""Line styles: the second is for methods for which the colours start again."""
 
 
 def section(measured: Measured) -> Section:
