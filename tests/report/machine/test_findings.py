@@ -46,6 +46,7 @@ def test_parts_may_be_absent(tmp_path: Path) -> None:
         (("rank", "analytic"), None, "from -1 to 1"),
         (("transfer", 0, "measurements"), -1, "measurements is -1"),
         (("transfer", 0, "measurements"), False, "measurements is False"),
+        (("transfer", 0, "picked"), 1, "picked is 1"),
         (("transfer", 0, "error"), "0.1", "error is '0.1'"),
         (("transfer", 0, "error"), 1e300, "error is 1e.300"),
         (("cliffs", 0, "seconds", 1), 1e308, "seconds is 1e.308 s"),

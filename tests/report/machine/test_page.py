@@ -116,6 +116,18 @@ def test_names_in_files_are_text(tmp_path: Path, subject: Subject) -> None:
     assert "\x00" not in found.content
 
 
+def test_ways_to_pick_plans_are_lines_of_their_own(tmp_path: Path, subject: Subject) -> None:
+    transfer = [
+        {"target": "t", "method": "tuned", "measurements": n, "error": 0.1, "picked": picked}
+        for picked in ("random", "close")
+        for n in (0, 8)
+    ]
+    path = write(tmp_path / "m.json", {"transfer": transfer})
+    content = made(subject, Measured(findings=read_findings(path, None))).content
+    for picked in ("random", "close"):
+        assert content.count(f"<title>tuned, {picked} plans, 8 measurements: error 0.1") == 1
+
+
 def test_extreme_numbers(tmp_path: Path, subject: Subject) -> None:
     """The largest extents and times that files may have make a page without NaN."""
     document = findings()

@@ -55,6 +55,9 @@ class Transfer(NamedTuple):
     method: str
     measurements: int
     error: float
+    """Mean of |log(measured / predicted)|."""
+    picked: str = ""
+    """How the measured plans were picked, where several ways are compared."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def _correlation(value: Any, where: str) -> float:
 
 
 def _transfer(document: Any, where: str) -> Transfer:
-    entries = _entries(document, Transfer._fields, where)
+    entries = _entries(document, ("target", "method", "measurements", "error"), where)
     measurements = entries["measurements"]
     if measurements != 0 or isinstance(measurements, bool):
         measurements = checked.integer(measurements, f"{where}.measurements")
@@ -179,6 +182,7 @@ def _transfer(document: Any, where: str) -> Transfer:
         checked.text(entries["method"], f"{where}.method"),
         int(measurements),
         _share(entries["error"], f"{where}.error"),
+        checked.text(entries.get("picked", ""), f"{where}.picked"),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ftuner.core.units import count
 from ftuner.report.html import Html, html, name_text
 from ftuner.report.machine.findings import Transfer
@@ -12,9 +14,21 @@ from ftuner.report.svg import SERIES
 
 TITLE = "Transfer from other machines"
 MOST_TARGETS = 8
-MOST_METHODS = 12
-_DASHES = ("none", "6 3")
-"""Line styles: the second is for methods for which the colours start again."""
+MOST_LINES = 24
+"""Most lines of a chart."""
+_DASHES = ("none", "7 3", "2 3", "7 3 2 3")
+"""Line styles, by how the measured plans were picked."""
+
+
+class _Method(NamedTuple):
+    """What a line stands for."""
+
+    name: str
+    picked: str
+
+    def __str__(self) -> str:
+        picked = f", {name_text(self.picked)} plans" if self.picked else ""
+        return f"{name_text(self.name)}{picked}"
 
 
 def section(measured: Measured) -> Section:
@@ -25,37 +39,43 @@ def section(measured: Measured) -> Section:
     by_target: dict[str, list[Transfer]] = {}
     for found in transfer:
         by_target.setdefault(found.target, []).append(found)
-    methods = list(dict.fromkeys(found.method for found in transfer))[:MOST_METHODS]
+    methods = list(dict.fromkeys(_Method(found.method, found.picked) for found in transfer))
     targets = list(by_target)[:MOST_TARGETS]
     said = (
-        "The error of predicted times of plans on a machine over the number of its own "
-        "measurements that a method was given. A method that takes nothing from other machines "
-        "starts high; one that transfers starts low and needs few."
+        "The error of predicted times of plans on a machine, over the number of its own "
+        "measurements that a method was given: the mean of |log(measured / predicted)|. A method "
+        "that takes nothing from other machines starts high; one that transfers starts low."
     )
-    charts = [(name_text(t), _chart(by_target[t], methods)) for t in targets]
+    charts = [(name_text(t), _chart(by_target[t], methods[:MOST_LINES])) for t in targets]
     parts = [paragraphs(said), panels(*charts)]
-    if len(by_target) > len(targets):
-        left = count(len(by_target) - len(targets), "machine")
-        parts.append(paragraphs(f"{left} more in the file, not drawn."))
+    left = (("machine", len(by_target) - len(targets)), ("method", len(methods) - MOST_LINES))
+    parts += [
+        paragraphs(f"{count(number, what)} more in the file, not drawn.")
+        for what, number in left
+        if number > 0
+    ]
     return Section(TITLE, html(*parts))
 
 
-def _chart(found: list[Transfer], methods: list[str]) -> Html:
+def _chart(found: list[Transfer], methods: list[_Method]) -> Html:
     places = sorted({f.measurements for f in found})
     across = spaced_axis("measurements on the machine", [str(n) for n in places])
     up = linear_axis("error", [f.error for f in found], lambda x: f"{x:.3g}")
+    names = list(dict.fromkeys(method.name for method in methods))
+    picks = list(dict.fromkeys(method.picked for method in methods))
     curves, marks = [], []
-    for number, method in enumerate(methods):
-        own = sorted((f for f in found if f.method == method), key=lambda f: f.measurements)
+    for method in methods:
+        own = [f for f in found if (f.method, f.picked) == method]
         if not own:
             continue
-        name, colour = name_text(method), SERIES[number % len(SERIES)]
-        dashes = _DASHES[number // len(SERIES) % len(_DASHES)]
+        own.sort(key=lambda f: f.measurements)
+        colour = SERIES[names.index(method.name) % len(SERIES)]
+        dashes = _DASHES[picks.index(method.picked) % len(_DASHES)]
         at = [(float(places.index(f.measurements)), f.error) for f in own]
-        curves.append(Curve(name, at, colour, dashes))
+        curves.append(Curve(str(method), at, colour, dashes))
         points = [
-            Point(x, y, f"{name}, {count(f.measurements, 'measurement')}: error {y:.3g}")
+            Point(x, y, f"{method}, {count(f.measurements, 'measurement')}: error {y:.3g}")
             for (x, y), f in zip(at, own, strict=True)
         ]
-        marks.append(Marks(name, points, colour))
+        marks.append(Marks(str(method), points, colour))
     return plot(across, up, curves, marks, "error over measurements")
