@@ -288,5 +288,7 @@ def test_a_ray_cluster(ray_cluster: RayCluster, tmp_path: Path, cache_folder: Pa
     (errors,) = report.failed.values()
     assert list(errors.values()) == ["RuntimeError: never well"]
     assert any("WorkerCrashedError" in line for line in said)
+    names = {node.name for node in ray_cluster.nodes()}
+    assert len(names) == len(HOST_KINDS) + 2, "nodes of one host have names of their own"
     for each in report.tuned:
         assert read_exported(each.path).hardware.model_name == read_system().model_name

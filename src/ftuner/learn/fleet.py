@@ -51,7 +51,7 @@ class Node(NamedTuple):
 
     id: str
     name: str
-    """As its users know it: an address or a host."""
+    """As its users know it: an address or a host; different for each node."""
     cpus: float
     """What tasks may reserve of it; nodes without any do no work."""
 

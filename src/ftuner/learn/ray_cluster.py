@@ -51,14 +51,16 @@ class RayCluster(Cluster):
             self._ray.shutdown()
 
     def nodes(self) -> list[Node]:
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        hosts = [node.get("NodeName") or node["NodeManagerAddress"] for node in alive]
+        # One host may have several nodes.
+        names = [
+            host if hosts.count(host) == 1 else f"{host} ({node['NodeID'][:8]})"
+            for host, node in zip(hosts, alive, strict=True)
+        ]
         return [
-            Node(
-                node["NodeID"],
-                node.get("NodeName") or node["NodeManagerAddress"],
-                node["Resources"].get("CPU", 0.0),
-            )
-            for node in self._ray.nodes()
-            if node["Alive"]
+            Node(node["NodeID"], name, node["Resources"].get("CPU", 0.0))
+            for name, node in zip(names, alive, strict=True)
         ]
 
     def start(
