@@ -18,7 +18,7 @@ from ftuner.hardware.recorded import load_recorded
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
 from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import EFFORTS, Effort, Progress
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
@@ -26,6 +26,7 @@ from ftuner.runtime.ops.layer import Activation, layer_epilogue
 from ftuner.ukernels.funnel import Funnel
 
 if TYPE_CHECKING:
+    from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
 
 __all__ = [
@@ -69,6 +70,8 @@ class TuneReport:
     """Seconds until every shape is ready, including the probe of the machine."""
     prior: Prior | None = None
     """What was taken over from the file given."""
+    calibration: Calibration | None = None
+    """What was measured of the machine, if this process did so."""
 
 
 def tune(
@@ -79,6 +82,7 @@ def tune(
     progress: Progress | None = None,
     device: str = CPU,
     prior: str | PathLike[str] | None = None,
+    calibrate: Effort = "default",
 ) -> TuneReport:
     """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
     compile.
@@ -93,6 +97,9 @@ def tune(
         progress: called with (what, done, total).
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
             with contiguous rows and contiguous or transposed matrices are made ready.
+        calibrate: how long constants of the machine are measured with real uKernels: `default`,
+            some three seconds, and not again once they are known; `thorough`, half a minute, even
+            if they are known; `none`, so that those of the nearest recorded machine hold.
         prior: a file of `ftuner hardware --export`. If a machine with this one's fingerprint wrote
             it, its tuning is taken over as it is; if not, its portable constants (cycles, rates in
             each cycle, ratios) are this machine's until they are measured here. Facts of the
@@ -107,10 +114,12 @@ def tune(
     """
     if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
+    if calibrate not in EFFORTS:
+        raise ConfigurationError(f"calibrate is {calibrate!r}; expected {', '.join(EFFORTS)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
-    backend = backend_of(device)
     taken = None if prior is None else take_prior(prior, device)
+    backend = backend_of(device).calibrated(calibrate, progress)
     element = (DTYPES | GPU_DTYPES)[dtype]
     library = backend.library(element, epilogue)
     tuned = backend.tune(element, epilogue, progress)
@@ -122,6 +131,7 @@ def tune(
         cached=tuned.cached,
         seconds=time.perf_counter() - began,
         prior=taken,
+        calibration=backend.calibration,
     )
 
 

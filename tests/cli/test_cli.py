@@ -28,7 +28,7 @@ def test_version_and_help() -> None:
     for command in (
         (),
         ("hardware",),
-        ("tune",),
+        ("tune", "--no-calibration"),
         ("explain", "gemm"),
         ("explain", "model"),
         ("bench", "bmm"),
@@ -67,14 +67,14 @@ def test_hardware_here() -> None:
 
 
 def test_tune_then_cache() -> None:
-    first = document("tune")
+    first = document("tune", "--no-calibration")
     assert first["compiled"] + first["cached"] > 0
     assert first["funnel"]["kept"]
     default_backend.cache_clear()
-    second = document("tune")
+    second = document("tune", "--no-calibration")
     assert (second["compiled"], second["cached"]) == (0, first["compiled"] + first["cached"])
     default_backend.cache_clear()
-    shown = run("tune")
+    shown = run("tune", "--no-calibration")
     assert "enumerated" in shown.stdout
     assert "nothing to compile" in shown.stdout
     assert f"{second['cached']} already in the cache" in shown.stdout

@@ -30,7 +30,7 @@ TUNED = {"tile_cycles": 25.0, "synchronise_s": 4e-6}
 @pytest.fixture
 def folder(warm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that knows this machine, without a tuning of its own."""
-    document("tune")
+    document("tune", "--no-calibration")
     default_backend.cache_clear()
     own = tmp_path / "cache"
     shutil.copytree(warm_folder, own)
@@ -63,7 +63,7 @@ def test_export_and_back(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
     assert "written to" in run("hardware", "--export", str(path)).stdout
     assert read_exported(path).hardware.fingerprint == here().fingerprint
-    assert document("tune", "--from", str(path))["prior"] == {
+    assert document("tune", "--no-calibration", "--from", str(path))["prior"] == {
         "machine": here().name, "same_machine": True, "constants": []
     }  # fmt: skip
     document("hardware", "--name", "xeon-8375c", "--export", str(path))
@@ -73,7 +73,7 @@ def test_export_and_back(tmp_path: Path) -> None:
 def test_the_same_machine(folder: Path, tmp_path: Path) -> None:
     path = exported(tmp_path / "here.json", here())
     before = here()
-    found = document("tune", "--from", path)
+    found = document("tune", "--no-calibration", "--from", path)
     assert found["prior"]["same_machine"]
     assert set(found["prior"]["constants"]) == set(TUNED)
     default_backend.cache_clear()
@@ -86,7 +86,7 @@ def test_the_same_machine(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("folder")
 def test_another_machine(tmp_path: Path) -> None:
     before = here()
-    result = run("tune", "--from", exported(tmp_path / "other.json", other()))
+    result = run("tune", "--no-calibration", "--from", exported(tmp_path / "other.json", other()))
     assert "took over 1 constant of xeon-8375c, which is another machine" in result.stdout
     default_backend.cache_clear()
     after = here()
@@ -103,7 +103,7 @@ def test_bad_files_change_nothing(folder: Path, tmp_path: Path, content: bytes |
     if content is not None:
         path.write_bytes(content)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    result = run("tune", "--from", str(path))
+    result = run("tune", "--no-calibration", "--from", str(path))
     assert result.exit_code == 2
     assert result.stderr.startswith("ftuner: HardwareError: ")
     assert len(result.stderr.splitlines()) == 1
@@ -113,25 +113,31 @@ def test_bad_files_change_nothing(folder: Path, tmp_path: Path, content: bytes |
 def test_options() -> None:
     assert "--export is of a CPU" in run("hardware", "--name", "h200", "--export", "x.json").stderr
     assert "ends in .json" in run("hardware", "--export", "machine.toml").stderr
-    assert "options of the CPU" in run("tune", "--from", "x.json", "--device", "cuda").stderr
+    assert (
+        "options of the CPU"
+        in run("tune", "--no-calibration", "--from", "x.json", "--device", "cuda").stderr
+    )
 
 
 @pytest.mark.usefixtures("folder")
 def test_in_python(tmp_path: Path) -> None:
     ftuner.export_hardware(tmp_path / "here.json")
-    report = ftuner.tune(prior=tmp_path / "here.json")
+    report = ftuner.tune(calibrate="none", prior=tmp_path / "here.json")
     assert report.prior == api.Prior(here().name, True, ())
     default_backend.cache_clear()
-    report = ftuner.tune(prior=exported(tmp_path / "other.json", other()))
+    report = ftuner.tune(calibrate="none", prior=exported(tmp_path / "other.json", other()))
     assert report.prior == api.Prior("xeon-8375c", False, ("tile_cycles",))
     # Tuning more than one dtype from one file is well.
-    assert ftuner.tune("float64", prior=tmp_path / "other.json").prior == report.prior
+    assert (
+        ftuner.tune("float64", calibrate="none", prior=tmp_path / "other.json").prior
+        == report.prior
+    )
     exported(tmp_path / "here.json", default_backend().hardware)
     with pytest.raises(ConfigurationError, match="computed with another tuning"):
-        ftuner.tune(prior=tmp_path / "here.json")
-    assert ftuner.tune().prior is None
+        ftuner.tune(calibrate="none", prior=tmp_path / "here.json")
+    assert ftuner.tune(calibrate="none").prior is None
     with pytest.raises(HardwareError, match="cannot read"):
-        ftuner.tune(prior=tmp_path / "missing.json")
+        ftuner.tune(calibrate="none", prior=tmp_path / "missing.json")
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -144,7 +150,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 def test_several_at_once(folder: Path, tmp_path: Path) -> None:
     """Each sees whole models, and the last one written stays."""
     files = [exported(tmp_path / f"{m.name}.json", m) for m in (here(), other())]
-    running = [start("tune", "--from", file, "--json") for file in files]
+    running = [start("tune", "--no-calibration", "--from", file, "--json") for file in files]
     for process in running:
         out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
@@ -158,7 +164,7 @@ def test_interrupted(folder: Path, tmp_path: Path) -> None:
     """What was taken over and compiled before the interrupt is whole; the next process goes on."""
     for entry in (folder / "objects").iterdir():
         entry.unlink()
-    process = start("tune", "--from", exported(tmp_path / "here.json", here()))
+    process = start("tune", "--no-calibration", "--from", exported(tmp_path / "here.json", here()))
     assert process.stdout is not None
     # It prints what it took over before it compiles.
     assert "took over the tuning" in process.stdout.readline()
@@ -167,7 +173,7 @@ def test_interrupted(folder: Path, tmp_path: Path) -> None:
     assert process.returncode != 0
     assert here().tuning.tile_cycles == 25.0
     assert not any(path.name.startswith(".writing") for path in folder.rglob("*"))
-    with_rest = start("tune", "--json")
+    with_rest = start("tune", "--no-calibration", "--json")
     out, err = with_rest.communicate(timeout=120)
     assert (with_rest.returncode, err) == (0, "")
     assert json.loads(out)["compiled"] > 0

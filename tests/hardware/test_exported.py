@@ -41,11 +41,14 @@ def test_round_trip(tmp_path: Path, recorded: CpuHardware) -> None:
 
 def test_loans_are_not_exported() -> None:
     tuning = CpuTuning(
-        tile_cycles=25.0, k_streams=4,
-        provenance={"tile_cycles": "prior: epyc-zen9", "k_streams": "given: other"},
+        tile_cycles=25.0, steps_per_short_round=4,
+        provenance={"tile_cycles": "prior: epyc-zen9", "steps_per_short_round": "given: other"},
     )  # fmt: skip
     found = exported_document(Exported(replace(TUNED, tuning=tuning)))["hardware"]["tuning"]
-    assert found == {"k_streams": 4, "provenance": {"k_streams": "given: other"}}
+    assert found == {
+        "steps_per_short_round": 4,
+        "provenance": {"steps_per_short_round": "given: other"},
+    }
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -74,44 +74,47 @@ def test_what_was_measured_here_stays() -> None:
 
 def test_a_loan_ends_with_its_lender(lender: CpuHardware, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded later replaces it, whether it is another value, none, or another machine."""
-    before = with_nearest(machine(k_streams=4))
+    before = with_nearest(machine(steps_per_short_round=4))
     other = replace(machine(tile_cycles=28.0), name="epyc-zen10")
     for recorded, cycles in (((other,), 28.0), ((), DEFAULT.tile_cycles), ((lender,), 25.0)):
         monkeypatch.setattr(priors, "recorded_cpus", lambda r=recorded: r)
         after = with_nearest(before)
         assert after.tuning.tile_cycles == cycles
-        assert after.tuning.k_streams == 4
+        assert after.tuning.steps_per_short_round == 4
         origins = set(after.tuning.provenance.values())
         assert origins == {"probed", *(taken_from(PRIOR, each.name) for each in recorded)}
 
 
 @pytest.mark.usefixtures("lender")
 def test_the_same_machine_takes_all_over() -> None:
-    source = with_nearest(machine(k_streams=4, synchronise_s=3e-6))
+    source = with_nearest(machine(steps_per_short_round=4, synchronise_s=3e-6))
     here = replace(machine(tile_cycles=30.0), clock_hz=3.0e9)
     found = with_given(here, source)
-    assert found.tuning == replace(DEFAULT, k_streams=4, synchronise_s=3e-6, tile_cycles=25.0,
-                                   cache_share=0.7)  # fmt: skip
-    assert found.tuning.provenance["k_streams"] == "probed"
+    assert found.tuning == replace(
+        DEFAULT, steps_per_short_round=4, synchronise_s=3e-6, tile_cycles=25.0, cache_share=0.7
+    )
+    assert found.tuning.provenance["steps_per_short_round"] == "probed"
     assert found.tuning.provenance["tile_cycles"] == "prior: epyc-zen9"
     assert found.clock_hz == 3.0e9
 
 
 @pytest.mark.usefixtures("lender")
 def test_another_machine_gives_what_is_portable() -> None:
-    source = machine("xeon-8375c", k_streams=4, synchronise_s=3e-6, tile_cycles=40.0)
+    source = machine("xeon-8375c", steps_per_short_round=4, synchronise_s=3e-6, tile_cycles=40.0)
     found = with_given(with_nearest(machine(tile_cycles=30.0)), source)
-    assert found.tuning == replace(DEFAULT, k_streams=4, tile_cycles=30.0, cache_share=0.7)
+    assert found.tuning == replace(
+        DEFAULT, steps_per_short_round=4, tile_cycles=30.0, cache_share=0.7
+    )
     assert found.tuning.provenance == {
-        "tile_cycles": "probed", "k_streams": "given: xeon-8375c",
+        "tile_cycles": "probed", "steps_per_short_round": "given: xeon-8375c",
         "cache_share": "prior: epyc-zen9",
     }  # fmt: skip
     assert replace(found, tuning=DEFAULT) == machine()
     # What is given is stronger than what is lent, and the next file replaces it.
     again = with_given(with_nearest(machine()), source)
     assert again.tuning.tile_cycles == 40.0
-    third = with_given(again, machine("core-i7-8700", parts_tolerance=1.1))
-    assert third.tuning == replace(DEFAULT, parts_tolerance=1.1, tile_cycles=25.0, cache_share=0.7)
+    third = with_given(again, machine("core-i7-8700", same_loads_ratio=1.1))
+    assert third.tuning == replace(DEFAULT, same_loads_ratio=1.1, tile_cycles=25.0, cache_share=0.7)
 
 
 def test_provenances() -> None:

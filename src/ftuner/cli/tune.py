@@ -13,6 +13,7 @@ from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from ftuner.api import Prior
+    from ftuner.runtime.backend import Effort
 
 
 def tune(
@@ -28,15 +29,23 @@ def tune(
         Path | None,
         typer.Option("--from", help="Take over the tuning that hardware --export wrote."),
     ] = None,
+    no_calibration: Annotated[
+        bool,
+        typer.Option("--no-calibration", help="Use the constants of the nearest known machine."),
+    ] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Measure the machine's constants for longer.")
+    ] = False,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
     from ftuner.errors import DTypeError
+    from ftuner.report.calibration import calibration_table
     from ftuner.report.funnel import funnel_document, funnel_table
     from ftuner.runtime.cpu.backend import default_backend
-    from ftuner.runtime.cpu.session import ISA_VARIABLE
+    from ftuner.runtime.cpu.session import ISA_VARIABLE, known_hardware
     from ftuner.runtime.devices import CPU, backend_of
     from ftuner.runtime.ops.layer import layer_epilogue
 
@@ -46,17 +55,18 @@ def tune(
     known = backend.product_dtypes
     if dtype not in known:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
+    if no_calibration and thorough:
+        raise typer.BadParameter("--no-calibration and --thorough exclude each other")
     if isa is not None:
         # A process chooses its ISA before its first product, by the environment.
-        os.environ[ISA_VARIABLE] = default_backend().hardware.isa(isa).name
+        os.environ[ISA_VARIABLE] = known_hardware(default_backend().cache).isa(isa).name
     taken = None if prior is None else api.take_prior(prior, device)
-    library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
-    if not as_json:
-        if taken is not None:
-            typer.echo(_said(taken))
-        console().print(funnel_table(library))
+    if taken is not None and not as_json:
+        typer.echo(_said(taken))
+    effort: Effort = "none" if no_calibration else "thorough" if thorough else "default"
     with shown_progress("tune") as show:
-        report = api.tune(dtype, activation, bias, progress=show, device=device)
+        report = api.tune(dtype, activation, bias, progress=show, device=device, calibrate=effort)
+    calibration = report.calibration
     if as_json:
         print_json(
             {
@@ -69,9 +79,14 @@ def tune(
                 "seconds": report.seconds,
                 "funnel": funnel_document(report.funnel),
                 "prior": None if taken is None else taken._asdict(),
+                "calibration": None if calibration is None else calibration.document(),
             }
         )
         return
+    library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
+    console().print(funnel_table(library))
+    if calibration is not None:
+        console().print(calibration_table(calibration))
     done = f"{count(report.compiled, 'object')} compiled"
     if not report.compiled:
         done = "nothing to compile"

@@ -13,7 +13,7 @@ import difflib
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from importlib import import_module, resources
 from os import PathLike
@@ -37,7 +37,8 @@ _KINDS: Mapping[str, str] = {
 _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
 _MAY_BE_ZERO = frozenset({"associativity", "launch_s", "accumulator_bytes"})
-_MAY_BE_EMPTY = frozenset({"provenance", "matrix_flops_per_s", "matrix_instructions"})
+_SURE = "confidence"
+_MAY_BE_EMPTY = frozenset({"provenance", _SURE, "matrix_flops_per_s", "matrix_instructions"})
 
 _T = TypeVar("_T")
 
@@ -110,13 +111,21 @@ def _encode(value: Any) -> Any:
         return {
             f.name: _encode(getattr(value, f.name))
             for f in fields(value)
-            if Constant not in f.metadata or getattr(value, f.name) != f.default
+            if not _follows_default(f, getattr(value, f.name))
         }
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if isinstance(value, Mapping):
         return dict(value)
     return value
+
+
+def _follows_default(field: Field[Any], value: Any) -> bool:
+    """Whether an entry is left out: a constant that has its default, a tuning that nobody fitted
+    has no confidence."""
+    return (
+        value == field.default if Constant in field.metadata else field.name == _SURE and not value
+    )
 
 
 def from_document(document: Mapping[str, Any]) -> CpuHardware | GpuHardware:

@@ -483,6 +483,14 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """Where the values that differ from the defaults came from, by field; as in the hardware
     model."""
+    confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
+    """How sure fitted values are, by field: 1 where another measurement would find the same; less
+    as measurements differ from each other or from what the estimate can explain."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether constants were measured on the machine itself."""
+        return any(source == "fitted" for source in self.provenance.values())
 
     @cached_attribute
     def _hash(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
@@ -17,11 +17,17 @@ from ftuner.ukernels.gpu.library import GpuLibrary
 if TYPE_CHECKING:
     from ftuner.graph.ir import Graph, Node
     from ftuner.graph.steps import Lowered
+    from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
 
 Progress = Callable[[str, int, int], None]
 """Called during long work with what is done, how much of it, and of how much."""
+
+
+Effort = Literal["default", "thorough", "none"]
+"""How long the constants of a device are calibrated: seconds, a minute or so, or not at all."""
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 class Tuned(NamedTuple):
@@ -115,6 +121,9 @@ class Backend(ABC):
     that come again."""
     grouped_matmul: Callable[[Groups], list[Any]]
 
+    calibration: Calibration | None = None
+    """What this process measured of the device, if it did."""
+
     @property
     @abstractmethod
     def hardware(self) -> CpuHardware | GpuHardware:
@@ -127,6 +136,15 @@ class Backend(ABC):
         Raises:
             HardwareError: a device that kernels cannot run on.
         """
+
+    def calibrated(self, effort: Effort, progress: Progress | None = None) -> Backend:
+        """The back end of the same device whose constants are calibrated on it: this one if it is,
+        or if nothing is calibrated on such a device. `thorough` calibrates again.
+
+        Raises:
+            HardwareError: a device that kernels cannot run on.
+        """
+        return self
 
     @property
     @abstractmethod

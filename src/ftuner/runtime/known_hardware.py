@@ -33,18 +33,30 @@ def known_or_probed(
             from other `sources` is completed anew, and what was measured stays.
     """
 
+    kept = None if again else _kept(cache, key, decode)
+    if kept is not None and kept[1] == sources:
+        return kept[0]
+    found = complete(probe() if kept is None else kept[0])
+    keep_model(cache, key, found, sources)
+    return found
+
+
+def kept_model(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> _Model | None:
+    """The hardware model under `key` in the cache, if there is one, as it was kept."""
+    found = _kept(cache, key, decode)
+    return None if found is None else found[0]
+
+
+def _kept(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> tuple[_Model, str] | None:
+    """A kept model, and what it was completed from."""
+
     def decode_kept(document: Any) -> tuple[_Model, str]:
         if not isinstance(document, Mapping):
             return decode(document), ""
         rest = {name: value for name, value in document.items() if name != _SOURCES}
         return decode(rest), str(document.get(_SOURCES, ""))
 
-    kept = None if again else cache.read_document(HARDWARE, key, decode_kept)
-    if kept is not None and kept[1] == sources:
-        return kept[0]
-    found = complete(probe() if kept is None else kept[0])
-    keep_model(cache, key, found, sources)
-    return found
+    return cache.read_document(HARDWARE, key, decode_kept)
 
 
 def keep_model(

@@ -6,7 +6,7 @@ import numpy as np
 import ftuner
 
 os.environ["FTUNER_ISA"] = avx.AVX.name
-report = ftuner.tune()
+report = ftuner.tune(calibrate="none")
 print(report.isa, [str(tile) for tile in report.funnel.kept])
 
 assert report.isa == "avx"

@@ -78,7 +78,7 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
 @pytest.mark.parametrize(
     ("body", "workers", "plan", "flops", "moved"),
     [
-        (linear, 1, "17 x 4x24, 3 x 3x24", 77 * 768 * (2 * 768 + 1),
+        (linear, 1, "12 x 6x16, 1 x 5x16", 77 * 768 * (2 * 768 + 1),
          4 * (77 * 768 + 768 * 769 + 77 * 768)),
         (linear, 2, "12 x 6x16, 1 x 5x16, n in 2, 16 chunks", 77 * 768 * (2 * 768 + 1),
          4 * (77 * 768 + 768 * 769 + 77 * 768)),

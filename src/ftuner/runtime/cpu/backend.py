@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.forks import import_undivided
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.backend import Backend, Boundary, Executable, Progress, Tuned
+from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.grouped import GroupedMatmul
@@ -22,6 +23,10 @@ from ftuner.ukernels.cpu.library import Library
 
 if TYPE_CHECKING:
     from ftuner.graph.ir import Graph
+
+
+CALIBRATION_S: Mapping[Effort, float] = {"default": 1.8, "thorough": 30.0}
+"""Seconds of trials, by effort; none where an effort has none."""
 
 
 class CpuBackend(CpuSession, Backend):
@@ -41,6 +46,13 @@ class CpuBackend(CpuSession, Backend):
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)
+
+    def calibrated(self, effort: Effort, progress: Progress | None = None) -> CpuBackend:
+        seconds = CALIBRATION_S.get(effort)
+        known = self.hardware.tuning.is_calibrated
+        if seconds is not None and (effort == "thorough" or not known):
+            self.calibration = self.calibrate(seconds, progress)
+        return self
 
     @property
     def target(self) -> str:

@@ -195,7 +195,7 @@ class Kernels:
     ) -> list[tuple[int, ...]]:
         """The addresses of some uKernels in several codes: of `kernels[i]` with `tunings[i]`. They
         are loaded apart from the libraries, as long as this object lives."""
-        row, line_bytes = instruction_set(self.isa.name), self._hardware.levels[0].line_bytes
+        row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
         bundles = [
             family_bundle(tuple(some), row, tuning, line_bytes)
             for some, tuning in zip(kernels, tunings, strict=True)

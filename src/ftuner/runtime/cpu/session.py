@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +24,12 @@ from ftuner.runtime.cache import Cache, default_cache
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
-from ftuner.runtime.known_hardware import keep_model, known_or_probed
+from ftuner.runtime.known_hardware import keep_model, kept_model, known_or_probed
 from ftuner.ukernels.cpu.library import Family
+
+if TYPE_CHECKING:
+    from ftuner.hardware.calibration import Calibration
+    from ftuner.runtime.backend import Progress
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 3
@@ -67,7 +72,7 @@ class CpuSession:
         if self._hardware is None:
             with self._lock:
                 if self._hardware is None:
-                    self._hardware = known_hardware(self.cache)
+                    self._hardware = known_hardware(self.cache, isa=self._asked_isa)
         return self._hardware
 
     def adopt(self, hardware: CpuHardware) -> None:
@@ -86,6 +91,24 @@ class CpuSession:
             keep_hardware(self.cache, hardware)
             self._hardware = hardware
 
+    def calibrate(self, seconds: float, progress: Progress | None = None) -> Calibration:
+        """Measure the constants of this machine's tuning for the chosen ISA, in about `seconds`,
+        and keep them in the cache. This process computes with them, unless it has computed
+        before."""
+        room = import_undivided("ftuner.runtime.cpu.calibration.calibrate")
+        kernels = Kernels(self.hardware, self._chosen_isa(), self.cache)
+        found: Calibration = room.calibrate(kernels, seconds, progress)
+        tuned = replace(self.hardware, tuning=found.tuning)
+        with self._lock:
+            keep_hardware(self.cache, tuned, self._asked_isa)
+            if self._kernels is None:
+                self._hardware = tuned
+        return found
+
+    @property
+    def _asked_isa(self) -> str | None:
+        return self._isa or os.environ.get(ISA_VARIABLE) or None
+
     @property
     def kernels(self) -> Kernels:
         """The code of the chosen ISA, compiled on demand."""
@@ -96,7 +119,7 @@ class CpuSession:
         return self._kernels
 
     def _chosen_isa(self) -> str:
-        chosen = self._isa or os.environ.get(ISA_VARIABLE) or self.hardware.widest.name
+        chosen = self._asked_isa or self.hardware.widest.name
         known = [isa.name for isa in self.hardware.isas]
         if chosen not in known:
             raise ConfigurationError(
@@ -125,16 +148,22 @@ class CpuSession:
         return found
 
 
-def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
+def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) -> CpuHardware:
     """The hardware model of this machine: from the cache, or probed (under a second) and kept. Its
     tuning has constants of the nearest recorded machine where this one was not tuned.
 
-    `again` probes even if the cache knows the machine.
+    `again` probes even if the cache knows the machine. `isa`: the one that is computed with; one
+    that is not the widest may have been calibrated apart.
 
     Raises:
         HardwareError: an architecture without a code generator.
     """
     facts = read_system()
+    apart = None if again else _part_of_key(facts, isa)
+    if apart:
+        narrow = kept_model(cache, _key_of(facts, apart), lambda d: _model_of(d, facts))
+        if narrow is not None:
+            return narrow
     return known_or_probed(
         cache,
         _key_of(facts),
@@ -146,8 +175,9 @@ def known_hardware(cache: Cache, again: bool = False) -> CpuHardware:
     )
 
 
-def keep_hardware(cache: Cache, hardware: CpuHardware) -> None:
-    """Keep a model of this machine with another tuning, for the processes that follow.
+def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -> None:
+    """Keep a model of this machine with another tuning, for the processes that follow. `isa`: as of
+    `known_hardware`.
 
     Raises:
         HardwareError: it is not a model of this machine as it is now: the CPUs that this process
@@ -155,16 +185,22 @@ def keep_hardware(cache: Cache, hardware: CpuHardware) -> None:
     """
     facts = read_system()
     _expect_model_of(hardware, facts)
-    keep_model(cache, _key_of(facts), hardware, priors_digest())
+    keep_model(cache, _key_of(facts, _part_of_key(facts, isa)), hardware, priors_digest())
 
 
-def _key_of(facts: SystemFacts) -> str:
+def _part_of_key(facts: SystemFacts, isa: str | None) -> str:
+    """What tells the model for an ISA from that for the widest one."""
+    promised = promised_isas(facts)
+    return f"-{isa}" if isa in promised[:-1] else ""
+
+
+def _key_of(facts: SystemFacts, part: str = "") -> str:
     """The key of this machine's model. A change of the recorded machines leaves it as it is: what
     was measured here stays, and only what they lend is taken over anew."""
     # A model that was made before an ISA was known lacks it.
     depends_on = (part_of(CpuTuning(), ProbeTuning), promised_isas(facts))
     concluded = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:8]
-    return f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}.json"
+    return f"{facts.fingerprint}-{PROBE_VERSION}-{concluded}{part}.json"
 
 
 def _model_of(document: Any, facts: SystemFacts) -> CpuHardware:

@@ -33,6 +33,7 @@ _PACE_CALLS, _PACE_ROUNDS = 6, 50
 _SLOW = 1.2
 """A pace that is slower than so many times the best one is not counted."""
 _LEAST_STEADY = 4
+_MOST_CALLS = 400
 BURST_S = 100e-6
 """Least time of the calls of one round: the timer and the call from Python take some 1% of it."""
 
@@ -149,6 +150,11 @@ class Pace:
         """Bursts of which the pace was slow, of all `bursts`."""
 
     @property
+    def slow_share(self) -> float:
+        """Share of the bursts of trials beside which the pace was slow."""
+        return self.slow / max(self.bursts, 1)
+
+    @property
     def seconds(self) -> float:
         """The shortest time of the reference so far."""
         return self._best_s
@@ -170,7 +176,8 @@ def timed(
     pace is slow do not count, if there are enough others."""
     for trial in trials:
         trial.burst(1)
-        trial.calls = max(1, round(BURST_S / max(trial.burst(1), 1e-9)))
+        # A clock that jumps must not make a burst endless.
+        trial.calls = min(max(1, round(BURST_S / max(trial.burst(1), 1e-9))), _MOST_CALLS)
     samples: list[list[_Sample]] = [[] for _ in trials]
     before = 1.0
     for done in count():

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.cost.cpu.intake import Reading
+from ftuner.hardware.calibration import Fitted
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, part_of
-from ftuner.runtime.cpu.calibration.fits import Fitted, preferred
+from ftuner.runtime.cpu.calibration.fits import preferred
 from ftuner.runtime.cpu.calibration.stand import Segments, Stand
 
 _ROUNDS = 12
@@ -39,7 +40,7 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     lower = max(tallest - 2, 1)
     heights = sorted({lower, tallest})
     kernels = [stand.family.kernels[mr - 1] for mr in heights]
-    for contest in _CONTESTS:
+    for number, contest in enumerate(_CONTESTS):
         prior = getattr(loop, contest.field)
         values = sorted({*contest.values, prior})
         loops = [replace(loop, **{contest.field: value}) for value in values]
@@ -54,13 +55,13 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
             for addresses in compiled
             for cover in covers
         ]
-        timings = stand.timed(trials, _ROUNDS)
-        scores: dict[object, float] = {}
+        timings = stand.timed(trials, _ROUNDS, 1.0 / (len(_CONTESTS) - number))
+        scores: dict[int, float] = {}
         for place, value in enumerate(values):
             some = timings[place * len(covers) : (place + 1) * len(covers)]
             scores[value] = sum(math.log(t.seconds) for t in some) / len(some)
-        chosen = preferred(scores, prior)
-        found[contest.field] = Fitted(chosen, max(t.spread for t in timings))
+        noise = max(t.spread for t in timings)
+        found[contest.field] = Fitted(preferred(scores, prior, noise), noise)
     return found
 
 

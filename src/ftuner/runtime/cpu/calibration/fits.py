@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
+
+from ftuner.hardware.calibration import Fitted
 
 LEAST_GAIN = 0.02
 """Code and ways of reading are changed for at least this share of the time: less is noise."""
-
-
-class Fitted(NamedTuple):
-    """A value that a fit found."""
-
-    value: object
-    """Of the field of the tuning."""
-    error: float
-    """Relative error that is expected of it, or of the times that it was chosen by."""
 
 
 Found = Mapping[str, Fitted]
@@ -53,10 +46,21 @@ def closest(
     return found, loss(found)[1]
 
 
-def preferred(scores: Mapping[object, float], prior: object) -> object:
+def preferred(scores: Mapping[Any, float], prior: object, noise: float) -> Any:
     """The key of the lowest score, a mean of logarithms of times; the prior unless that gains
-    `LEAST_GAIN`."""
+    `LEAST_GAIN`, and more than the noise."""
     best = min(scores, key=lambda key: scores[key])
-    if prior in scores and scores[prior] - scores[best] < LEAST_GAIN:
+    if prior in scores and scores[prior] - scores[best] < max(LEAST_GAIN, noise):
         return prior
     return best
+
+
+def between(value: float, prior: float, error: float) -> float:
+    """A value that was found with some relative error, nearer to its prior the larger that is."""
+    sure = confidence(error)
+    return float(prior ** (1.0 - sure) * value**sure)
+
+
+def confidence(error: float) -> float:
+    """From 1, where another measurement will find the same, to 0. One half at an error of 20%."""
+    return 1.0 / (1.0 + (error / 0.2) ** 2)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from ftuner.cost.cpu.intake import Reading, overlapped, reading
+from ftuner.hardware.calibration import Fitted
 from ftuner.hardware.model import MemoryLevel
 from ftuner.hardware.tuning import CpuTuning, Intake
-from ftuner.runtime.cpu.calibration.fits import Fitted, closest, geometric, preferred
+from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, preferred
 from ftuner.runtime.cpu.calibration.stand import Segments, Stand
 from ftuner.runtime.cpu.trials import Timing, Weights
 
@@ -53,19 +54,24 @@ def _kinds(stand: Stand, tuning: CpuTuning) -> list[_Kind]:
 def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     """The intakes of all kinds of covers, by field: `low_l3` and so on."""
     found: dict[str, Fitted] = {}
+    kinds = _kinds(stand, tuning)
+    left = len(kinds) * len(stand.far_levels)
     for level in stand.far_levels:
         weights = stand.weights(level)
         suffix = "dram" if level is stand.hardware.levels[-1] else "l3"
-        for kind in _kinds(stand, tuning):
+        for kind in kinds:
             field = f"{kind.name}_{suffix}"
-            found[field] = _fit(stand, tuning, kind, level, weights, getattr(tuning, field))
+            prior = getattr(tuning, field)
+            found[field] = _fit(stand, tuning, kind, level, weights, prior, 1.0 / left)
+            left -= 1
     return found
 
 
 def _fit(
     stand: Stand, tuning: CpuTuning, kind: _Kind, level: MemoryLevel, weights: Weights,
-    prior: Intake,
+    prior: Intake, part: float,
 ) -> Fitted:  # fmt: skip
+    """`part`: of the time that is left."""
     readings = [Reading(*pair) for pair in product(_STREAMS_LOG2, _AHEAD_BYTES)]
     if kind.name == "several":
         # Later panels are fetched by the tiles of the panel before: only the first one is read so.
@@ -73,12 +79,12 @@ def _fit(
     usual = reading(prior)
     if usual not in readings:
         readings.append(usual)
-    scores = _scores(_timings(stand, kind, weights, readings, _FIRST_ROUNDS))
+    scores = _scores(_timings(stand, kind, weights, readings, _FIRST_ROUNDS, 0.0))
     finalists = sorted(readings, key=lambda way: scores[way])[:_FINALISTS]
     finalists += [usual] if usual not in finalists else []
-    timings = _timings(stand, kind, weights, finalists, _LAST_ROUNDS)
-    chosen = preferred(_scores(timings), usual)
-    assert isinstance(chosen, Reading)
+    timings = _timings(stand, kind, weights, finalists, _LAST_ROUNDS, part)
+    noise = max(t.spread for ts in timings.values() for t in ts)
+    chosen = preferred(_scores(timings), usual, noise)
     measured = [
         stand.cycles(t, c, weights) for t, c in zip(timings[chosen], kind.covers, strict=True)
     ]
@@ -92,26 +98,33 @@ def _fit(
         product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap),
         _PRIOR_WEIGHT,
     )  # fmt: skip
-    spread = max(t.spread for t in timings[chosen])
-    intake = replace(
-        prior, k_streams=1 << chosen.streams_log2, prefetch_bytes=chosen.ahead_bytes,
-        share=share, overlap=overlap,
-    )  # fmt: skip
-    return Fitted(intake, max(error, spread))
+    error = max(error, *(t.spread for t in timings[chosen]))
+    intake = Intake(
+        k_streams=1 << chosen.streams_log2,
+        prefetch_bytes=chosen.ahead_bytes,
+        share=between(share, prior.share, error),
+        overlap=between(overlap, prior.overlap, error),
+    )
+    return Fitted(intake, error)
 
 
 def _timings(
-    stand: Stand, kind: _Kind, weights: Weights, readings: Sequence[Reading], rounds: int
+    stand: Stand,
+    kind: _Kind,
+    weights: Weights,
+    readings: Sequence[Reading],
+    rounds: int,
+    part: float,
 ) -> dict[Reading, list[Timing]]:
     """Of each way of reading, the times of all covers of a kind."""
     pairs = list(product(readings, kind.covers))
     trials = [stand.trial(cover, weights, way) for way, cover in pairs]
     found: dict[Reading, list[Timing]] = {way: [] for way in readings}
-    for (way, _), timing in zip(pairs, stand.timed(trials, rounds), strict=True):
+    for (way, _), timing in zip(pairs, stand.timed(trials, rounds, part), strict=True):
         found[way].append(timing)
     return found
 
 
-def _scores(timings: dict[Reading, list[Timing]]) -> dict[object, float]:
+def _scores(timings: dict[Reading, list[Timing]]) -> dict[Reading, float]:
     """The mean logarithm of the times of each."""
     return {way: sum(math.log(t.seconds) for t in ts) / len(ts) for way, ts in timings.items()}

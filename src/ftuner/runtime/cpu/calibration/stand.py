@@ -14,6 +14,7 @@ from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.trials import Bed, Pace, Timing, Trial, Weights, timed
+from ftuner.ukernels.cpu.library import Family, Library
 
 Segments = tuple[tuple[int, int], ...]
 
@@ -26,6 +27,11 @@ _L2_SHARE = 0.5
 """Share of L2 that a weight takes which comes from there."""
 
 
+def stand_families(library: Library) -> tuple[Family, ...]:
+    """The families that a stand runs."""
+    return (library.family(library.widths[0], False, ROW, PACKED),)
+
+
 class Stand:
     """Times covers of one panel width, with one worker."""
 
@@ -35,8 +41,8 @@ class Stand:
         self.products = products
         self.library = library = products.compiled.library
         self.hardware = library.hardware
-        self.width = library.widths[0]
-        self.family = library.family(self.width, False, ROW, PACKED)
+        (self.family,) = stand_families(library)
+        self.width = self.family.vectors
         self.bed = Bed(products)
         whole = [k.mr for k in self.family.kernels if k.tile.parts == 1]
         self.tallest = max(whole)
@@ -46,8 +52,6 @@ class Stand:
         self.k = min(_K_STEPS, most // 8 * 8)
         empty = self.bed.weights(self.hardware.levels[0], self.family.nr, 1)
         self.pace = Pace(self.trial(((1, 1),), empty))
-        self.worst_spread = 0.0
-        """The largest spread of what was measured so far."""
 
     @property
     def far_levels(self) -> Sequence[MemoryLevel]:
@@ -89,11 +93,12 @@ class Stand:
             kernels = {self.family.name: addresses}
         return self.bed.trial(covered, weights, kernels)
 
-    def timed(self, trials: Sequence[Trial], rounds: int, deadline: float = 0.0) -> list[Timing]:
-        """Of `rounds` rounds, and of more while the times are not steady and time is left."""
-        found = timed(trials, rounds, min(deadline, self.deadline), STEADY, self.pace)
-        self.worst_spread = max([self.worst_spread, *(t.spread for t in found)])
-        return found
+    def timed(self, trials: Sequence[Trial], rounds: int, share: float = 1.0) -> list[Timing]:
+        """Of `rounds` rounds, and of more while the times are not steady and `share` of the time
+        that is left has not passed."""
+        now = time.perf_counter()
+        deadline = now + share * max(self.deadline - now, 0.0)
+        return timed(trials, rounds, deadline, STEADY, self.pace)
 
     def panel_cycles(self, timing: Timing, weights: Weights) -> float:
         """Cycles of all tiles of a panel, without the call."""
@@ -121,6 +126,3 @@ class Stand:
         """Cycles in which one k step of a panel arrives at the level's whole bandwidth."""
         row_bytes = self.family.nr * self.library.types.b.itemsize
         return row_bytes * self.hardware.clock_hz / level.bandwidth_bytes_per_s
-
-    def out_of_time(self) -> bool:
-        return time.perf_counter() > self.deadline

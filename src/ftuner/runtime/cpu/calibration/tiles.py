@@ -6,8 +6,9 @@ from itertools import product
 
 import numpy as np
 
+from ftuner.hardware.calibration import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.fits import Fitted, closest, geometric, line
+from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, line
 from ftuner.runtime.cpu.calibration.stand import Stand
 from ftuner.runtime.cpu.trials import Trial
 
@@ -59,11 +60,14 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     ways = product(_SHARES, _OVERLAPS, _SCALES)
     (share, overlap, _), error = closest(ways, modelled, measured, prior, _PRIOR_WEIGHT)
     spread = max(t.spread for t in timings)
+    error = max(error, spread)
     return {
-        "tile_cycles": Fitted(_within(entering, tuning.tile_cycles), spread),
-        "tile_cycles_per_vector": Fitted(_within(of_vector, tuning.tile_cycles_per_vector), spread),
-        "l2_share": Fitted(share, max(error, spread)),
-        "l2_overlap": Fitted(overlap, max(error, spread)),
+        "tile_cycles": Fitted(_within(entering, tuning.tile_cycles, spread), spread),
+        "tile_cycles_per_vector": Fitted(
+            _within(of_vector, tuning.tile_cycles_per_vector, spread), spread
+        ),
+        "l2_share": Fitted(between(share, tuning.l2_share, error), error),
+        "l2_overlap": Fitted(between(overlap, tuning.l2_overlap, error), error),
     }
 
 
@@ -89,15 +93,16 @@ def fit_packing(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
         "pack_copy_cycles_per_vector": copied,
         "pack_transpose_cycles_per_vector": transposed,
     }
+    clock_hz = stand.hardware.clock_hz
     return {
         field: Fitted(
-            _within(t.seconds * stand.hardware.clock_hz / vectors, getattr(tuning, field)),
-            t.spread,
+            _within(t.seconds * clock_hz / vectors, getattr(tuning, field), t.spread), t.spread
         )
         for field, t in fields.items()
     }
 
 
-def _within(value: float, prior: float) -> float:
-    """A value that may be believed: within a factor of eight of its prior."""
-    return min(max(value, prior / 8), prior * 8)
+def _within(value: float, prior: float, error: float) -> float:
+    """A value that may be believed: within a factor of eight of its prior, and nearer to it the
+    larger its error is."""
+    return between(min(max(value, prior / 8), prior * 8), prior, error)

@@ -1,0 +1,181 @@
+"""Calibration: what is fitted follows from the times of trials, also beside other load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.conftest import HOST_ISAS
+
+from ftuner import api
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
+from ftuner.cost.cpu.intake import overlapped
+from ftuner.errors import ConfigurationError
+from ftuner.hardware.tuning import CpuTuning, Intake, constants
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.calibration import fits
+from ftuner.runtime.cpu.calibration.calibrate import FITS
+from ftuner.runtime.cpu.calibration.stand import Stand
+from ftuner.runtime.cpu.trials import Pace, Trial, timed
+
+
+class Machine:
+    """A clock that calls advance, in place of `time.perf_counter`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("ftuner.runtime.cpu.trials.time.perf_counter", lambda: self.now)
+
+    def call(self, seconds: float, factor: Iterator[float] | None = None) -> Callable[[], None]:
+        def run() -> None:
+            self.now += seconds * (1.0 if factor is None else next(factor))
+
+        return run
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def bursts(slow: float, quiet: int, busy: int) -> Iterator[float]:
+    """Some calls at full speed, then some that take `slow` times as long, without end."""
+    while True:
+        yield from [1.0] * quiet
+        yield from [slow] * busy
+
+
+def test_times_are_those_of_one_call(machine: Machine) -> None:
+    trials = [Trial(machine.call(seconds)) for seconds in (3e-6, 200e-6)]
+    found = timed(trials, 4)
+    assert [t.seconds for t in found] == pytest.approx([3e-6, 200e-6])
+    assert all(t.spread < 1e-6 and t.rounds == 4 for t in found)
+    assert trials[0].calls > trials[1].calls == 1
+
+
+def test_bursts_beside_other_load_do_not_count(machine: Machine) -> None:
+    load = bursts(1.7, 40, 200)
+    level = [1.0]
+
+    def shared(seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            level[0] = next(load)
+            machine.now += seconds * level[0]
+
+        return run
+
+    pace = Pace(Trial(shared(1e-6)))
+    found = timed([Trial(shared(150e-6))], 60, pace=pace)
+    assert found[0].seconds == pytest.approx(150e-6)
+    assert 0.3 < pace.slow_share < 1.0
+
+
+def test_a_machine_that_is_always_busy_is_measured_as_it_is(machine: Machine) -> None:
+    pace = Pace(Trial(machine.call(1e-6)))
+    pace._best_s = 0.1e-6
+    (found,) = timed([Trial(machine.call(100e-6))], 6, pace=pace)
+    assert found.seconds == pytest.approx(100e-6)
+    assert pace.slow_share == 1.0
+
+
+def test_rounds_go_on_until_times_are_steady(machine: Machine) -> None:
+    unsteady = (1.0 + 0.5 / (1 + i) for i in range(10_000))
+    trial = Trial(machine.call(1e-3, unsteady))
+    (few,) = timed([trial], 4)
+    (more,) = timed([trial], 4, deadline=machine.now + 0.5, spread=1e-3)
+    assert few.rounds == 4 < more.rounds
+
+
+def test_a_clock_that_jumps_back_is_no_time(machine: Machine) -> None:
+    def back() -> None:
+        machine.now -= 5e-6
+
+    (found,) = timed([Trial(back)], 4)
+    assert math.isfinite(found.seconds)
+
+
+def test_a_line_and_the_closest() -> None:
+    assert fits.line([1.0, 2.0, 4.0], [5.0, 7.0, 11.0]) == pytest.approx((3.0, 2.0))
+    true = (0.8, 3.0)
+    own = [4.0, 16.0, 40.0]
+
+    def modelled(share: float, overlap: float) -> list[float]:
+        return [overlapped(c, 12.0 / share, overlap) for c in own]
+
+    ways = [(s, p) for s in (0.4, 0.6, 0.8, 1.0) for p in (1.0, 2.0, 3.0, 8.0)]
+    found, error = fits.closest(ways, modelled, modelled(*true), (0.4, 1.0), 1e-3)
+    assert found == true
+    assert error < 1e-9
+
+
+def test_noise_keeps_the_prior() -> None:
+    scores = {"usual": 0.05, "other": 0.0}
+    assert fits.preferred(scores, "usual", 0.01) == "other"
+    assert fits.preferred(scores, "usual", 0.1) == "usual"
+    assert fits.preferred({"usual": 0.019, "other": 0.0}, "usual", 0.0) == "usual"
+    assert fits.between(2.0, 1.0, 0.0) == 2.0
+    assert fits.between(2.0, 1.0, 10.0) == pytest.approx(1.0, abs=0.01)
+    assert fits.confidence(0.2) == pytest.approx(0.5)
+
+
+WRONG = {
+    "default": CpuTuning(),
+    "slow": CpuTuning(
+        low_l3=Intake(8, 1024, 0.2, 1.0), tall_l3=Intake(8, 1024, 0.2, 1.0),
+        several_l3=Intake(8, 1024, 0.2, 1.0), tile_cycles=200.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("prior", WRONG)
+def test_this_machine(prior: str, tmp_path: Path) -> None:
+    """From any prior, in seconds; each value within what a document may hold."""
+    backend = CpuBackend(Cache(tmp_path), HOST_ISAS[-1])
+    backend._hardware = replace(backend.hardware, tuning=WRONG[prior])
+    shown: list[tuple[str, int, int]] = []
+    found = backend.calibrate(0.3, lambda *args: shown.append(args))
+    assert shown[0] == ("calibrate", 0, len(FITS))
+    assert shown[-1] == ("calibrate", len(FITS), len(FITS))
+    assert found.before == WRONG[prior]
+    assert found.seconds < 20
+    known = constants(CpuTuning)
+    for name, fitted in found.found.items():
+        assert getattr(found.tuning, name) == fitted.value
+        assert known[name].expectation(fitted.value) is None
+        assert found.tuning.provenance[name] == "fitted"
+        assert 0 <= found.tuning.confidence[name] <= 1
+    assert {"low_l3", "low_dram", "several_dram", "tile_cycles", "steps_per_prefetch"} <= {
+        *found.found
+    }
+    # Processes that follow have it; one that is told none does not calibrate again.
+    again = CpuBackend(Cache(tmp_path), HOST_ISAS[-1])
+    assert again.hardware.tuning == found.tuning
+    assert again.hardware.tuning.confidence == found.tuning.confidence
+    assert again.calibrated("default") is again
+    assert again.calibration is None
+    assert again.hardware.tuning.is_calibrated
+
+
+def test_a_stand_has_what_it_runs(tmp_path: Path) -> None:
+    backend = CpuBackend(Cache(tmp_path), HOST_ISAS[0])
+    stand = Stand(backend.products(product_types(FLOAT32)), 0.0)
+    assert stand.pace.seconds < 1e-3
+    levels = backend.hardware.levels
+    sizes = []
+    for level in levels:
+        weights = stand.weights(level)
+        sizes.append(len(weights.copies) * weights.copies[0].nbytes)
+        assert weights.n % stand.family.nr == 0
+    assert sizes[1] <= levels[1].capacity_bytes
+    assert sizes[-1] >= 2 * levels[-2].capacity_bytes or sizes[-1] >= 512 << 20
+
+
+def test_an_unknown_effort() -> None:
+    with pytest.raises(ConfigurationError, match="calibrate is 'much'; expected default, thorough"):
+        api.tune(calibrate="much")  # type: ignore[arg-type]
