@@ -32,6 +32,8 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
+    "cost.correction": "a GPU's estimates are not corrected by a learned model",
+    "cost.correction_features": "the same",
     "core.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",

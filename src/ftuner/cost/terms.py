@@ -25,15 +25,19 @@ class Estimate(NamedTuple):
     """Packing A and B."""
     synchronise_s: float = 0.0
     """Starting the workers and waiting for them."""
+    correction: float = 1.0
+    """Learned factor of the whole; 1 where nothing is known better than the terms."""
 
     @property
     def seconds(self) -> float:
-        """The largest of what overlaps (computing, each memory level) plus what does not.
+        """The largest of what overlaps (computing, each memory level) plus what does not, times the
+        correction.
 
         `Planner.plan` has a copy of this formula, which a test compares with it.
         """
         compute_s = self.issue_s + self.stall_s + self.tile_s
-        return max(compute_s, self.l3_s, self.dram_s) + self.pack_s + self.synchronise_s
+        overlapping_s = max(compute_s, self.l3_s, self.dram_s)
+        return (overlapping_s + self.pack_s + self.synchronise_s) * self.correction
 
     @property
     def bound(self) -> str:
@@ -43,5 +47,9 @@ class Estimate(NamedTuple):
         return max(terms, key=lambda name: terms[name])
 
     def terms(self) -> dict[str, float]:
-        """All terms by name, in seconds."""
-        return {name: float(seconds) for name, seconds in self._asdict().items()}
+        """All terms by name, in seconds, before the correction."""
+        return {name: float(getattr(self, name)) for name in TERMS}
+
+
+TERMS = tuple(name for name in Estimate._fields if name.endswith("_s"))
+"""The names of the terms."""

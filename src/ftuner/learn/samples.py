@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock
 
 from ftuner.core.dtype import DTYPES
-from ftuner.cost.terms import Estimate
+from ftuner.cost.terms import TERMS, Estimate
 from ftuner.errors import DatasetError, DatasetWarning, FTunerError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
@@ -306,7 +306,7 @@ def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
     if rows > problem.m or (plan.grid[1] == 1 and rows != problem.m):
         raise DatasetError(f"{where}: segments have {rows} rows, the problem {problem.m}")
     seconds = checked.table(entries["terms"], f"{where}: terms")
-    unknown = [name for name in seconds if name not in Estimate._fields]
+    unknown = [name for name in seconds if name not in TERMS]
     if unknown:
         raise DatasetError(f"{where}: terms has the unknown entries {unknown}")
     terms = Estimate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from ftuner.core.product import ProductTypes
+from ftuner.cost.cpu.correction import UNKNOWN
 from ftuner.cost.cpu.intake import FarPanel, Reading
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
@@ -30,6 +31,10 @@ class Cover(NamedTuple):
     """Cycles that a k step takes longer because the panel comes from behind L2."""
     reading: Reading
     """How the first tile reads the panel."""
+    kind: int = 0
+    """An index of `correction_features.KINDS`."""
+    factor: float = UNKNOWN
+    """Its part of the learned correction."""
 
     def cycles(self, steps: int) -> float:
         """Cycles of a block of k of so many steps."""
@@ -136,7 +141,7 @@ class ProductCost:
 
     __slots__ = (
         "_a_bytes_per_row", "_a_passes", "_b_bytes", "_blocks", "_c_bytes_per_row", "_covers",
-        "_far_s_per_tile", "_footprint_bytes",
+        "_factors", "_far_s_per_tile", "_footprint_bytes",
         "_footprint_bytes_per_row", "_l2_bytes", "_last_cache_bytes", "_pack_s", "_pack_s_per_row",
         "_panels", "_partial_s_per_row", "_rate_dram", "_rate_l3", "_step_s", "_tail_covers",
         "_tile_s", "_wait_s", "_widen_s", "_window_s_per_tile", "_workers_m",
@@ -144,16 +149,16 @@ class ProductCost:
 
     def __init__(
         self, machine: ProductMachine, share: ProductShare, blocks: RowBlocks, covers: Covers,
-        tail_covers: Covers | None,
+        tail_covers: Covers | None, factors: tuple[float, ...],
     ) -> None:  # fmt: skip
         """`covers`: of the worker's full panels; `tail_covers`: of its last columns, if it has a
-        tail."""
+        tail; `factors`: its part of the learned correction, by kind of cover."""
         types, lanes, tuning = machine.types, machine.lanes, machine.tuning
         a_size, b_size, c_size = types.a.itemsize, types.b.itemsize, types.c.itemsize
         period_s = machine.period_s
         elements, columns, k_steps = share.elements, share.columns, share.k_steps
         self._workers_m = share.workers_m
-        self._blocks = blocks
+        self._blocks, self._factors = blocks, factors
         self._covers, self._tail_covers = covers, tail_covers
         self._l2_bytes, self._last_cache_bytes = machine.l2_bytes, machine.last_cache_bytes
         self._panels = share.panels
@@ -216,11 +221,11 @@ class ProductCost:
         rows = m
         if self._workers_m > 1:
             rows = most_rows(m, self._covers.main, self._workers_m)
-        _, tiles, step, issue, fixed, wait, _ = self._covers[rows]
+        _, tiles, step, issue, fixed, wait, _, kind, factor = self._covers[rows]
         panels = self._panels
         step, issue, fixed = (step + wait) * panels, issue * panels, fixed * panels
         if self._tail_covers is not None:
-            _, _, tail_step, tail_issue, tail_fixed, tail_wait, _ = self._tail_covers[rows]
+            _, _, tail_step, tail_issue, tail_fixed, tail_wait, *_ = self._tail_covers[rows]
             step, issue, fixed = (
                 step + tail_step + tail_wait,
                 issue + tail_issue,
@@ -248,8 +253,9 @@ class ProductCost:
                 dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
         pack_s = self._pack_s + self._pack_s_per_row * rows + widen_s
         # Without the call of `Estimate.__new__`, which takes the time of a tenth of this function.
+        correction = self._factors[kind] * factor or 1.0
         return tuple.__new__(
-            Estimate, (issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s)
+            Estimate, (issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s, correction)
         )
 
 

@@ -12,8 +12,11 @@ from typing import NamedTuple
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
 from ftuner.core.mapping import bounds
 from ftuner.core.product import ReadWindow
+from ftuner.cost.cpu.correction import UNKNOWN, Correction
+from ftuner.cost.cpu.correction_features import KINDS, machine_features, share_features
 from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, RowBlocks
 from ftuner.cost.terms import Estimate
+from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Choice
 from ftuner.planner.cpu.problem import Problem
@@ -25,6 +28,8 @@ MAX_MAGNITUDE = 12
 """Lengths of k with this many bits or more share a cover table: entering a tile then weighs too
 little against its k steps to change a cover."""
 MAX_ROWS = 1 << 62
+NO_FACTORS = (UNKNOWN,) * len(KINDS)
+"""Of candidates that are not corrected."""
 
 
 class Far(NamedTuple):
@@ -37,9 +42,13 @@ class Far(NamedTuple):
 class PlannerTables:
     """What candidates of a library share: the machine of their costs, cover tables."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, learned: LearnedCorrection | None = None) -> None:
+        """`learned`: a correction of the estimates."""
         self.library = library
-        self.machine = machine = ProductMachine(library.hardware, library.types, library.lanes)
+        hardware = library.hardware
+        self.machine = machine = ProductMachine(hardware, library.types, library.lanes)
+        self.machine_features = machine_features(hardware, library.isa, library.types)
+        self.correction = None if learned is None else Correction(learned)
         self.tuning = tuning = machine.tuning
         self.a_block_bytes = tuning.block_share_of_l2 * machine.l2_bytes
         """Size of a block of A in L2."""
@@ -61,7 +70,9 @@ class PlannerTables:
             row_of_b = 0.0 if in_l1 else row_of_b_bytes / l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
             panel = None if far is None else self.machine.far_panel(row_of_b_bytes, *far)
-            found = CoverTable(family, self.library.isa, self.tuning, typical, row_of_b, panel)
+            found = CoverTable(
+                family, self.library.isa, self.tuning, typical, row_of_b, panel, self.correction
+            )
             self._covers[key] = found
         return found
 
@@ -98,8 +109,8 @@ class Candidate:
 
     __slots__ = (
         "_blocks", "_chunk_s", "_most_chunks", "_most_chunks_blocked", "_workers", "batch_ranges",
-        "choice", "cost", "family", "first_row", "full", "k_ranges", "last_row", "left", "nr",
-        "table", "tail_family", "tail_table", "unit_ranges",
+        "choice", "cost", "family", "first_row", "from_dram", "full", "k_ranges", "last_row",
+        "left", "nr", "share", "table", "tail_family", "tail_table", "unit_ranges",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +177,7 @@ class Candidate:
         if problem.in_panels and not choice.widen:
             between = max(problem.b_footprint_bytes, n * k * library.types.b.itemsize)
             far = Far(between > machine.last_cache_bytes, workers)
+        self.from_dram = far is not None and far.from_dram
         self.table = tables.covers(covered, choice.kc, in_l1, far)
         self.tail_table: CoverTable | None = None
         if covered_tail is not None:
@@ -180,7 +192,7 @@ class Candidate:
         k_steps = -(-k // grid.k)
         window = problem.window
         reuse = 1.0 if window is None else window.reuse
-        share = ProductShare(
+        self.share = share = ProductShare(
             batch=batch, n=n, k=k, elements=elements, panels=own_panels,
             columns=own_panels * nr + (tail_columns if has_tail else 0), k_steps=k_steps,
             k_blocks=-(-k_steps // choice.kc), workers=workers, workers_m=grid.m, workers_k=grid.k,
@@ -191,7 +203,11 @@ class Candidate:
         )  # fmt: skip
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m, reuse)
         own_tail = self.tail_table if has_tail else None
-        self.cost = ProductCost(machine, share, blocks, self.table, own_tail)
+        factors = NO_FACTORS
+        # Nothing is learned of operands that are not weights.
+        if tables.correction is not None and far is not None:
+            factors = tables.correction.share_factors(self.features(tables))
+        self.cost = ProductCost(machine, share, blocks, self.table, own_tail, factors)
         # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
         # and only if A is blocked, and one worker alone is not tried where its multiply-adds
         # already take `alone_waits` times the synchronisation.
@@ -226,6 +242,16 @@ class Candidate:
     def block_of_rows(self, m: int) -> int:
         """Rows of A in a block: all, unless A is too large to be read again for every panel."""
         return m if m <= self._blocks.cached_rows else self._blocks.block_rows
+
+    def features(self, tables: PlannerTables) -> tuple[float, ...]:
+        """What a learned correction knows of the candidate, whatever its rows."""
+        library = tables.library
+        share = share_features(
+            tables.machine, self.share, nr=self.nr, kc=self.choice.kc, cores=library.hardware.cores,
+            registers=self.choice.vectors / library.isa.vector_registers, from_dram=self.from_dram,
+            issue_per_row=self.table.issue_per_row,
+        )  # fmt: skip
+        return (*tables.machine_features, *share)
 
     def estimate(self, m: int) -> Estimate:
         """What the busiest worker spends its time on."""

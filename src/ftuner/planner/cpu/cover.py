@@ -11,6 +11,8 @@ from math import inf
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
+from ftuner.cost.cpu.correction import Correction
+from ftuner.cost.cpu.correction_features import SEVERAL, cover_features, kind_of
 from ftuner.cost.cpu.intake import AT_HAND, FarPanel, overlapped, reading
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
@@ -45,14 +47,17 @@ class CoverTable:
 
     `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
     to fetch one k step of the panel from L2, 0 where it stays in L1. `far`: where the panel comes
-    from before, if that is behind L2.
+    from before, if that is behind L2. `correction`: what was learned of the errors of estimates.
     """
 
     def __init__(
         self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float,
-        far: FarPanel | None = None,
+        far: FarPanel | None = None, correction: Correction | None = None,
     ) -> None:  # fmt: skip
-        self._family, self._tuning, self._far = family, tuning, far
+        self._family, self._isa, self._tuning = family, isa, tuning
+        self._steps, self._in_l1, self._far = steps, row_of_b_cycles == 0.0, far
+        # Nothing is learned of panels that are at hand, and of tails.
+        self._correction = None if far is None or family.tail else correction
         self._tiles: dict[int, TileCycles] = {}
         scratch = family.tail and not isa.masked
         for kernel in family.kernels:
@@ -75,7 +80,7 @@ class CoverTable:
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         self._limit = max(PERIODS * max(cost), family.max_mr)
         heights = _cheapest(cost, self._limit)
-        self._rests = [self.cover(used) for used in heights]
+        self._rests = self._corrected([self.cover(used) for used in heights])
         """Covers that follow main tiles."""
         self._solved = list(self._rests)
         for mr in self._tiles:
@@ -83,7 +88,8 @@ class CoverTable:
             ways = [heights[mr], (mr,)]
             ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
             covers = [self.cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
-            self._solved[mr] = min(covers, key=lambda cover: cover.cycles(steps))
+            covers = self._corrected(covers)
+            self._solved[mr] = min(covers, key=lambda c: c.cycles(steps) * (c.factor or 1.0))
         self._last = (0, self._solved[0])
         self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
@@ -95,7 +101,41 @@ class CoverTable:
         step = sum(self._tiles[mr].step for mr in heights)
         issue = sum(self._tiles[mr].issue for mr in heights)
         fixed = sum(self._tiles[mr].fixed for mr in heights)
-        return self._waiting(Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND))
+        cover = Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND, self.kind(segments))
+        return self._waiting(cover)
+
+    def kind(self, segments: tuple[tuple[int, int], ...]) -> int:
+        """The kind of a cover by some row tiles."""
+        if not segments:
+            return 0
+        tile = self._family.kernels[segments[0][0] - 1].tile
+        return kind_of(tile, sum(tiles for _, tiles in segments), self._tuning)
+
+    def features(self, segments: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
+        """The features of a cover by some row tiles, for a learned correction. Covers that are not
+        listed have those of the listed one that they extend by main tiles."""
+        rows = sum(mr * tiles for mr, tiles in segments)
+        mr, tiles = segments[0]
+        if rows > self._limit:
+            tiles = max(tiles - ((rows - self._limit) // mr + 1), 1)
+            others = tuple((mr, min(tiles, self._limit)) for mr, tiles in segments[1:])
+            segments = ((mr, min(tiles, self._limit)), *others)
+        heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
+        return self._features(self.cover(heights))
+
+    def _features(self, cover: Cover) -> tuple[float, ...]:
+        return cover_features(
+            cover, self._family.kernels[cover.segments[0][0] - 1].tile, self._isa,
+            main=self._main, kind=cover.kind, steps=self._steps, far=self._far, in_l1=self._in_l1,
+        )  # fmt: skip
+
+    def _corrected(self, covers: list[Cover]) -> list[Cover]:
+        """Covers with their factors of the correction, if there is one."""
+        if self._correction is None:
+            return covers
+        known = [cover for cover in covers if cover.tiles]
+        factors = iter(self._correction.cover_factors([self._features(c) for c in known]))
+        return [c._replace(factor=next(factors)) if c.tiles else c for c in covers]
 
     def _waiting(self, cover: Cover) -> Cover:
         """A cover with what it waits for a far panel, and how that is read."""
@@ -144,6 +184,8 @@ class CoverTable:
                 rest.fixed + more * fixed,
                 0.0,
                 AT_HAND,
+                SEVERAL,
+                rest.factor,
             )
         )
         self._last = (rows, cover)

@@ -15,6 +15,7 @@ from itertools import product
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.terms import Estimate
+from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Share
@@ -61,9 +62,10 @@ class Planner:
     """Plans for one library. Holds tables of covers and a bounded number of candidates; safe to use
     from several threads."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, learned: LearnedCorrection | None = None) -> None:
+        """`learned`: a correction of the estimates."""
         self.library = library
-        self._tables = PlannerTables(library)
+        self._tables = PlannerTables(library, learned)
         self._lanes = library.lanes
         self._candidates: RecentlyUsed[tuple[object, ...], tuple[Candidate, ...]] = RecentlyUsed(
             MAX_CANDIDATES, size=len
@@ -83,9 +85,11 @@ class Planner:
         best, least = None, 0.0
         for candidate in self.candidates(problem):
             if candidate.first_row <= m <= candidate.last_row:
-                issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s = candidate.cost.terms(m)
+                terms = candidate.cost.terms(m)
+                issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, wait_s, correction = terms
                 # A copy of `Estimate.seconds`: the call would take as long as the arithmetic.
                 seconds = max(issue_s + stall_s + tile_s, l3_s, dram_s) + pack_s + wait_s
+                seconds *= correction
                 if best is None or seconds < least:
                     best, least = candidate, seconds
         assert best is not None
@@ -157,6 +161,15 @@ class Planner:
         if not choice.dot:
             lengths = self._tables.blocks_of_k(max(problem.k, 1), nr, problem.window)
         return Candidate(self._tables, problem, choice, lengths)
+
+    def features(
+        self, candidate: Candidate, segments: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+        """What a learned correction knows of a candidate and of a cover by some row tiles: the
+        features of the share, those of the cover, and its kind. The tiles are of the family's
+        heights."""
+        table = candidate.table
+        return candidate.features(self._tables), table.features(segments), table.kind(segments)
 
     def lay_out(self, problem: Problem, candidate: Candidate, chunks: int = 0) -> Plan:
         """The patches of a candidate, worker by worker; `chunks` as in `Plan`."""

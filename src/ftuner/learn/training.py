@@ -1,0 +1,345 @@
+"""Training: from a table of samples to a learned correction, chosen by cross-validation.
+
+Two forms are compared. *Linear*: ridge regression on the features of the share, those of the cover,
+and the products of the first with the kind of cover. *Boosted*: gradient boosting (Friedman, 2001)
+whose trees take turns between the features of the share and those of the cover, so that the sum
+stays additive in the two. Both are fitted robustly (Huber weights), because other load on a machine
+lengthens some measurements.
+
+The interval of a prediction is leverage-weighted conformal (arXiv:2602.12693): the residuals of the
+cross-validation over `sqrt(1 + h)`, h being the leverage of the share, have a quantile that covers
+nine in ten; far from the samples h grows, and the interval with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ftuner.cost.cpu.correction import evaluate
+from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
+from ftuner.errors import ConfigurationError, DatasetError
+from ftuner.hardware.correction import (
+    Array,
+    Component,
+    LearnedCorrection,
+    Trees,
+    Uncertainty,
+    from_document,
+)
+from ftuner.learn.features import Table
+
+COVERAGE = 0.9
+FOLDS = 5
+LEAST_SAMPLES = 30
+"""Fewer leave no quantile of nine in ten in any kind of cover that could be trusted."""
+PENALTIES = (1.0, 10.0, 100.0, 1000.0)
+"""Of ridge regression on standardised features, in samples: a feature needs about so many to
+count."""
+INTERACTION_PENALTY = 4.0
+"""Multiple of the penalty for what differs between kinds of cover, so that a kind with few samples
+follows the others; features of covers, of which each machine shows many, have as much less."""
+HUBER = 1.345
+"""Residuals beyond this multiple of their scale lose weight; 95% efficient for normal errors
+(Huber, 1964)."""
+MARGIN = 0.25
+"""A model is used this far beyond the range of its samples: a quarter of an octave of a ratio,
+less than the step of a flag."""
+STAGES, RATE, DEPTH = 60, 0.15, 3
+"""Of boosting: stages of one tree for each component, what of a tree is added, and its depth."""
+LEAST_LEAF = 8
+"""Samples of a leaf."""
+
+Fit = Callable[[Table, Array], "Additive"]
+"""From samples and their targets to a model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Additive:
+    """A fitted model of the sum of two components, which have the ranges of training."""
+
+    share: Component
+    cover: Component
+
+    def predict(self, table: Table) -> Array:
+        """The predicted log(measured / estimated) of each sample."""
+        by_kind = evaluate(self.share, table.share)
+        found: Array = by_kind[np.arange(len(table)), table.kind]
+        return found + evaluate(self.cover, table.cover)[:, 0]
+
+    def plus(self, other: Additive) -> Additive:
+        """The sum of two models, of which at most one has trees; it has the ranges of both."""
+        return Additive(_sum(self.share, other.share), _sum(self.cover, other.cover))
+
+
+def _sum(one: Component, other: Component) -> Component:
+    assert one.trees is None or other.trees is None
+    return replace(
+        other,
+        low=np.minimum(one.low, other.low),
+        high=np.maximum(one.high, other.high),
+        weights=one.weights + other.weights,
+        intercept=one.intercept + other.intercept,
+        trees=one.trees or other.trees,
+    )
+
+
+def fit_linear(table: Table, target: Array, penalty: float) -> Additive:
+    """Ridge regression of `target`; Huber weights by iteration."""
+    share_mean, share_scale = standard(table.share, table.weight)
+    cover_mean, cover_scale = standard(table.cover, table.weight)
+    share = (table.share - share_mean) / share_scale
+    cover = (table.cover - cover_mean) / cover_scale
+    kinds = np.eye(len(KINDS))[table.kind]
+    crossed = (share[:, :, None] * kinds[:, None, :]).reshape(len(table), -1)
+    # The typical error of a kind is the cover's, so that covers of one product compare by it.
+    rows = np.hstack([np.ones((len(table), 1)), cover, share, crossed])
+    blocks = [
+        (1, 1e-6),
+        (cover.shape[1], penalty / INTERACTION_PENALTY),
+        (share.shape[1], penalty),
+        (crossed.shape[1], penalty * INTERACTION_PENALTY),
+    ]
+    penalties = np.concatenate([np.full(count, value) for count, value in blocks])
+    found = _robust(rows, target, table.weight, penalties)
+    sizes = np.cumsum([1, cover.shape[1], share.shape[1]])
+    constant, of_cover, of_share, of_both = np.split(found, sizes)
+    weights = (of_share[:, None] + of_both.reshape(-1, len(KINDS))) / share_scale[:, None]
+    cover_weights = of_cover[:, None] / cover_scale[:, None]
+    return Additive(
+        _component(SHARE_FEATURES, table.share, weights, constant - share_mean @ weights),
+        _component(COVER_FEATURES, table.cover, cover_weights, -(cover_mean @ cover_weights)),
+    )
+
+
+def _robust(rows: Array, target: Array, weight: Array, penalties: Array) -> Array:
+    found: Array = np.zeros(rows.shape[1])
+    huber = np.ones(len(target))
+    for _ in range(4):
+        weighted = rows * (weight * huber)[:, None]
+        found = np.linalg.solve(weighted.T @ rows + np.diag(penalties), weighted.T @ target)
+        size = np.abs(target - rows @ found)
+        scale = 1.4826 * float(np.median(size)) or 1.0
+        huber = np.minimum(1.0, HUBER * scale / np.maximum(size, 1e-12))
+    return found
+
+
+def fit_boosted(table: Table, target: Array) -> Additive:
+    """Boosted trees of `target`, which take turns between the two components.
+
+    Raises:
+        ConfigurationError: the extra `learn` is not installed.
+    """
+    try:
+        from sklearn.tree import DecisionTreeRegressor  # Only here: most processes never train.
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error}; install the extra: pip install 'ftuner[learn]'"
+        ) from None
+    share = np.hstack([table.share, table.kind[:, None]])
+    start = float(np.median(target))
+    left = target - start
+    of_cover: list[Any] = []
+    of_share: list[Any] = []
+    leaf = min(LEAST_LEAF, max(len(table) // 8, 1))
+    for stage in range(STAGES):
+        size = np.abs(left)
+        scale = 1.4826 * float(np.median(size)) or 1.0
+        weight = table.weight * np.minimum(1.0, HUBER * scale / np.maximum(size, 1e-12))
+        for trees, rows in ((of_cover, table.cover), (of_share, share)):
+            tree = DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=leaf, random_state=stage)
+            tree.fit(rows, left, sample_weight=weight)
+            left = left - RATE * tree.predict(rows)
+            trees.append(tree.tree_)
+    flat = fit_constant(table, start)
+    return Additive(
+        replace(flat.share, trees=_exported(of_share)),
+        replace(flat.cover, trees=_exported(of_cover)),
+    )
+
+
+def fit_constant(table: Table, value: float) -> Additive:
+    """The model that is one number, with the ranges of a table."""
+    share = np.zeros((len(SHARE_FEATURES), len(KINDS)))
+    cover = np.zeros((len(COVER_FEATURES), 1))
+    return Additive(
+        _component(SHARE_FEATURES, table.share, share, np.full(len(KINDS), value)),
+        _component(COVER_FEATURES, table.cover, cover, np.zeros(1)),
+    )
+
+
+def _exported(grown: Sequence[Any]) -> Trees:
+    """scikit-learn's trees as plain arrays; leaves there have no children (-1) nor a feature."""
+    feature, threshold, left, right, value, roots = [], [], [], [], [], []
+    count, depth = 0, 0
+    for tree in grown:
+        own = np.arange(count, count + tree.node_count)
+        leaf = tree.children_left < 0
+        roots.append(count)
+        feature.append(np.where(leaf, 0, tree.feature))
+        threshold.append(np.where(leaf, 0.0, tree.threshold))
+        left.append(np.where(leaf, own, tree.children_left + count))
+        right.append(np.where(leaf, own, tree.children_right + count))
+        value.append(np.where(leaf, RATE * tree.value[:, 0, 0], 0.0))
+        count += tree.node_count
+        depth = max(depth, tree.max_depth)
+    return Trees(
+        np.array(roots), np.concatenate(feature), np.concatenate(threshold), np.concatenate(left),
+        np.concatenate(right), np.concatenate(value), depth,
+    )  # fmt: skip
+
+
+def standard(rows: Array, weight: Array) -> tuple[Array, Array]:
+    """Mean and scale of each feature. A feature that does not vary has the scale infinity: a model
+    does not use it."""
+    mean = np.average(rows, axis=0, weights=weight)
+    scale = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weight))
+    return mean, np.where(scale > 1e-9, scale, np.inf)
+
+
+def _component(names: Sequence[str], rows: Array, weights: Array, intercept: Array) -> Component:
+    low, high = rows.min(axis=0) - MARGIN, rows.max(axis=0) + MARGIN
+    return Component(tuple(names), low, high, weights, intercept, None)
+
+
+FORMS: Mapping[str, Callable[[Table, Array, float], Additive]] = {
+    "linear": fit_linear,
+    "boosted": lambda table, target, penalty: fit_boosted(table, target),
+}
+
+
+def folds_of(table: Table, folds: int = FOLDS) -> Array:
+    """The fold of each sample; all samples of a shape are in one fold."""
+    shapes, numbers = np.unique(table.shape, return_inverse=True)
+    order = np.random.default_rng(0).permutation(len(shapes))
+    found: Array = order[numbers] % min(folds, max(len(shapes), 2))
+    return found
+
+
+def cross_validated(table: Table, target: Array, fit: Fit) -> Array:
+    """The prediction for each sample by a model of the folds that it is not in."""
+    fold = folds_of(table)
+    predicted = np.zeros(len(table))
+    for number in np.unique(fold):
+        test = fold == number
+        if test.all():
+            raise DatasetError("samples of one shape only: nothing to cross-validate with")
+        predicted[test] = fit(table.take(~test), target[~test]).predict(table.take(test))
+    return predicted
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The form of model that cross-validation found best, and the errors of all."""
+
+    form: str
+    penalty: float
+    errors: Mapping[str, float]
+    """Mean absolute error of log(measured) by form and penalty, and of the `estimate` with its
+    typical error left out."""
+    residuals: Array
+    """Of the chosen one."""
+
+
+def choose(
+    table: Table, base: Additive | None = None, forms: Sequence[str] = tuple(FORMS)
+) -> Choice:
+    """Compare the forms of model by cross-validation over shapes. `base`: a model of other machines
+    whose errors are learned."""
+    target = table.log_ratio if base is None else table.log_ratio - base.predict(table)
+    centred = table.log_ratio - np.median(table.log_ratio)
+    errors = {"estimate": _mean_error(centred, table)}
+    best: tuple[float, str, float, Array] | None = None
+    for form in forms:
+        for penalty in PENALTIES if form == "linear" else (0.0,):
+
+            def fit(some: Table, of: Array, form: str = form, penalty: float = penalty) -> Additive:
+                return FORMS[form](some, of, penalty)
+
+            residuals = target - cross_validated(table, target, fit)
+            error = _mean_error(residuals, table)
+            errors[f"{form} {penalty:g}" if penalty else form] = error
+            if best is None or error < best[0]:
+                best = (error, form, penalty, residuals)
+    assert best is not None
+    return Choice(best[1], best[2], errors, best[3])
+
+
+def _mean_error(residuals: Array, table: Table) -> float:
+    return float(np.average(np.abs(residuals), weights=table.weight))
+
+
+def learn(
+    table: Table, fingerprint: str, base: Additive | None = None,
+    forms: Sequence[str] = tuple(FORMS), source: str = "",
+) -> LearnedCorrection:  # fmt: skip
+    """The correction that the samples of one machine support. `base`: a linear or boosted model of
+    other machines that it starts from. `source`: where the samples are from, for people.
+
+    Raises:
+        ConfigurationError: boosting is asked for, and the extra `learn` is not installed.
+        DatasetError: too few samples, or of too few shapes.
+    """
+    if len(table) < LEAST_SAMPLES:
+        raise DatasetError(f"{len(table)} samples; expected at least {LEAST_SAMPLES}")
+    if base is not None and base.share.trees is not None:
+        forms = ("linear",)
+    chosen = choose(table, base, forms)
+    target = table.log_ratio if base is None else table.log_ratio - base.predict(table)
+    model = FORMS[chosen.form](table, target, chosen.penalty)
+    if base is not None:
+        model = base.plus(model)
+    provenance = {
+        "samples": str(len(table)),
+        "source": source,
+        "form": chosen.form if base is None else f"{chosen.form} after one of other machines",
+        **{f"error of {name}": f"{error:.4f}" for name, error in chosen.errors.items()},
+    }
+    return packaged(model, table, chosen.residuals, fingerprint, provenance)
+
+
+def packaged(
+    model: Additive, table: Table, residuals: Array, fingerprint: str,
+    provenance: Mapping[str, str],
+) -> LearnedCorrection:  # fmt: skip
+    """A model with its interval, checked as one that is read. `residuals`: errors of the samples
+    by models that did not see them."""
+    bias = float(np.median(table.log_ratio))
+    found = LearnedCorrection(
+        fingerprint=fingerprint, kinds=KINDS, share=model.share, cover=model.cover, bias=bias,
+        uncertainty=calibrated(table, residuals, bias), provenance=provenance,
+    )  # fmt: skip
+    return from_document(found.to_document())
+
+
+def calibrated(table: Table, residuals: Array, bias: float) -> Uncertainty:
+    """The interval of predictions, from residuals of a cross-validation."""
+    mean, scale = standard(table.share, table.weight)
+    varies = np.isfinite(scale)
+    # What does not vary is compared with the range of training instead.
+    scale = np.where(varies, scale, 1e6)
+    rows = np.hstack([(table.share - mean) / scale, np.ones((len(table), 1))])
+    gram = rows.T @ (rows * table.weight[:, None]) + np.eye(rows.shape[1])
+    whitening = np.linalg.inv(np.linalg.cholesky(gram))
+    leverage = ((rows @ whitening.T) ** 2).sum(axis=1)
+    score = np.abs(residuals) / np.sqrt(1.0 + leverage)
+    spread, limit = np.zeros(len(KINDS)), np.zeros(len(KINDS))
+    for kind in range(len(KINDS)):
+        own = table.kind == kind
+        # A kind with few samples has the interval of all, if that is wider.
+        enough = own.sum() >= LEAST_SAMPLES
+        spread[kind] = quantile(score[own] if enough else score, COVERAGE)
+        errors = np.abs(table.log_ratio - bias)
+        limit[kind] = quantile(errors[own] if enough else errors, COVERAGE)
+    return Uncertainty(COVERAGE, mean, scale, whitening, spread, limit)
+
+
+def quantile(scores: Array, coverage: float) -> float:
+    """The conformal quantile: at least `coverage` of new scores are not larger, if they are
+    exchangeable with these; the largest of few."""
+    rank = math.ceil((len(scores) + 1) * coverage)
+    return float(np.sort(scores)[min(rank, len(scores)) - 1])

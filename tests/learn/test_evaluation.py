@@ -1,0 +1,53 @@
+"""Kendall's tau and regret, on examples that are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from ftuner.learn.evaluation import kendall_tau, score
+from ftuner.learn.features import Table
+
+
+def table(measured: list[float], estimated: list[float], contest: list[int]) -> Table:
+    count = len(measured)
+    arrays = {f.name: np.zeros(count) for f in fields(Table)}
+    arrays["log_estimated"] = np.log(estimated)
+    arrays["log_ratio"] = np.log(measured) - np.log(estimated)
+    arrays["contest"] = np.array(contest)
+    return Table(**arrays)
+
+
+def test_tau() -> None:
+    one, two = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0])
+    assert kendall_tau(one, one) == 1.0
+    assert kendall_tau(one, -one) == -1.0
+    assert kendall_tau(one, two) == pytest.approx(4 / 6)
+    assert kendall_tau(one, np.zeros(4)) == 0.0
+
+
+def test_pairs_within_noise_do_not_count() -> None:
+    measured, predicted = np.array([1.0, 1.01, 2.0]), np.array([1.5, 1.0, 2.0])
+    assert kendall_tau(measured, predicted) == pytest.approx(1 / 3)
+    assert kendall_tau(measured, predicted, np.full(3, 0.02)) == 1.0
+    assert math.isnan(kendall_tau(measured, predicted, np.full(3, 2.0)))
+
+
+def test_score() -> None:
+    found = score(
+        table([2.0, 1.0, 3.0, 3.0, 5.0], [1.0, 1.0, 3.0, 4.0, 5.0], [7, 7, 3, 3, 9]),
+        np.log([1.0, 4.0, 1.0, 1.0, 1.0]),
+    )
+    # In one contest the slower plan is predicted to be the faster; the other two have no order.
+    assert found.tau == -1.0
+    assert found.regret == pytest.approx(0.5)
+    assert found.worst_regret == pytest.approx(1.0)
+    assert found.error == pytest.approx((math.log(2) + math.log(4) + math.log(4 / 3)) / 5)
+
+
+def test_scores_without_contests() -> None:
+    found = score(table([2.0], [1.0], [0]), np.zeros(1))
+    assert found[1:] == (0.0, 0.0, 0.0)
