@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,14 +14,14 @@ import pytest
 from tests.learn.standing_in import StandIn
 from tests.learn.test_samples import HEADER, SAMPLE, machine
 
-from ftuner.errors import ConfigurationError
+from ftuner.errors import ConfigurationError, DatasetError
 from ftuner.hardware.exported import Exported, exported_document, read_exported
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn import fleet
 from ftuner.learn.fleet import Kind, Node, kind_here, tune_fleet, tune_here
 from ftuner.learn.ray_cluster import RayCluster
-from ftuner.learn.samples import append
+from ftuner.learn.samples import Dataset, append
 
 MILAN = Kind("aa" * 16, "AMD EPYC (Milan)", "avx2", 2)
 ICE_LAKE = Kind("bb" * 16, "Intel(R) Xeon(R)", "avx512", 32)
@@ -63,7 +63,7 @@ def test_one_node_of_each_kind(tmp_path: Path) -> None:
     )  # fmt: skip
     assert cluster.started == [("host-0", True), ("host-1", True)]
     assert [(t.kind, t.node) for t in report.tuned] == [(MILAN, "host-0"), (ICE_LAKE, "host-1")]
-    assert (report.failed, report.silent, report.trained) == ({}, {}, False)
+    assert (report.failed, report.silent) == ({}, {})
     assert [read_exported(t.path).hardware.tuning.tile_cycles for t in report.tuned] == [25.0, 35.0]
     assert counted == [("kinds", 0, 2), ("kinds", 1, 2), ("kinds", 2, 2)]
     assert said[0] == "2 kinds among 5 nodes"
@@ -173,29 +173,35 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_learning_from_all(tmp_path: Path) -> None:
-    text = dataset_text(tmp_path)
-    out, seen = tmp_path / "out", []
-
-    def train(datasets: Any) -> dict[str, Any]:
-        seen.extend(len(dataset.samples) for dataset in datasets)
-        return {"schema": 1, "weights": [0.5]}
+    """Each kind has a model of its own samples and those of the others, or none."""
+    texts, out, seen = [], tmp_path / "out", []
+    for number in (2, 3, 4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        append(folder / "made.jsonl", HEADER, [SAMPLE] * number)
+        texts.append((folder / "made.jsonl").read_text())
+    kinds = [MILAN, ICE_LAKE, MILAN._replace(threads=1), MILAN._replace(isa="sse2")]
 
     def sampled(node: Node, kind: Kind) -> Any:
-        return {**work(node, kind), "samples": text}
+        at = kinds.index(kind)
+        return {**work(node, kind), "samples": texts[at] if at < len(texts) else ""}
 
-    report = tune_fleet(StandIn([MILAN, ICE_LAKE]), out, sampled, train)  # type: ignore[arg-type]
-    assert seen == [2, 2]
-    assert report.trained
-    for each in report.tuned:
-        assert read_exported(each.path).correction == {"schema": 1, "weights": [0.5]}
-        assert each.path.with_suffix(".jsonl").read_text() == text
-    assert len(list(out.iterdir())) == 4
-    # Without samples there is nothing to learn.
+    def train(own: Dataset, others: Sequence[Dataset]) -> dict[str, Any]:
+        seen.append((len(own.samples), sorted(len(other.samples) for other in others)))
+        if len(own.samples) == 3:
+            raise DatasetError("too few samples")
+        return {"weights": [len(own.samples)]}
+
     said: list[str] = []
-    report = tune_fleet(StandIn([MILAN]), out, work, train, say=said.append)
-    assert not report.trained
-    assert said[-1] == "no samples to learn from"
-    assert read_exported(report.tuned[0].path).correction is None
+    report = tune_fleet(StandIn(kinds), out, sampled, train, say=said.append)  # type: ignore[arg-type]
+    assert seen == [(2, [3, 4]), (3, [2, 4]), (4, [2, 3])]
+    models = [{"weights": [2]}, None, {"weights": [4]}, None]
+    assert [read_exported(each.path).correction for each in report.tuned] == models
+    assert [each.exported.correction for each in report.tuned] == models
+    for each, text in zip(report.tuned, texts, strict=False):
+        assert each.path.with_suffix(".jsonl").read_text() == text
+    assert len(list(out.iterdir())) == len(kinds) + len(texts)
+    assert said[-2] == f"{ICE_LAKE.name} has no learned model: too few samples"
 
 
 def test_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +278,7 @@ def fail_where_it_was_not_tried(kind: Kind) -> dict[str, Any]:
         os._exit(1)
     if (kind.isa, kind.threads) == HOST_KINDS[1]:
         raise RuntimeError("never well")
-    return tune_here(kind)
+    return tune_here(kind, "none")
 
 
 @pytest.mark.full

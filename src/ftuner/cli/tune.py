@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ftuner.cli.fleet import tune_cluster
 from ftuner.cli.output import DeviceOption, JsonOption, console, print_json, shown_progress
 from ftuner.core.units import count, duration
 
@@ -36,6 +37,16 @@ def tune(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Measure the machine's constants for longer.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Tune a node of each kind of a Ray cluster: its address, auto or local.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files of --ray, one for each kind.")
+    ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
@@ -49,21 +60,31 @@ def tune(
     from ftuner.runtime.devices import CPU, backend_of
     from ftuner.runtime.ops.layer import layer_epilogue
 
+    if no_calibration and thorough:
+        raise typer.BadParameter("--no-calibration and --thorough exclude each other")
+    effort: Effort = "none" if no_calibration else "thorough" if thorough else "default"
+    if (ray is None) != (out is None):
+        raise typer.BadParameter("--ray and --out go together")
+    if ray is not None and out is not None:
+        given = (dtype, activation, bias, isa, prior, device)
+        if given != ("float32", None, False, None, None, CPU):
+            raise typer.BadParameter(
+                "--ray takes no other options than --out, --thorough, --no-calibration and --json"
+            )
+        tune_cluster(ray, out, effort, as_json)
+        return
     if device != CPU and (isa is not None or prior is not None):
         raise typer.BadParameter("--isa and --from are options of the CPU")
     backend = backend_of(device)
     known = backend.product_dtypes
     if dtype not in known:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(known)}")
-    if no_calibration and thorough:
-        raise typer.BadParameter("--no-calibration and --thorough exclude each other")
     if isa is not None:
         # A process chooses its ISA before its first product, by the environment.
         os.environ[ISA_VARIABLE] = known_hardware(default_backend().cache).isa(isa).name
     taken = None if prior is None else api.take_prior(prior, device)
     if taken is not None and not as_json:
         typer.echo(_said(taken))
-    effort: Effort = "none" if no_calibration else "thorough" if thorough else "default"
     with shown_progress("tune") as show:
         report = api.tune(dtype, activation, bias, progress=show, device=device, calibrate=effort)
     calibration = report.calibration

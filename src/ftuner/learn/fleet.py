@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.files import write_whole
 from ftuner.core.units import count
-from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.errors import ConfigurationError, DatasetError, HardwareError
 from ftuner.hardware.exported import (
     SUFFIX,
     Exported,
@@ -30,7 +30,7 @@ from ftuner.hardware.exported import (
 from ftuner.hardware.system import promised_isas, read_system
 from ftuner.learn import samples
 from ftuner.learn.samples import Dataset
-from ftuner.runtime.backend import Progress
+from ftuner.runtime.backend import Effort, Progress
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.cpu.threads import usable_threads
@@ -105,8 +105,9 @@ class Cluster(ABC):
 Work = Callable[[Kind], Mapping[str, Any]]
 """Tunes the node that it runs on. Returns `machine`, the document of an exported machine, and
 `samples`, the text of a dataset or nothing."""
-Train = Callable[[Sequence[Dataset]], Mapping[str, Any] | None]
-"""Makes the document of a learned model from the datasets of all kinds."""
+Train = Callable[[Dataset, Sequence[Dataset]], Mapping[str, Any]]
+"""Makes the document of a kind's learned model from its dataset and those of the other kinds.
+Raises a DatasetError if they do not suffice."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,6 @@ class FleetReport:
     """The errors by node, for each kind that no node tuned."""
     silent: dict[str, str] = field(default_factory=dict)
     """The error of each node that did not say its kind."""
-    trained: bool = False
-    """Whether the files have a model that was learned from all datasets."""
 
 
 def kind_here() -> Kind:
@@ -148,11 +147,11 @@ def kind_here() -> Kind:
     return Kind(facts.fingerprint, facts.model_name, isa, usable_threads(facts.cores))
 
 
-def tune_here(kind: Kind) -> dict[str, Any]:
-    """Tune the machine that this process runs on, as `Work`."""
+def tune_here(kind: Kind, effort: Effort = "default") -> dict[str, Any]:
+    """Tune the machine that this process runs on, as `Work`: probe, calibrate, compile."""
     if kind_here() != kind:
         raise HardwareError(f"the node is of the kind {kind_here().name}; expected {kind.name}")
-    backend = default_backend()
+    backend = default_backend().calibrated(effort)
     backend.tune(backend.product_dtypes["float32"], ACCUMULATOR)
     return {"machine": exported_document(Exported(backend.hardware)), "samples": ""}
 
@@ -324,19 +323,22 @@ def _kept_samples(text: str, exported: Exported, path: Path) -> Dataset | None:
 
 
 def _train(train: Train, report: FleetReport, say: Callable[[str], None]) -> None:
-    """Add the model that is learned from all datasets to each file."""
-    datasets = [tuned.dataset for tuned in report.tuned if tuned.dataset is not None]
-    model = train(datasets) if datasets else None
-    if model is None:
-        say("no samples to learn from")
-        return
-    report.tuned = [
-        replace(tuned, exported=replace(tuned.exported, correction=model)) for tuned in report.tuned
-    ]
-    for tuned in report.tuned:
-        write_exported(tuned.path, tuned.exported)
-    report.trained = True
-    say(f"learned from {sum(len(dataset.samples) for dataset in datasets)} samples")
+    """Add a learned model to the file of each kind that has samples."""
+    datasets = [tuned.dataset for tuned in report.tuned]
+    for number, tuned in enumerate(report.tuned):
+        own = tuned.dataset
+        if own is None:
+            continue
+        rest = datasets[:number] + datasets[number + 1 :]
+        try:
+            model = train(own, [other for other in rest if other is not None])
+        except DatasetError as error:
+            say(f"{tuned.kind.name} has no learned model: {error}")
+            continue
+        exported = replace(tuned.exported, correction=model)
+        write_exported(tuned.path, exported)
+        report.tuned[number] = replace(tuned, exported=exported)
+        say(f"{tuned.kind.name} has a learned model")
 
 
 def _shown(error: Exception) -> str:

@@ -24,27 +24,34 @@ def known_or_probed(
     again: bool, complete: Callable[[_Model], _Model] = lambda model: model, sources: str = "",
 ) -> _Model:  # fmt: skip
     """The hardware model under `key` in the cache, or the one that `probe` makes, which is kept.
+    `again` probes even if the cache has the model; the others are as of `kept_model`."""
+    found = None if again else kept_model(cache, key, decode, complete, sources)
+    if found is None:
+        found = complete(probe())
+        keep_model(cache, key, found, sources)
+    return found
+
+
+def kept_model(
+    cache: Cache, key: str, decode: Callable[[Any], _Model],
+    complete: Callable[[_Model], _Model] = lambda model: model, sources: str = "",
+) -> _Model | None:  # fmt: skip
+    """The hardware model under `key` in the cache, if there is one.
 
     Args:
         decode: makes a model of a document, or raises a HardwareError if the document is not a
             model of this device.
-        again: probe even if the cache has the model.
         complete: adds to a model what is not measured on the device; a model that was completed
-            from other `sources` is completed anew, and what was measured stays.
+            from other `sources` is completed anew and kept, and what was measured stays.
     """
-
-    kept = None if again else _kept(cache, key, decode)
-    if kept is not None and kept[1] == sources:
-        return kept[0]
-    found = complete(probe() if kept is None else kept[0])
-    keep_model(cache, key, found, sources)
+    kept = _kept(cache, key, decode)
+    if kept is None:
+        return None
+    found, completed_from = kept
+    if completed_from != sources:
+        found = complete(found)
+        keep_model(cache, key, found, sources)
     return found
-
-
-def kept_model(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> _Model | None:
-    """The hardware model under `key` in the cache, if there is one, as it was kept."""
-    found = _kept(cache, key, decode)
-    return None if found is None else found[0]
 
 
 def _kept(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> tuple[_Model, str] | None:

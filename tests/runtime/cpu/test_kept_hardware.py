@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import HOST_ISAS
 
 from ftuner.errors import CacheWarning, ConfigurationError, HardwareError
 from ftuner.hardware import priors
@@ -73,6 +74,23 @@ def test_a_change_of_the_recorded_machines(
     lend(monkeypatch, widest.hardware, "c", 29.0)
     assert known_hardware(cache).tuning.tile_cycles == 30.0
     assert len(probes) == len(cache.entries()) == 1
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.skipif(len(HOST_ISAS) < 2, reason="this machine has one ISA")
+def test_the_tuning_of_a_narrower_isa(
+    tmp_path: Path, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept apart from that of the widest, and takes over what is lent as that does."""
+    cache, narrow = Cache(tmp_path), HOST_ISAS[0]
+    lend(monkeypatch, widest.hardware, "a", 25.0)
+    backend = CpuBackend(cache, narrow)
+    backend.adopt(tuned(backend.hardware, cache_share=0.7))
+    assert len(cache.entries()) == 2
+    lend(monkeypatch, widest.hardware, "b", 28.0)
+    found = CpuBackend(cache, narrow).hardware.tuning
+    assert found == replace(DEFAULT, tile_cycles=28.0, cache_share=0.7)
+    assert CpuBackend(cache, HOST_ISAS[-1]).hardware.tuning == replace(DEFAULT, tile_cycles=28.0)
 
 
 @pytest.mark.usefixtures("probes")

@@ -88,7 +88,7 @@ class CpuSession:
                     "this process has computed with another tuning; take one over before its first "
                     "product, or by the command ftuner tune"
                 )
-            keep_hardware(self.cache, hardware)
+            keep_hardware(self.cache, hardware, self._asked_isa)
             self._hardware = hardware
 
     def calibrate(self, seconds: float, progress: Progress | None = None) -> Calibration:
@@ -159,20 +159,20 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
         HardwareError: an architecture without a code generator.
     """
     facts = read_system()
-    apart = None if again else _part_of_key(facts, isa)
+
+    def decode(document: Any) -> CpuHardware:
+        return _model_of(document, facts)
+
+    apart = "" if again else _part_of_key(facts, isa)
     if apart:
-        narrow = kept_model(cache, _key_of(facts, apart), lambda d: _model_of(d, facts))
+        key = _key_of(facts, apart)
+        narrow = kept_model(cache, key, decode, with_nearest, priors_digest())
         if narrow is not None:
             return narrow
     return known_or_probed(
-        cache,
-        _key_of(facts),
-        lambda document: _model_of(document, facts),
-        lambda: probe_machine(facts),
-        again,
-        with_nearest,
+        cache, _key_of(facts), decode, lambda: probe_machine(facts), again, with_nearest,
         priors_digest(),
-    )
+    )  # fmt: skip
 
 
 def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -> None:
