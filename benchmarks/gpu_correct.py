@@ -31,7 +31,7 @@ from benchmarks.gpu_bench import (
 )
 from benchmarks.gpu_graphs import GRAPHS, run_graph
 from benchmarks.gpu_grouped import GROUPED, plain
-from benchmarks.gpu_regret import Forced, named, plans
+from benchmarks.gpu_regret import named, plans
 from ftuner.codegen.triton.grouped_product import grouped_source
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
@@ -43,6 +43,7 @@ from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
+from ftuner.runtime.gpu.calibration.given_plans import PlannedProducts
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
@@ -228,7 +229,7 @@ def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> floa
     worst = 0.0
     for plan in plans(planner, ProductProblem(m, n, k)):
         (y,) = bench.copies(1, (m, n), multiply)
-        Forced(bench.backend, plan).run(a, b.mT, y)
+        PlannedProducts(bench.backend, plan).run(a, b.mT, y)
         error = error_of(y, a, b.mT, multiply, rows=m)
         if not error <= 1.0:
             raise ArithmeticError(f"{named(plan)} errs by {error:.3g} of what rounding explains")

@@ -17,35 +17,15 @@ from benchmarks.gpu_bench import Bench, Section, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, measure
-from ftuner.codegen.triton.product import gemm_source
 from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.kernels import Kernel
+from ftuner.runtime.gpu.calibration.given_plans import PlannedProducts
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.scratch import Counters
 
 SETTINGS = Settings(burst_s=1e-3, rounds=5)
-
-
-class Forced(Products):
-    """Products by one given plan, whatever the planner would choose."""
-
-    def __init__(self, backend: GpuBackend, plan: ProductPlan) -> None:
-        counters = Counters(backend.device)
-        super().__init__(backend.device, backend.kernels, counters, backend.block_library)
-        self._plan = plan
-
-    def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
-        given = self._plan.kernel
-        kernel = self._library(given.dtype, given.multiply).kernel(
-            given.tiles, given.a_order, given.b_order, given.aligned, given.split, like.epilogue,
-            like.c_aligned,
-        )  # fmt: skip
-        return self._plan._replace(kernel=kernel), self._kernels.kernel(gemm_source(kernel))
 
 
 def plans(planner: ProductPlanner, problem: ProductProblem) -> Iterator[ProductPlan]:
@@ -95,7 +75,7 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     runs: dict[str, list[Call]] = {}
     wrong = []
     for name, plan in [("chosen", chosen), *((f"{i} {named(p)}", p) for i, p in enumerate(others))]:
-        runs[name] = _calls(Forced(bench.backend, plan), operands)
+        runs[name] = _calls(PlannedProducts(bench.backend, plan), operands)
         error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
         if not error <= 1.0:
             wrong.append(f"{name}: {error:.3g}")

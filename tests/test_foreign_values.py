@@ -85,6 +85,7 @@ CALLS: Mapping[str, Callable[[Any], object]] = {
     "tune(dtype)": lambda x: ftuner.tune(x),
     "tune(activation)": lambda x: ftuner.tune(activation=x),
     "tune(bias)": lambda x: ftuner.tune(bias=x),
+    "tune(calibrate)": lambda x: ftuner.tune(calibrate=x),
     "tune(device)": lambda x: ftuner.tune(device=x),
     "hardware(device)": ftuner.hardware,
     "set_num_threads": ftuner.set_num_threads,

@@ -84,8 +84,8 @@ def tune(
     prior: str | PathLike[str] | None = None,
     calibrate: Effort = "default",
 ) -> TuneReport:
-    """Make products of a dtype and epilogue ready for every shape: probe, enumerate, filter,
-    compile.
+    """Make products of a dtype and epilogue ready for every shape: probe, calibrate, enumerate,
+    filter, compile.
 
     A first call does this if it has not been done; tuning at installation or at the start of a
     service keeps it out of the calls. Entries of the cache are not made again.
@@ -104,17 +104,21 @@ def tune(
             it, its tuning is taken over as it is; if not, its portable constants (cycles, rates in
             each cycle, ratios) are this machine's until they are measured here. Facts of the
             hardware are never taken over.
+        calibrate: `default` fits the constants of the estimate to a GPU in some seconds, when it is
+            first tuned; the result is kept with the hardware model. `thorough` does so again, and
+            takes longer; `none` leaves the constants as they are. The device should be idle.
 
     Raises:
         DTypeError, ExpressionError: unknown names.
         ConfigurationError: no such device, or its extra is not installed; `bias` or `residual` is
-            not a boolean; `prior` is for a CPU, before this process computes.
+            not a boolean; `prior` is for a CPU, before this process computes; `calibrate` is none
+            of the three.
         HardwareError: a GPU that kernels cannot run on; `prior` is no such file, or the CPUs that
             this process may use have changed. The cache stays as it was.
     """
     if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
-    if calibrate not in EFFORTS:
+    if not isinstance(calibrate, str) or calibrate not in EFFORTS:
         raise ConfigurationError(f"calibrate is {calibrate!r}; expected {', '.join(EFFORTS)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)

@@ -95,6 +95,11 @@ def test_a_device_that_is_not_there() -> None:
     assert "--isa and --from are options of the CPU" in given.stderr
 
 
+def test_efforts_exclude_each_other() -> None:
+    given = run("tune", "--thorough", "--no-calibration")
+    assert "exclude each other" in given.stderr
+
+
 def test_cache_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTUNER_CACHE_DIR", str(tmp_path))
     assert "empty" in run("cache").stdout

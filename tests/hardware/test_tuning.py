@@ -155,3 +155,16 @@ def test_a_chip_may_override_single_constants() -> None:
     assert hash(tuned) != hash(hardware) == hash(from_document(to_document(hardware)))
     assert tuned.tuning.slicing.values_per_thread == 64
     assert to_document(tuned)["tuning"] == {**told["tuning"], "provenance": {}}
+
+
+def test_calibrated_constants_keep_their_confidence() -> None:
+    told = to_document(load_recorded("h200"))
+    told["tuning"] = {"step_cycles": 55, "provenance": {"step_cycles": "fitted"},
+                      "confidence": {"step_cycles": 0.04}}  # fmt: skip
+    found = from_document(json.loads(json.dumps(told)))
+    assert isinstance(found, GpuHardware)
+    assert found.tuning.confidence == {"step_cycles": 0.04}
+    assert to_document(found)["tuning"] == told["tuning"]
+    told["tuning"]["confidence"] = {"step_cycels": 0.04}
+    with pytest.raises(HardwareError, match="confidence has 'step_cycels'"):
+        from_document(told)

@@ -104,7 +104,7 @@ def tune(
             }
         )
         return
-    library = backend.library(known[dtype], layer_epilogue(bias, activation, False))
+    library = backend_of(device).library(known[dtype], layer_epilogue(bias, activation, False))
     console().print(funnel_table(library))
     if calibration is not None:
         console().print(calibration_table(calibration))

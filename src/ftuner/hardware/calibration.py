@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, NamedTuple
 
-from ftuner.hardware.tuning import CpuTuning
-
 NOISY_SHARE = 0.5
 """A machine is said to be noisy if so many of the bursts ran beside other load."""
 
@@ -21,13 +19,20 @@ class Fitted(NamedTuple):
     """Relative error that is expected of it, or of the times that it was chosen by."""
 
 
+def confidence(error: float) -> float:
+    """From 1, where another measurement will find the same, to 0. One half at an error of 20%."""
+    return 1.0 / (1.0 + (error / 0.2) ** 2)
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What was found on a machine."""
 
-    tuning: CpuTuning
+    tuning: Any
+    """With what was found; of the device's kind: `CpuTuning` or `GpuTuning`."""
     found: Mapping[str, Fitted]
-    before: CpuTuning
+    before: Any
+    """The tuning from before."""
     seconds: float
     slow_share: float
     """Share of the bursts that ran beside other load."""

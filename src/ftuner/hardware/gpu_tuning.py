@@ -59,7 +59,7 @@ class RateTuning:
     overlap_exponent: float = constant(
         8.0, "", "Resources in use at the same time take the p-norm of their seconds; with 8, two "
         "that are equally busy take 9% longer than one", _UNMEASURED,
-        most=32,
+        least=1, most=32,
     )  # fmt: skip
     step_cycles: int = constant(
         40, "cycles", "Barriers and addresses between two k steps of a block, while none of its "
@@ -404,6 +404,13 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
     )  # fmt: skip
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     """The origin of values that differ from the defaults, by field; as in the hardware model."""
+    confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
+    """How sure calibrated values are, by field; as in `CpuTuning`."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether constants were measured on the device itself."""
+        return any(source == "fitted" for source in self.provenance.values())
 
     @cached_attribute
     def _hash(self) -> int:

@@ -190,6 +190,9 @@ def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
                 f"{where}.provenance says {name} = {source!r}; expected a field and one of "
                 f"{', '.join(sorted(_PROVENANCES))}"
             )
+    for name in values.get(_SURE, {}):
+        if name not in hints:
+            raise HardwareError(f"{where}.confidence has {name!r}; expected a field")
     return cls(**values)
 
 

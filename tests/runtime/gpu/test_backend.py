@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.runtime.gpu.backends import interpreted
@@ -12,6 +14,7 @@ from ftuner.codegen.triton.targets import TARGETS, Target
 from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
@@ -20,7 +23,7 @@ from ftuner.runtime.gpu.arrays import tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.probe import DeviceFacts, Rates
-from ftuner.runtime.gpu.session import known_gpu
+from ftuner.runtime.gpu.session import keep_calibrated, known_gpu
 
 
 def test_what_is_tuned_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +80,16 @@ def test_hardware_is_probed_once(
     again = known_gpu(device, cache, again=True)
     assert again.dram_bandwidth_bytes_per_s == probed[1]
     assert to_document(known_gpu(device, cache)) == to_document(again)
+    # What tuning calibrated is kept in its place, until the device is probed again.
+    tuning = GpuTuning(
+        step_cycles=55, provenance={"step_cycles": "fitted"}, confidence={"step_cycles": 0.9}
+    )
+    keep_calibrated(cache, device, replace(again, tuning=tuning))
+    calibrated = known_gpu(device, cache)
+    assert calibrated.tuning.confidence == {"step_cycles": 0.9}
+    assert calibrated.tuning.is_calibrated
+    assert not known_gpu(device, cache, again=True).tuning.is_calibrated
+    assert len(probed) == 3
 
 
 def test_devices_without_kernels() -> None:

@@ -85,6 +85,25 @@ def _seconds_of_key(cost: AttentionTileCost) -> float:
     return sqrt(full * alone) / (cost.tile.bq * cost.tile.bk)
 
 
+def estimate_attention_plan(
+    hardware: GpuHardware, plan: AttentionPlan, lengths: RequestLengths | None = None
+) -> AttentionEstimate:
+    """Returns the estimate of a plan on a chip, by terms. The chip may differ in rates and
+    constants from the one that the plan was made for; the plan's tile fits both."""
+    kernel = plan.kernel
+    form, tuning = kernel.form, hardware.tuning
+    cost = attention_tile_cost(hardware, form, kernel.tile, spilling=True)
+    assert cost is not None
+    chip = chip_of(hardware, form.dtype)
+    candidate = Candidate(chip, form, cost, kernel.packed, 0, kernel.split, tuning)
+    tiling = candidate.tiling(plan.problem, _summary(form, lengths))
+    return estimate_attention(chip, form, cost, tiling, plan.split_keys)
+
+
+def _summary(form: AttentionForm, lengths: RequestLengths | None) -> Summary | None:
+    return None if lengths is None else summary_of(lengths, form.causal != "none")
+
+
 class AttentionPlanner:
     """Plans for one chip and form; immutable, safe to use from several threads."""
 
@@ -95,6 +114,7 @@ class AttentionPlanner:
             HardwareError: the chip does not multiply so, or has no room for the smallest tile.
         """
         self._form = form
+        self._hardware = hardware
         self._ample_waves = hardware.tuning.ample_attention_waves
         self._chip = chip_of(hardware, form.dtype)
         tiles = kept_tiles(hardware, form)
@@ -114,7 +134,7 @@ class AttentionPlanner:
         """Returns the cheapest plan; rows, keys and heads of the problem are positive. `lengths`:
         where requests are of unequal length."""
         least, best, chosen = inf, 1, self._candidates[0]
-        summary = self._summary(lengths)
+        summary = _summary(self._form, lengths)
         rows = problem.rows if summary is None else summary.longest_rows
         packed_rows = rows * problem.sharing
         # The tallest tile that fills the chip with many waves.
@@ -148,22 +168,16 @@ class AttentionPlanner:
         self, plan: AttentionPlan, lengths: RequestLengths | None = None
     ) -> AttentionEstimate:
         """Returns the estimate of a plan of this planner, by terms."""
-        candidate = self._candidate(plan)
-        tiling = candidate.tiling(plan.problem, self._summary(lengths))
-        return estimate_attention(self._chip, self._form, candidate.cost, tiling, plan.split_keys)
+        return estimate_attention_plan(self._hardware, plan, lengths)
 
     def seconds(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
         """Returns the seconds by which a plan of this planner was chosen."""
         candidate = self._candidate(plan)
-        return candidate.seconds(
-            candidate.tiling(plan.problem, self._summary(lengths)), plan.split_keys
-        )
+        summary = _summary(self._form, lengths)
+        return candidate.seconds(candidate.tiling(plan.problem, summary), plan.split_keys)
 
     def _candidate(self, plan: AttentionPlan) -> Candidate:
         return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
-
-    def _summary(self, lengths: RequestLengths | None) -> Summary | None:
-        return None if lengths is None else summary_of(lengths, self._form.causal != "none")
 
     def _l2_heads(self, candidate: Candidate, problem: AttentionProblem) -> int:
         """Returns the heads whose tiles are interleaved. Causal attention begins with the last

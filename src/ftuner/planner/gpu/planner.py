@@ -22,6 +22,8 @@ from ftuner.cost.gpu.product import (
     estimate_product,
     tiling_of,
 )
+from ftuner.cost.gpu.tile import tile_cost
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.problem import ProductProblem
@@ -31,6 +33,25 @@ MAX_PROBLEMS = 1024
 """Problems, for any m, whose candidates are kept."""
 MAX_KERNELS = 4096
 """Kernels that are kept, so that equal plans share one object."""
+
+
+def estimate_plan(hardware: GpuHardware, plan: ProductPlan) -> ProductEstimate:
+    """Returns the estimate of a plan on a chip, by terms. The chip may differ in rates and
+    constants from the one that the plan was made for; the plan's tiles fit both."""
+    problem, kernel = plan.problem, plan.kernel
+    costs = []
+    for tile in kernel.tiles:
+        cost = tile_cost(hardware, tile, kernel.dtype, kernel.multiply)
+        assert cost is not None
+        costs.append(cost)
+    tiling = tiling_of(
+        tuple(costs), problem.n, problem.k, problem.batch, kernel.loads == "descriptors",
+        problem.window,
+    )  # fmt: skip
+    heights = [-(-(last - first) // tile.bm) for tile, first, last in plan.bands]
+    row_tiles = (heights[0], heights[1] if len(heights) > 1 else 0)
+    schedule = TileSchedule(row_tiles, plan.split_k, plan.swizzle, plan.programs)
+    return estimate_product(chip_of(hardware, kernel.dtype), tiling, schedule, problem.m)
 
 
 class RankedCandidate(NamedTuple):
@@ -91,15 +112,7 @@ class ProductPlanner:
 
     def estimate(self, plan: ProductPlan) -> ProductEstimate:
         """Returns the estimate of any plan for this library, by terms."""
-        problem, tiles = plan.problem, plan.kernel.tiles
-        tiling = tiling_of(
-            tuple(self.library.cost(tile) for tile in tiles), problem.n, problem.k, problem.batch,
-            plan.kernel.loads == "descriptors", problem.window,
-        )  # fmt: skip
-        heights = [-(-(last - first) // tile.bm) for tile, first, last in plan.bands]
-        row_tiles = (heights[0], heights[1] if len(heights) > 1 else 0)
-        schedule = TileSchedule(row_tiles, plan.split_k, plan.swizzle, plan.programs)
-        return estimate_product(self._chip, tiling, schedule, problem.m)
+        return estimate_plan(self.library.hardware, plan)
 
     def candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         """Returns the candidates of a problem for any m: every tile and pair that is not too wide

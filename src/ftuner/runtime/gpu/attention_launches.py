@@ -282,8 +282,7 @@ class Attentions:
         lengths = None
         if requests is not None:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
-        prepared = self._prepare(form, problem.sharing > 1)
-        plan = prepared.planner.plan(problem, lengths)
+        plan, kernel = self._planned(form, problem, lengths)
         counted = max(plan.programs, plan.blocks * plan.split_keys, plan.packed_rows)
         if counted > MOST_COUNTED:
             raise ShapeError(
@@ -298,7 +297,14 @@ class Attentions:
             plan.l2_heads, plan.split_keys, softmax.scale, softmax.hidden,
             0.0 if softmax.safe else math.nan, *strides,
         )  # fmt: skip
-        return _Call(prepared.kernels[plan.kernel], plan, numbers, described, batch.offsets)
+        return _Call(kernel, plan, numbers, described, batch.offsets)
+
+    def _planned(
+        self, form: AttentionForm, problem: AttentionProblem, lengths: RequestLengths | None
+    ) -> tuple[AttentionPlan, Kernel]:
+        prepared = self._prepare(form, problem.sharing > 1)
+        plan = prepared.planner.plan(problem, lengths)
+        return plan, prepared.kernels[plan.kernel]
 
     def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
         """Returns the sources of all kernels that a plan may choose."""

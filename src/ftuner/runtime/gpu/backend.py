@@ -12,16 +12,18 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.runtime.backend import Backend, Effort, Executable, Progress
 from ftuner.runtime.cache import default_cache
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
 from ftuner.runtime.gpu.boundary import GpuBoundary
+from ftuner.runtime.gpu.calibration.calibrate import calibrate
+from ftuner.runtime.gpu.calibration.device_clock import DeviceClock
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.matmul import Matmul
-from ftuner.runtime.gpu.session import GpuSession, known_gpu
+from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.ops.layer import Activation
 
@@ -41,6 +43,22 @@ class GpuBackend(GpuSession, Backend):
 
     def probe(self) -> GpuHardware:
         return known_gpu(self.device, default_cache(), again=True)
+
+    def calibrated(self, effort: Effort, progress: Progress | None = None) -> GpuBackend:
+        known = effort == "default" and self.hardware.tuning.is_calibrated
+        if effort == "none" or known or self.device.type != "cuda":
+            return self
+        found = calibrate(self.hardware, DeviceClock(self), effort, progress)
+        if not found.hardware.tuning.is_calibrated:
+            self.calibration = found.summary
+            return self
+        keep_calibrated(default_cache(), self.device, found.hardware)
+        with _LOCK:
+            # Models and layers that were made before keep theirs.
+            result = GpuBackend(self.device, found.hardware, target_of(self.device))
+            result.calibration = found.summary
+            _BACKENDS[self.device] = result
+        return result
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,

@@ -17,6 +17,7 @@ from ftuner.hardware.recorded import from_document
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.attention_launches import Attentions
+from ftuner.runtime.gpu.calibration.calibrate import CALIBRATION_VERSION
 from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels
@@ -31,7 +32,7 @@ from ftuner.runtime.gpu.probe import (
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.gpu.targets import target_of
-from ftuner.runtime.known_hardware import known_or_probed
+from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 
@@ -74,22 +75,32 @@ class GpuSession:
 
 
 def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHardware:
-    """Returns the hardware model of a device: from the cache, or probed (in a second or two) and
-    kept.
+    """Returns the hardware model of a device: from the cache, calibrated if tuning did so before,
+    or else probed (in a second or two) and kept.
 
-    `again` probes even if the cache has the model.
+    `again` probes even if the cache has the model; what was calibrated is then forgotten.
 
     Raises:
         HardwareError: kernels cannot run on the device.
     """
     _expect_runnable(device)
     facts = read_device(device)
-    key = f"gpu-{facts.fingerprint}-{PROBE_VERSION}.json"
 
     def probe() -> GpuHardware:
         return hardware_of(facts, measure(device, target_of(device), nearest_recorded(facts)))
 
-    return known_or_probed(cache, key, lambda document: _model_of(document, facts), probe, again)
+    return known_or_probed(
+        cache, _key(facts), lambda document: _model_of(document, facts), probe, again
+    )
+
+
+def keep_calibrated(cache: Cache, device: torch.device, hardware: GpuHardware) -> None:
+    """Keeps the calibrated model of a device in the cache, in the place of the probed one."""
+    keep_model(cache, _key(read_device(device)), hardware)
+
+
+def _key(facts: DeviceFacts) -> str:
+    return f"gpu-{facts.fingerprint}-{PROBE_VERSION}.{CALIBRATION_VERSION}.json"
 
 
 def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
-from ftuner.hardware.calibration import Calibration, Fitted
+from ftuner.hardware.calibration import Calibration, Fitted, confidence
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.backend import Progress
 from ftuner.runtime.cpu.calibration.code import fit_code
-from ftuner.runtime.cpu.calibration.fits import Found, confidence
+from ftuner.runtime.cpu.calibration.fits import Found
 from ftuner.runtime.cpu.calibration.intakes import fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Stand, stand_families
 from ftuner.runtime.cpu.calibration.threads import fit_threads

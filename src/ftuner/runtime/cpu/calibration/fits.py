@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.calibration import Fitted, confidence
 
 LEAST_GAIN = 0.02
 """Code and ways of reading are changed for at least this share of the time: less is noise."""
@@ -59,8 +59,3 @@ def between(value: float, prior: float, error: float) -> float:
     """A value that was found with some relative error, nearer to its prior the larger that is."""
     sure = confidence(error)
     return float(prior ** (1.0 - sure) * value**sure)
-
-
-def confidence(error: float) -> float:
-    """From 1, where another measurement will find the same, to 0. One half at an error of 20%."""
-    return 1.0 / (1.0 + (error / 0.2) ** 2)
