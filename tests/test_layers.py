@@ -34,6 +34,7 @@ HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", 
 ONLY_ON_CPU = {
     "cost.correction": "a GPU's estimates are not corrected by a learned model",
     "cost.correction_features": "the same",
+    "runtime.correction": "the same",
     "core.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",

@@ -16,8 +16,12 @@ from typing import ClassVar, NamedTuple
 from ftuner.core.dtype import DType
 from ftuner.core.product import ProductTypes
 from ftuner.errors import HardwareError
+from ftuner.hardware.correction import LearnedCorrection
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
+
+APART = "apart"
+"""Metadata of fields that are no part of a machine's document."""
 
 
 class MultiplyAddRate(NamedTuple):
@@ -111,6 +115,8 @@ class CpuHardware:
     page_bytes: int
     tuning: CpuTuning = field(default_factory=CpuTuning)
     """Constants that were fitted, measured or assumed."""
+    correction: LearnedCorrection | None = field(default=None, metadata={APART: True})
+    """What was learned of the errors of estimates on this machine."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def __hash__(self) -> int:

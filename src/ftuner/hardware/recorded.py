@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import FIXED, instruction_sets
-from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.model import APART, CpuHardware
 from ftuner.hardware.provenance import is_taken
 from ftuner.hardware.tuning import Constant
 
@@ -111,6 +111,7 @@ def _encode(value: Any) -> Any:
         return {
             f.name: _encode(getattr(value, f.name))
             for f in fields(value)
+            if APART not in f.metadata
             if not _follows_default(f, getattr(value, f.name))
         }
     if isinstance(value, tuple):
@@ -170,7 +171,8 @@ def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
     table = _expect(document, Mapping, "a table", where)
     assert is_dataclass(cls)
     hints = get_type_hints(cls)
-    unknown = [key for key in table if key not in hints]
+    known_names = [f.name for f in fields(cls) if APART not in f.metadata]
+    unknown = [key for key in table if key not in known_names]
     if unknown:
         raise HardwareError(f"{where} has the unknown entries {unknown}")
     values: dict[str, Any] = {}

@@ -144,7 +144,7 @@ def _values(
 ) -> Iterator[Value]:
     for field in fields(part):
         value = getattr(part, field.name)
-        if field.name in ("name", "provenance", "tuning") or isinstance(value, tuple):
+        if field.name in ("name", "provenance", "tuning", "correction") or isinstance(value, tuple):
             continue
         source = part.provenance.get(field.name, "")
         quantity = _quantity(field.name)

@@ -36,8 +36,8 @@ from ftuner.runtime.private_files import (
 
 CACHE_VARIABLE = "FTUNER_CACHE_DIR"
 MAX_BYTES_VARIABLE = "FTUNER_CACHE_MAX_BYTES"
-HARDWARE, OBJECTS, TARGETS = "hardware", "objects", "targets"
-KINDS = (HARDWARE, OBJECTS, TARGETS)
+CORRECTIONS, HARDWARE, OBJECTS, TARGETS = "corrections", "hardware", "objects", "targets"
+KINDS = (CORRECTIONS, HARDWARE, OBJECTS, TARGETS)
 """Kinds of entries: a folder each."""
 MAX_BYTES = 256 << 20
 """Entries beyond this are removed, by oldest use. One machine's libraries of both dtypes take half
@@ -47,7 +47,7 @@ KEPT_AFTER_TRIM = 0.75
 MAX_ENTRY_BYTES = 8 << 20
 """Of one entry. Objects have at most a few hundred kilobytes."""
 MAX_DOCUMENT_BYTES = 1 << 20
-"""Of an entry in JSON. Hardware models have a few kilobytes."""
+"""Of an entry in JSON. Hardware models have a few kilobytes, learned corrections some hundred."""
 REFRESHED_S = 86400.0
 """The time of an entry's last use is exact to a day: writing it costs a system call."""
 ORPHANED_S = 3600.0

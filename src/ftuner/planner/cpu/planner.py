@@ -202,5 +202,5 @@ class Planner:
 
 @lru_cache(maxsize=64)
 def planner_for(library: Library) -> Planner:
-    """The one planner of a library, with its tables."""
-    return Planner(library)
+    """The one planner of a library, with its tables and the correction of its machine."""
+    return Planner(library, library.hardware.correction)

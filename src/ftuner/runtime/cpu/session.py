@@ -21,6 +21,7 @@ from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
 from ftuner.runtime.cache import Cache, default_cache
+from ftuner.runtime.cpu.correction import corrected
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
@@ -82,6 +83,7 @@ class CpuSession:
             ConfigurationError: this process has computed with another tuning.
             HardwareError: as `keep_hardware`.
         """
+        hardware = corrected(self.cache, hardware)
         with self._lock:
             if self._kernels is not None and hardware != self._kernels.hardware:
                 raise ConfigurationError(
@@ -96,9 +98,11 @@ class CpuSession:
         and keep them in the cache. This process computes with them, unless it has computed
         before."""
         room = import_undivided("ftuner.runtime.cpu.calibration.calibrate")
-        kernels = Kernels(self.hardware, self._chosen_isa(), self.cache)
+        # The terms are measured; what was learned of the errors of others is of no use.
+        bare = replace(self.hardware, correction=None)
+        kernels = Kernels(bare, self._chosen_isa(), self.cache)
         found: Calibration = room.calibrate(kernels, seconds, progress)
-        tuned = replace(self.hardware, tuning=found.tuning)
+        tuned = corrected(self.cache, replace(bare, tuning=found.tuning))
         with self._lock:
             keep_hardware(self.cache, tuned, self._asked_isa)
             if self._kernels is None:
@@ -153,7 +157,8 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
     tuning has constants of the nearest recorded machine where this one was not tuned.
 
     `again` probes even if the cache knows the machine. `isa`: the one that is computed with; one
-    that is not the widest may have been calibrated apart.
+    that is not the widest may have been calibrated apart. The model has the correction of estimates
+    that was learned on the machine, if there is one.
 
     Raises:
         HardwareError: an architecture without a code generator.
@@ -168,11 +173,12 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
         key = _key_of(facts, apart)
         narrow = kept_model(cache, key, decode, with_nearest, priors_digest())
         if narrow is not None:
-            return narrow
-    return known_or_probed(
+            return corrected(cache, narrow)
+    found = known_or_probed(
         cache, _key_of(facts), decode, lambda: probe_machine(facts), again, with_nearest,
         priors_digest(),
     )  # fmt: skip
+    return corrected(cache, found)
 
 
 def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -> None:
