@@ -61,6 +61,14 @@ def test_every_constant_is_shown_with_its_provenance() -> None:
     assert "fitted on AMD Zen 3" in text
 
 
+def test_confidence_is_shown_with_the_provenance() -> None:
+    hardware = load_recorded("epyc-milan-2")
+    assert isinstance(hardware, CpuHardware)
+    tuning = CpuTuning(provenance={"tile_cycles": "fitted"}, confidence={"tile_cycles": 0.5})
+    text = _text(hardware_table(replace(hardware, tuning=tuning)))
+    assert "fitted, confidence 0.50" in text
+
+
 def test_funnel() -> None:
     hardware = load_recorded("epyc-milan-2")
     assert isinstance(hardware, CpuHardware)

@@ -46,6 +46,15 @@ class Tuned(NamedTuple):
     """Whether the machine has a value of its own, or one that was taken over for it."""
     meaning: str
     provenance: str
+    confidence: float | None
+    """Of 1, how sure a value is that was fitted on the machine."""
+
+    @property
+    def origin(self) -> str:
+        """The provenance, and how sure the value is."""
+        if self.confidence is None:
+            return self.provenance
+        return f"{self.provenance}, confidence {self.confidence:.2f}"
 
 
 def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = None) -> Table:
@@ -62,7 +71,7 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
     rows = [*hardware_values(hardware)]
     if near is not None and near.machine.name != hardware.name:
         rows.append(prior_value(near, hardware.tuning))
-    rows += [Value("tuning", t.name, t.value, t.provenance) for t in tuned_values(hardware.tuning)]
+    rows += [Value("tuning", t.name, t.value, t.origin) for t in tuned_values(hardware.tuning)]
     for row in rows:
         if last and row.part != last:
             table.add_section()
@@ -98,6 +107,7 @@ def tuned_values(tuning: CpuTuning | GpuTuning) -> Iterator[Tuned]:
             name, _constant_text(value, known), _constant_text(default, known),
             value != default or name in tuning.provenance,
             known.meaning, tuning.provenance.get(name, known.provenance),
+            tuning.confidence.get(name),
         )  # fmt: skip
 
 

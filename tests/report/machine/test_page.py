@@ -153,11 +153,14 @@ def test_long_names_are_cut(tmp_path: Path, subject: Subject) -> None:
 
 
 def test_the_tuning_of_the_machine() -> None:
-    provenance = {"tile_cycles": "calibrated, confidence 0.9"}
-    hardware = replace(machine(), tuning=CpuTuning(tile_cycles=24.0, provenance=provenance))
+    """A constant that was fitted to its default is shown, too."""
+    fitted = {"tile_cycles": "fitted", "cache_share": "fitted"}
+    sure = {"tile_cycles": 0.876, "cache_share": 1.0}
+    tuning = CpuTuning(tile_cycles=24.0, provenance=fitted, confidence=sure)
+    hardware = replace(machine(), tuning=tuning)
     content = made(Subject(hardware, library_of(hardware), 1)).content
-    assert f"1 of {len(constants(CpuTuning))} constants have values of this" in content
-    assert "calibrated, confidence 0.9" in content
+    assert f"2 of {len(constants(CpuTuning))} constants have values of this" in content
+    assert '<td class="number">0.88</td>' in content
     hardware = replace(machine(), tuning=CpuTuning())
     content = made(Subject(hardware, library_of(hardware), 1)).content
     assert "nothing was calibrated" in content

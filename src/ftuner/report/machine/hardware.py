@@ -43,13 +43,22 @@ def _tuning(subject: Subject) -> Html:
             "over for it. prior: from the nearest recorded machine; given: from a file of another "
             "one; fitted: measured here by calibration."
         )
-        changed = [(t.name, t.value, t.default, t.provenance, t.meaning) for t in own]
-        head = ("constant", "value", "default", "provenance", "meaning")
-        parts += [paragraphs(said), table(head, changed, ("value", "default"))]
+        changed = [
+            (t.name, t.value, t.default, t.provenance, _sure(t.confidence), t.meaning) for t in own
+        ]
+        head = ("constant", "value", "default", "provenance", "confidence", "meaning")
+        parts += [paragraphs(said), table(head, changed, ("confidence",))]
     else:
-        said = f"All {count(len(tuned), 'constant')} have their defaults: nothing was calibrated."
+        said = (
+            f"All {count(len(tuned), 'constant')} have their defaults: nothing was calibrated. "
+            "ftuner tune calibrates the machine."
+        )
         parts.append(paragraphs(said))
     rows = [(t.name, t.value, t.provenance, t.meaning) for t in tuned]
     every = table(("constant", "value", "provenance", "meaning"), rows, ("value",))
     parts.append(element("details", element("summary", "all constants"), every))
     return html(*parts)
+
+
+def _sure(confidence: float | None) -> str:
+    return "" if confidence is None else f"{confidence:.2f}"
