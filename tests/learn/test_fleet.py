@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ftuner.learn import fleet
 from ftuner.learn.fleet import Kind, Node, kind_here, tune_fleet, tune_here
 from ftuner.learn.ray_cluster import RayCluster
 from ftuner.learn.samples import Dataset, append
+from ftuner.runtime.backend import Effort
 
 MILAN = Kind("aa" * 16, "AMD EPYC (Milan)", "avx2", 2)
 ICE_LAKE = Kind("bb" * 16, "Intel(R) Xeon(R)", "avx512", 32)
@@ -270,7 +272,7 @@ def _sources() -> list[Path]:
     return [Path(ftuner.__file__).parent.parent]
 
 
-def fail_where_it_was_not_tried(kind: Kind) -> dict[str, Any]:
+def fail_where_it_was_not_tried(kind: Kind, effort: Effort) -> dict[str, Any]:
     """The first node of the first kind loses its process, the second is well."""
     mark = Path(os.environ["FTUNER_CACHE_DIR"]) / "tried-before"
     if (kind.isa, kind.threads) == HOST_KINDS[0] and not mark.exists():
@@ -278,7 +280,7 @@ def fail_where_it_was_not_tried(kind: Kind) -> dict[str, Any]:
         os._exit(1)
     if (kind.isa, kind.threads) == HOST_KINDS[1]:
         raise RuntimeError("never well")
-    return tune_here(kind, "none")
+    return tune_here(kind, effort)
 
 
 @pytest.mark.full
@@ -286,7 +288,8 @@ def fail_where_it_was_not_tried(kind: Kind) -> dict[str, Any]:
 def test_a_ray_cluster(ray_cluster: RayCluster, tmp_path: Path, cache_folder: Path) -> None:
     (cache_folder / "tried-before").unlink(missing_ok=True)
     said: list[str] = []
-    report = tune_fleet(ray_cluster, tmp_path, fail_where_it_was_not_tried, say=said.append)
+    work = partial(fail_where_it_was_not_tried, effort="none")
+    report = tune_fleet(ray_cluster, tmp_path, work, say=said.append)
     (cache_folder / "tried-before").unlink()
     wanted = {kind for kind in HOST_KINDS if kind != HOST_KINDS[1]}
     assert {(t.kind.isa, t.kind.threads) for t in report.tuned} == wanted

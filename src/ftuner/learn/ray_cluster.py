@@ -67,12 +67,12 @@ class RayCluster(Cluster):
         self, node: Node, function: Callable[..., Any], arguments: tuple[Any, ...], alone: bool
     ) -> Hashable:
         # Another task of the process would find ftuner with the settings of this one.
-        task = self._ray.remote(max_calls=1)(function).options(
+        task = self._ray.remote(max_calls=1)(_called).options(
             num_cpus=node.cpus if alone else 0,
             max_retries=0,
             scheduling_strategy=self._on_node(node.id, soft=False),
         )
-        handle: Hashable = task.remote(*arguments)
+        handle: Hashable = task.remote(function, *arguments)
         return handle
 
     def finished(self, tasks: Sequence[Hashable], timeout_s: float) -> list[Hashable]:
@@ -89,6 +89,11 @@ class RayCluster(Cluster):
 
     def cancel(self, task: Any) -> None:
         self._ray.cancel(task, force=True)
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The task: Ray takes functions alone, and a partial function is none."""
+    return function(*arguments)
 
 
 def _expect_reachable(address: str) -> None:

@@ -190,7 +190,12 @@ def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -
             may use changed after the probe, for example. Nothing is kept then.
     """
     facts = read_system()
-    _expect_model_of(hardware, facts)
+    try:
+        _expect_model_of(hardware, facts)
+    except HardwareError as error:
+        raise HardwareError(
+            f"this machine changed while it was tuned, so that nothing is kept; tune again: {error}"
+        ) from None
     keep_model(cache, _key_of(facts, _part_of_key(facts, isa)), hardware, priors_digest())
 
 
