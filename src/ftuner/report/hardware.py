@@ -70,7 +70,7 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
     last = ""
     rows = [*hardware_values(hardware)]
     if near is not None and near.machine.name != hardware.name:
-        rows.append(prior_value(near, hardware.tuning))
+        rows.append(_prior_value(near, hardware.tuning))
     rows += [Value("tuning", t.name, t.value, t.origin) for t in tuned_values(hardware.tuning)]
     for row in rows:
         if last and row.part != last:
@@ -80,7 +80,7 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
     return table
 
 
-def prior_value(near: Nearest, tuning: CpuTuning | GpuTuning) -> Value:
+def _prior_value(near: Nearest, tuning: CpuTuning | GpuTuning) -> Value:
     """The nearest recorded machine, and how many constants it lends at its distance."""
     text = f"{near.machine.name}, {near.distance:.2f} octaves"
     use = f"lends no constants: the limit is {MAX_DISTANCE:g} octaves"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftuner.core.units import count
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.nearest import nearest, recorded_cpus
-from ftuner.report.hardware import hardware_values, prior_value, tuned_values
+from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element, html, table
 from ftuner.report.machine.section import Section, Subject, panels, paragraphs
 
@@ -35,8 +35,8 @@ def _tuning(subject: Subject) -> Html:
     hardware = subject.hardware
     near = nearest(hardware, recorded_cpus()) if isinstance(hardware, CpuHardware) else None
     if near is not None and near.machine.name != hardware.name:
-        prior = prior_value(near, hardware.tuning)
-        parts.append(paragraphs(f"The {prior.quantity}: {prior.value}; {prior.provenance}."))
+        away = f"{near.distance:.2f} octaves away"
+        parts.append(paragraphs(f"The nearest recorded machine is {near.machine.name}, {away}."))
     if own:
         said = (
             f"{len(own)} of {count(len(tuned), 'constant')} have values of this machine, or taken "

@@ -56,8 +56,7 @@ def section(subject: Subject, measured: Measured) -> Section:
         by_kind.setdefault(kind, []).append(sample)
     said = (
         "Rate of work over its operations for each byte of A, B and C, each counted once. A line "
-        "is the bound that a memory level sets. Weights come from the level that is named, so a "
-        "point may be above the roof of a level behind it."
+        "is the bound that a memory level sets."
     )
     hardware = subject.hardware
     if not by_kind or not isinstance(hardware, CpuHardware):
@@ -70,6 +69,10 @@ def section(subject: Subject, measured: Measured) -> Section:
     kinds = sorted(by_kind, key=lambda kind: (-len(by_kind[kind]), kind))
     charts = [(_title(kind), _measured(subject, hardware, kind, by_kind[kind]))
               for kind in sorted(kinds[:MOST_CHARTS])]  # fmt: skip
+    said += (
+        " Weights come from the level that is named, so a point may be above the roof of a level "
+        "further away."
+    )
     parts = [paragraphs(said), panels(*charts)]
     if len(kinds) > MOST_CHARTS:
         left = len(kinds) - MOST_CHARTS
