@@ -38,6 +38,7 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
     "correct": ("benchmarks.gpu_correct", "correct", 80.0),
     "gemm": ("benchmarks.gpu_products", "gemm", 150.0),
     "regret": ("benchmarks.gpu_regret", "regret", 60.0),
+    "calibration": ("benchmarks.gpu_calibration", "calibration", 60.0),
     "bmm": ("benchmarks.gpu_products", "bmm", 90.0),
     "attention": ("benchmarks.gpu_attention", "attention", 60.0),
     "models": ("benchmarks.gpu_models", "models", 240.0),

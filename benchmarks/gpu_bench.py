@@ -57,6 +57,11 @@ class Section:
         self._known = {case["label"]: case for case in self.document["cases"]}
         self._saved = 0.0
 
+    @property
+    def folder(self) -> Path:
+        """Where the document is."""
+        return self._path.parent
+
     def restart(self) -> None:
         """Forget what was measured before."""
         self.document["cases"] = []

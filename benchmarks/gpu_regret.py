@@ -8,7 +8,7 @@ that of the fastest, less one; the chosen plan is timed among them, so noise can
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu_bench import Bench, Section, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
-from benchmarks.gpu_timing import Call, Settings, measure
+from benchmarks.gpu_timing import Call, Settings, Timing, measure
 from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
@@ -72,14 +72,8 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
     others = list(plans(planner, problem))
     if bench.dry:
         others = others[:: max(1, len(others) // 4)]
-    runs: dict[str, list[Call]] = {}
-    wrong = []
-    for name, plan in [("chosen", chosen), *((f"{i} {named(p)}", p) for i, p in enumerate(others))]:
-        runs[name] = _calls(PlannedProducts(bench.backend, plan), operands)
-        error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
-        if not error <= 1.0:
-            wrong.append(f"{name}: {error:.3g}")
-            del runs[name]
+    every = {"chosen": chosen, **{f"{i} {named(p)}": p for i, p in enumerate(others)}}
+    runs, wrong = _runs(bench, case, operands, every)
     prepared = time.perf_counter()
     timings = measure(runs, bench.meter, SETTINGS, bench.rng)
     ended = time.perf_counter()
@@ -100,6 +94,29 @@ def run_case(bench: Bench, case: Product) -> dict[str, Any]:
         found["chosen_s"] = timings["chosen"].median_s
         found["regret"] = found["chosen_s"] / found["best_s"] - 1
     return found
+
+
+def timed_plans(
+    bench: Bench, case: Product, operands: Operands, every: Mapping[str, ProductPlan]
+) -> tuple[dict[str, Timing], list[str]]:
+    """The times of plans by name, and those whose results are wrong."""
+    runs, wrong = _runs(bench, case, operands, every)
+    return measure(runs, bench.meter, SETTINGS, bench.rng), wrong
+
+
+def _runs(
+    bench: Bench, case: Product, operands: Operands, every: Mapping[str, ProductPlan]
+) -> tuple[dict[str, list[Call]], list[str]]:
+    """The calls of plans whose results are right, and what is wrong of the others."""
+    runs: dict[str, list[Call]] = {}
+    wrong = []
+    for name, plan in every.items():
+        runs[name] = _calls(PlannedProducts(bench.backend, plan), operands)
+        error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
+        if not error <= 1.0:
+            wrong.append(f"{name}: {error:.3g}")
+            del runs[name]
+    return runs, wrong
 
 
 def _calls(products: Products, operands: Operands) -> list[Call]:

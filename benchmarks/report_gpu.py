@@ -39,7 +39,8 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
     yield ""
     sections: dict[str, Callable[[Document], Iterator[str]]] = {
         "correct": _correct, "gemm": _products, "bmm": _products, "attention": _products,
-        "convolutions": _products, "compiled": _compiled, "regret": _regret, "models": models,
+        "convolutions": _products, "compiled": _compiled, "regret": _regret,
+        "calibration": _calibration, "models": models,
         "networks": networks, "tuning": _tuning,
     }  # fmt: skip
     for name, section in sections.items():
@@ -172,6 +173,38 @@ def _regret(document: Document) -> Iterator[str]:
             )
         ],
     )  # fmt: skip
+
+
+def _calibration(document: Document) -> Iterator[str]:
+    priors = [case for case in document["cases"] if "constants" in case]
+    shapes = [case for case in document["cases"] if "regrets" in case]
+    yield "### Calibration"
+    yield ""
+    yield (
+        "Constants found by calibration from those of before and from wrong ones, and the regret "
+        f"of plans that are chosen by them, {len(shapes)} shapes."
+    )
+    yield ""
+    rows = []
+    for case in priors:
+        name, constants = case["label"], case["constants"].values()
+        settled = sum(constant["settled"] for constant in constants)
+        row = [name, f"{case['seconds']:.1f} s", case["condition"], f"{settled}/{len(constants)}"]
+        for when in ("before", "after"):
+            label = f"{name}, {when}"
+            own = [shape["regrets"][label] for shape in shapes if label in shape["regrets"]]
+            row.append(f"{100 * sum(own) / len(own):.1f}%" if own else "")
+            row.append(f"{100 * max(own):.1f}%" if own else "")
+        rows.append(tuple(row))
+    head = ("from", "took", "device", "settled", "mean regret before", "worst", "after", "worst")
+    yield from table(head, rows)
+    found = {case["label"]: case["constants"] for case in priors}
+    rows = [
+        (field, *(f"{own[field]['value']:.3g} +- {100 * own[field]['error']:.0f}%"
+                  if own[field]["settled"] else "" for own in found.values()))
+        for field in next(iter(found.values()), {})
+    ]  # fmt: skip
+    yield from table(("constant", *(f"from {name}" for name in found)), rows)
 
 
 def _tuning(document: Document) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import pytest
 import typer
 from benchmarks import report, report_gpu, results
 
+from ftuner.hardware.recorded import from_document
+
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
 SECTIONS = (
-    "tuning", "correct", "gemm", "regret", "bmm", "attention", "models", "convolutions", "networks",
-    "compiled",
+    "tuning", "correct", "gemm", "regret", "calibration", "bmm", "attention", "models",
+    "convolutions", "networks", "compiled",
 )  # fmt: skip
 
 
@@ -119,6 +122,30 @@ def test_regret_compares_plans_of_the_library(dry):
     assert len(case["timings"]) == case["candidates"] + 1
 
 
+def test_calibration_finds_the_same_from_every_prior(dry):
+    cases = results.load(dry / "gpu-dry-calibration.json")["cases"]
+    priors = {case["label"]: case for case in cases if "constants" in case}
+    assert set(priors) == {"default", "rates of half", "latencies of double"}
+    for case in priors.values():
+        assert case["condition"] == "steady"
+        share = case["constants"]["sustained_matrix_share"]
+        assert share["settled"]
+        assert share["value"] == pytest.approx(0.7, rel=0.05)
+    (shape,) = (case for case in cases if "regrets" in case)
+    assert shape["wrong"] == []
+    assert set(shape["regrets"]) == {f"{x}, {y}" for x in priors for y in ("before", "after")}
+    assert all(regret >= 0 for regret in shape["regrets"].values())
+    header, *samples = map(json.loads, (dry / "gpu-samples.jsonl").read_text().splitlines())
+    assert (header["kind"], header["schema"]) == ("ftuner-samples", 1)
+    assert from_document(header["hardware"]).kind == "gpu"
+    assert {sample["plan"]["kind"] for sample in samples} == {"product", "attention"}
+    assert any(sample["chosen"] for sample in samples)
+    for sample in samples:
+        assert sample["seconds"] > 0
+        assert sum(sample["terms"].values()) > 0
+        assert sample["rounds"] >= 1
+
+
 def test_a_layer_is_compiled_once_for_all_rows(dry):
     (layer,) = results.load(dry / "gpu-dry-compiled.json")["cases"]
     assert len(layer["shapes"]) == 2
@@ -137,7 +164,8 @@ def test_dry_results_can_be_printed(dry, capsys):
     text = capsys.readouterr().out
     for expected in (
         "## gemm against the best peer", "## bmm against the best peer", "| powers of two | 2 |",
-        "## Against torch.compile, max-autotune", "## Regret", "## Models",
+        "## Against torch.compile, max-autotune", "## Regret", "## Calibration",
+        "## Models",
         "| a Llama, tf32 | 2 |", "| a BERT, tf32 | 1 |", "| a Llama, tf32 | torch.compile | 1 |",
         "Compiled by PyTorch for one bucket alone", "## Tuning and launching",
     ):  # fmt: skip

@@ -86,6 +86,18 @@ def encoder_cases() -> list[dict]:
     ]  # fmt: skip
 
 
+def calibration_cases():
+    """A prior whose constants are found, and a shape."""
+    share = {"before": 0.85, "value": 0.7, "error": 0.02, "settled": True, "trials": 5}
+    kept = {"before": 0.5, "value": 0.5, "error": 0.8, "settled": False, "trials": 0}
+    constants = {"sustained_matrix_share": share, "l2_share": kept}
+    regrets = {"default, before": 0.1, "default, after": 0.02}
+    return [
+        {"label": "default", "seconds": 8.0, "condition": "steady", "constants": constants},
+        {"label": "llama-8b 7x8x8", "regrets": regrets},
+    ]
+
+
 def test_report_of_a_gpu(tmp_path):
     folder, page = tmp_path / "results", tmp_path / "page.md"
     products = [product(1, 1e-5, 2e-5), product(7, 2e-5, 1e-5)]
@@ -96,6 +108,7 @@ def test_report_of_a_gpu(tmp_path):
         made("compiled", [layer]),
         made("attention", [attention_case()]),
         made("regret", [{"label": "llama-8b 7x8x8", **seconds}]),
+        made("calibration", calibration_cases()),
         made("models", encoder_cases(), error="NotImplementedError: something"),
         made("correct", [{"label": "a check", "right": False, "raised": "ValueError: why"}]),
         made("tuning", [{"label": "compile, empty cache", "seconds": 9.0, "kernels": 28}]),
@@ -120,6 +133,9 @@ def test_report_of_a_gpu(tmp_path):
         "kernel.\n",
         "Kernels were compiled for 1 of 1 cases",
         "| multiples of 64 | 2 | 4.00 | 4.00 |",
+        "| default | 8.0 s | steady | 1/2 | 10.0% | 10.0% | 2.0% | 2.0% |",
+        "| sustained_matrix_share | 0.7 +- 2% |",
+        "| l2_share |  |",
         "| 1 | 3.0% | 3.0% (7x8x8) | 2.00 s | 10.0 us | 200000 |",
         "| MiniLM, tf32 | 2 | 1.73 (1.50) | 1.25 (1.25) | 3.00 (3.00) |",
         "| MiniLM, tf32 | torch.compile | 1 | 700.00 | 700.00 | 40.00 | 3.00 | 2.00 | 1 |",

@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 from math import log
 
 import pytest
+from benchmarks.gpu_simulated import SimulatedClock
 from tests.recorded_gpus import GPUS, gpu
-from tests.runtime.gpu.simulated_device import SimulatedClock
 
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_tuning import GpuTuning, RateTuning

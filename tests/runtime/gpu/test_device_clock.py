@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.gpu_simulated import SimulatedClock
 from tests.recorded_gpus import gpu
-from tests.runtime.gpu.simulated_device import SimulatedClock
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16

@@ -59,11 +59,11 @@ class _Prepared(NamedTuple):
 
 
 class _Pool:
-    """Random numbers of one dtype; views of it follow each other, and begin again at its end."""
+    """Numbers of one dtype; views of them follow each other, and begin again at their end."""
 
-    def __init__(self, dtype: torch.dtype, count: int, device: torch.device) -> None:
-        self._numbers = torch.randn(count, dtype=dtype, device=device)
-        self._granule = ALIGNMENT_BYTES * 8 // dtype.itemsize
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = numbers
+        self._granule = ALIGNMENT_BYTES * 8 // numbers.itemsize
         self._next = 0
 
     def __len__(self) -> int:
@@ -86,7 +86,8 @@ class DeviceClock:
     def __init__(self, session: GpuSession) -> None:
         self._session = session
         self._prepared: dict[Trial, _Prepared] = {}
-        self._pools: dict[DType, _Pool] = {}
+        self._operands: dict[DType, _Pool] = {}
+        self._results: dict[DType, _Pool] = {}
         self._host_launch_s = session.hardware.tuning.host_launch_s
         self._recorder = session.recorder()
         self._smallest: FixedLaunch | None = None
@@ -104,6 +105,8 @@ class DeviceClock:
             # Kernels that fail are found below. Triton's cache has the others then.
             self._session.kernels.prepare(list(sources.values()), progress)
         for trial, source in sources.items():
+            if trial in self._prepared:
+                continue
             try:
                 self._session.kernels.kernel(source)
                 self._prepared[trial] = self._make(trial)
@@ -120,7 +123,8 @@ class DeviceClock:
         if self._session.device.type != "cuda" or not self._prepared:
             return None
         if self._replay is None:
-            trial = min(self._prepared, key=lambda trial: trial.bytes)
+            plain = [t for t in self._prepared if not t.plan.kernel.split]
+            trial = min(plain or self._prepared, key=lambda trial: trial.bytes)
             self._smallest = self._prepared[trial].launches[0]
             try:
                 self._replay = self._recorder.record(self._smallest)
@@ -153,29 +157,33 @@ class DeviceClock:
 
     def _make(self, trial: Trial) -> _Prepared:
         make = self._product if isinstance(trial, ProductTrial) else self._attention
-        pool = self._pool(trial)
+        pool, results = self._pools(trial)
         itemsize = _dtype(trial).itemsize
         copies = min(max(len(pool) * itemsize // trial.bytes, 1), MAX_COPIES)
         estimated_s = trial.estimate(self._session.hardware).seconds
         calls = min(max(math.ceil(BURST_S / estimated_s), LEAST_LAUNCHES), MOST_LAUNCHES)
-        launches = make(trial, pool, min(copies, calls))  # type: ignore[arg-type]
+        launches = make(trial, pool, results, min(copies, calls))  # type: ignore[arg-type]
         # The first launch loads the code.
         device_seconds(self._session.device, launches, 0)
         return _Prepared(tuple(launches), calls)
 
-    def _product(self, trial: ProductTrial, pool: _Pool, copies: int) -> list[FixedLaunch]:
+    def _product(
+        self, trial: ProductTrial, pool: _Pool, results: _Pool, copies: int
+    ) -> list[FixedLaunch]:
         m, n, k = trial.plan.problem[:3]
         products = PlannedProducts(self._session, trial.plan)
         found: list[FixedLaunch] = []
         for _ in range(copies):
-            a, b, c = pool.take(m, k), pool.take(n, k).mT, self._result(trial, m, n)
+            a, b, c = pool.take(m, k), pool.take(n, k).mT, results.take(m, n)
             launches = products.fixed(a, b, c, ACCUMULATOR, {}, tf32=False)
             assert launches is not None
             assert len(launches) == 1
             found += launches
         return found
 
-    def _attention(self, trial: AttentionTrial, pool: _Pool, copies: int) -> list[FixedLaunch]:
+    def _attention(
+        self, trial: AttentionTrial, pool: _Pool, results: _Pool, copies: int
+    ) -> list[FixedLaunch]:
         p = trial.plan.problem
         attentions = PlannedAttentions(self._session, trial.plan)
         softmax = AttentionSoftmax(1.0 / math.sqrt(p.depth), safe=True)
@@ -184,7 +192,7 @@ class DeviceClock:
         for _ in range(copies):
             q, k = pool.take(p.heads, p.rows, p.depth), pool.take(p.heads, p.keys, p.depth).mT
             v = pool.take(p.heads, p.keys, p.columns)
-            out = self._result(trial, p.heads, p.rows, p.columns)
+            out = results.take(p.heads, p.rows, p.columns)
             direct = attentions.run(q, k, v, out, None, softmax, past, tf32=False)
             assert direct is not None
             launches = attentions.fixed(direct, (q, k, v, out))
@@ -192,23 +200,19 @@ class DeviceClock:
             found += launches
         return found
 
-    def _result(self, trial: Trial, *shape: int) -> Tensor:
-        return torch.empty(
-            shape, dtype=TORCH_DTYPES[_dtype(trial).name], device=self._session.device
-        )
-
-    def _pool(self, trial: Trial) -> _Pool:
-        """Returns the pool of a trial's dtype; a larger one if the operands need it."""
-        dtype = _dtype(trial)
-        wanted = max(trial.bytes, POOL_L2_CAPACITIES * self._session.hardware.l2_bytes)
-        if self._session.device.type != "cuda":
-            wanted = trial.bytes
-        count = -(-wanted // dtype.itemsize)
-        found = self._pools.get(dtype)
-        if found is None or len(found) < count:
-            found = _Pool(TORCH_DTYPES[dtype.name], count, self._session.device)
-            self._pools[dtype] = found
-        return found
+    def _pools(self, trial: Trial) -> tuple[_Pool, _Pool]:
+        """Returns the pools of a trial's operands and results; larger ones if it needs them."""
+        dtype, device = _dtype(trial), self._session.device
+        kept: dict[str, Any] = {"dtype": TORCH_DTYPES[dtype.name], "device": device}
+        wanted = trial.bytes
+        if device.type == "cuda":
+            wanted = max(wanted, POOL_L2_CAPACITIES * self._session.hardware.l2_bytes)
+        for pools, made in ((self._operands, torch.randn), (self._results, torch.empty)):
+            found = pools.get(dtype)
+            count = -(-wanted // dtype.itemsize)
+            if found is None or len(found) < count:
+                pools[dtype] = _Pool(made(count, **kept))
+        return self._operands[dtype], self._results[dtype]
 
 
 def _run_all(launches: Any) -> None:
