@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.product import Cover, ProductCost
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.learn.samples import Dataset, Header, Sample, SamplePlan, SampleProblem
-from ftuner.planner.cpu.candidates import NO_FACTORS, Candidate
+from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
 from ftuner.ukernels.cpu.library import build_library
@@ -45,17 +43,6 @@ def one_cause(hardware: CpuHardware, sample: Sample) -> float:
     l2_vectors = hardware.levels[1].bandwidth_bytes_per_s / hardware.clock_hz / 32
     waits = 0.35 * low + 0.2 * math.log2(sample.plan.grid[1])
     return waits - 0.1 * math.log2(l2_vectors) + 0.04 * math.log2(sample.problem.k / 512)
-
-
-@dataclass(frozen=True)
-class _One:
-    """Covers of which all are one."""
-
-    cover: Cover
-    main: int
-
-    def __getitem__(self, rows: int) -> Cover:
-        return self.cover
 
 
 def synthetic(
@@ -96,22 +83,14 @@ def _covers(
     planner: Planner, candidate: Candidate, m: int
 ) -> Iterator[tuple[tuple[tuple[int, int], ...], Estimate]]:
     """The cover that the planner takes, one of a single tile and one in two, with their terms."""
-    tables, table = planner._tables, candidate.table
+    table = candidate.table
     rows = m if candidate.choice.grid.m == 1 else -(-m // candidate.choice.grid.m)
-    heights = [tuple(mr for mr, tiles in table[rows].segments for _ in range(tiles))]
+    segments = [table[rows].segments]
     if rows <= candidate.family.max_mr:
-        heights.append((rows,))
-    if 2 <= rows <= candidate.family.max_mr:
-        heights.append((rows // 2, rows - rows // 2))
-    for used in dict.fromkeys(heights):
-        cover = table.cover(used)
-        lengths = tables.row_blocks(problem_k(candidate), candidate.choice.kc, 1, 1.0)
-        tail = candidate.tail_table if candidate.choice.grid.n == 1 else None
-        cost = ProductCost(
-            tables.machine, candidate.share, lengths, _One(cover, table.main), tail, NO_FACTORS
-        )
-        yield cover.segments, cost.terms(m)
-
-
-def problem_k(candidate: Candidate) -> int:
-    return candidate.share.k
+        segments.append(((rows, 1),))
+    if rows % 2 == 0 and rows <= candidate.family.max_mr:
+        segments.append(((rows // 2, 2),))
+    elif 2 < rows <= candidate.family.max_mr:
+        segments.append(((rows - rows // 2, 1), (rows // 2, 1)))
+    for some in dict.fromkeys(segments):
+        yield some, planner.estimate_covered(candidate, m, some)

@@ -20,6 +20,7 @@ from ftuner.cost.cpu.product import most_rows
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.candidates import split_rows
+from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner, grids
 from ftuner.planner.cpu.problem import Problem
@@ -307,3 +308,16 @@ def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
             f"{packs if source != 'panels' else '-':9} {' '.join(bands)}"
         )
     golden(f"plans-{name}.txt", "\n".join(lines) + "\n")
+
+
+def test_other_covers_have_estimates() -> None:
+    """Of the planner's own cover it is the estimate of the plan, tail and all."""
+    planner = planner_of("xeon-8375c", "avx512", product_types(FLOAT32))
+    for m in (1, 7, 16, 33, 500):
+        problem = panel_problem(200, 300, planner.library.widths[0], m, 1)
+        candidate = next(c for c in planner.candidates(problem) if c.fits(m))
+        own = candidate.table[m].segments
+        covered = planner.estimate_covered(candidate, m, own)
+        assert covered.terms() == pytest.approx(candidate.estimate(m).terms())
+        single = planner.estimate_covered(candidate, m, ((1, m),))
+        assert single.seconds >= 0.99 * candidate.estimate(m).seconds

@@ -14,10 +14,10 @@ from ftuner.core.mapping import bounds
 from ftuner.core.product import ReadWindow
 from ftuner.cost.cpu.correction import UNKNOWN, Correction
 from ftuner.cost.cpu.correction_features import KINDS, machine_features, share_features
-from ftuner.cost.cpu.product import ProductCost, ProductMachine, ProductShare, RowBlocks
+from ftuner.cost.cpu.product import Covers, ProductCost, ProductMachine, ProductShare, RowBlocks
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.correction import LearnedCorrection
-from ftuner.planner.cpu.cover import CoverTable
+from ftuner.planner.cpu.cover import CoverTable, OneCover, Segments
 from ftuner.planner.cpu.plan import Choice
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
@@ -192,7 +192,7 @@ class Candidate:
         k_steps = -(-k // grid.k)
         window = problem.window
         reuse = 1.0 if window is None else window.reuse
-        self.share = share = ProductShare(
+        self.share = ProductShare(
             batch=batch, n=n, k=k, elements=elements, panels=own_panels,
             columns=own_panels * nr + (tail_columns if has_tail else 0), k_steps=k_steps,
             k_blocks=-(-k_steps // choice.kc), workers=workers, workers_m=grid.m, workers_k=grid.k,
@@ -202,12 +202,7 @@ class Candidate:
             window_elements=0 if window is None else k // window.run,
         )  # fmt: skip
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m, reuse)
-        own_tail = self.tail_table if has_tail else None
-        factors = NO_FACTORS
-        # Nothing is learned of operands that are not weights.
-        if tables.correction is not None and far is not None:
-            factors = tables.correction.share_factors(self.features(tables))
-        self.cost = ProductCost(machine, share, blocks, self.table, own_tail, factors)
+        self.cost = self._cost(tables, self.table)
         # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
         # and only if A is blocked, and one worker alone is not tried where its multiply-adds
         # already take `alone_waits` times the synchronisation.
@@ -256,6 +251,22 @@ class Candidate:
     def estimate(self, m: int) -> Estimate:
         """What the busiest worker spends its time on."""
         return self.cost.terms(m)
+
+    def estimate_covered(self, tables: PlannerTables, m: int, segments: Segments) -> Estimate:
+        """The same with other row tiles on full panels, of the family's heights: together the rows
+        of the worker that has the most of `m`."""
+        heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
+        return self._cost(tables, OneCover(self.table.cover(heights), self.table.main)).terms(m)
+
+    def _cost(self, tables: PlannerTables, covers: Covers) -> ProductCost:
+        """The cost with some covers of full panels."""
+        share = self.share
+        factors = NO_FACTORS
+        # Nothing is learned of operands that are not weights.
+        if tables.correction is not None and share.in_panels and not share.widen:
+            factors = tables.correction.share_factors(self.features(tables))
+        tail = self.tail_table if self.choice.grid.n == 1 else None
+        return ProductCost(tables.machine, share, self._blocks, covers, tail, factors)
 
 
 @lru_cache(maxsize=4096)

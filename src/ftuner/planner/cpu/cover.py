@@ -7,6 +7,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.cpu.library import Family
 
+Segments = tuple[tuple[int, int], ...]
+"""(mr, tiles) of successive row tiles."""
 PERIODS = 3
 """Multiples of the tallest tile that are solved outright. Derived: with fewer than two tallest
 tiles in the remainder an uneven split (4 + 4 for 8 rows) would be missed."""
@@ -40,6 +43,18 @@ class TileCycles(NamedTuple):
     """The part of `step` that multiply-adds take."""
     fixed: float
     """Cycles of entering and leaving the tile."""
+
+
+@dataclass(frozen=True)
+class OneCover:
+    """One cover for any number of rows: of plans that are measured beside the planner's own."""
+
+    cover: Cover
+    main: int
+    """Of the table that the cover is from."""
+
+    def __getitem__(self, rows: int) -> Cover:
+        return self.cover
 
 
 class CoverTable:
@@ -80,14 +95,14 @@ class CoverTable:
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         self._limit = max(PERIODS * max(cost), family.max_mr)
         heights = _cheapest(cost, self._limit)
-        self._rests = self._corrected([self.cover(used) for used in heights])
+        self._rests = self._corrected([self._cover(used) for used in heights])
         """Covers that follow main tiles."""
         self._solved = list(self._rests)
         for mr in self._tiles:
             # One tile and several wait differently for a far panel.
             ways = [heights[mr], (mr,)]
             ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
-            covers = [self.cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
+            covers = [self._cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
             covers = self._corrected(covers)
             self._solved[mr] = min(covers, key=lambda c: c.cycles(steps) * (c.factor or 1.0))
         self._last = (0, self._solved[0])
@@ -96,6 +111,10 @@ class CoverTable:
 
     def cover(self, heights: tuple[int, ...]) -> Cover:
         """The cover by tiles of some heights, whether or not it is the cheapest."""
+        return self._corrected([self._cover(heights)])[0]
+
+    def _cover(self, heights: tuple[int, ...]) -> Cover:
+        """The same, without its factor of the correction."""
         distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
         segments = tuple((mr, heights.count(mr)) for mr in distinct)
         step = sum(self._tiles[mr].step for mr in heights)
@@ -104,14 +123,14 @@ class CoverTable:
         cover = Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND, self.kind(segments))
         return self._waiting(cover)
 
-    def kind(self, segments: tuple[tuple[int, int], ...]) -> int:
+    def kind(self, segments: Segments) -> int:
         """The kind of a cover by some row tiles."""
         if not segments:
             return 0
         tile = self._family.kernels[segments[0][0] - 1].tile
         return kind_of(tile, sum(tiles for _, tiles in segments), self._tuning)
 
-    def features(self, segments: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
+    def features(self, segments: Segments) -> tuple[float, ...]:
         """The features of a cover by some row tiles, for a learned correction. Covers that are not
         listed have those of the listed one that they extend by main tiles."""
         rows = sum(mr * tiles for mr, tiles in segments)
@@ -121,7 +140,7 @@ class CoverTable:
             others = tuple((mr, min(tiles, self._limit)) for mr, tiles in segments[1:])
             segments = ((mr, min(tiles, self._limit)), *others)
         heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
-        return self._features(self.cover(heights))
+        return self._features(self._cover(heights))
 
     def _features(self, cover: Cover) -> tuple[float, ...]:
         return cover_features(

@@ -17,7 +17,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
-from ftuner.planner.cpu.cover import CoverTable
+from ftuner.planner.cpu.cover import CoverTable, Segments
 from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Share
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
@@ -162,8 +162,13 @@ class Planner:
             lengths = self._tables.blocks_of_k(max(problem.k, 1), nr, problem.window)
         return Candidate(self._tables, problem, choice, lengths)
 
+    def estimate_covered(self, candidate: Candidate, m: int, segments: Segments) -> Estimate:
+        """What the busiest worker of a candidate spends its time on if full panels have other row
+        tiles, of the family's heights."""
+        return candidate.estimate_covered(self._tables, m, segments)
+
     def features(
-        self, candidate: Candidate, segments: tuple[tuple[int, int], ...]
+        self, candidate: Candidate, segments: Segments
     ) -> tuple[tuple[float, ...], tuple[float, ...], int]:
         """What a learned correction knows of a candidate and of a cover by some row tiles: the
         features of the share, those of the cover, and its kind. The tiles are of the family's
