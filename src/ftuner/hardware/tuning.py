@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 _ZEN3 = "fitted on AMD Zen 3"
 _RAPIDS = "fitted on Intel Emerald Rapids"
 _ZEN4 = "fitted on AMD Zen 4"
+_AS_ALONE = "assumed to be as of one worker"
 
 
 class Constant(NamedTuple):
@@ -170,36 +171,92 @@ class Intake:
 
 @dataclass(frozen=True)
 class IntakeTuning:
-    """How tiles take in a B that comes from behind L2, by the tile that reads it first and by the
-    level."""
+    """How tiles take in a B from behind L2, by the tiles that share a panel, by the level, and by
+    whether other workers read panels of theirs from it (`shared`)."""
 
     low_tile_rows: int = constant(
         3, "rows", "Greatest height of a low tile, whose multiply-adds hide little of its loads",
         _ZEN3,
     )  # fmt: skip
     low_l3: Intake = constant(
-        Intake(4, 2048, 0.9, 3.0), "", "How B is taken in: a low tile alone, B from L3", _ZEN4,
+        Intake(4, 2048, 0.9, 3.0), "",
+        "How B is taken in: a low tile alone, B from L3",
+        _ZEN4,
     )  # fmt: skip
     low_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "", "How B is taken in: a low tile alone, B from DRAM", _ZEN4,
+        Intake(1, 8192, 0.9, 4.0), "",
+        "How B is taken in: a low tile alone, B from DRAM",
+        _ZEN4,
     )  # fmt: skip
     tall_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "", "How B is taken in: a taller tile alone, B from L3", _ZEN4,
+        Intake(1, 4096, 0.9, 3.0), "",
+        "How B is taken in: a taller tile alone, B from L3",
+        _ZEN4,
     )  # fmt: skip
     tall_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "", "How B is taken in: a taller tile alone, B from DRAM", _ZEN4,
+        Intake(1, 8192, 0.9, 4.0), "",
+        "How B is taken in: a taller tile alone, B from DRAM",
+        _ZEN4,
     )  # fmt: skip
     parts_l3: Intake = constant(
-        Intake(1, 4096, 0.7, 3.0), "", "How B is taken in: a tile in parts, B from L3", _ZEN4,
+        Intake(1, 4096, 0.7, 3.0), "",
+        "How B is taken in: a tile in parts, B from L3",
+        _ZEN4,
     )  # fmt: skip
     parts_dram: Intake = constant(
-        Intake(4, 16384, 0.6, 1.5), "", "How B is taken in: a tile in parts, B from DRAM", _ZEN4,
+        Intake(4, 16384, 0.6, 1.5), "",
+        "How B is taken in: a tile in parts, B from DRAM",
+        _ZEN4,
     )  # fmt: skip
     several_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "", "How B is taken in: several tiles, B from L3", _ZEN4,
+        Intake(1, 4096, 0.9, 3.0), "",
+        "How B is taken in: several tiles, B from L3",
+        _ZEN4,
     )  # fmt: skip
     several_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 1.8), "", "How B is taken in: several tiles, B from DRAM", _ZEN4,
+        Intake(1, 8192, 0.9, 1.8), "",
+        "How B is taken in: several tiles, B from DRAM",
+        _ZEN4,
+    )  # fmt: skip
+    low_l3_shared: Intake = constant(
+        Intake(4, 2048, 0.9, 3.0), "",
+        "How B is taken in: a low tile alone, B from L3, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    low_dram_shared: Intake = constant(
+        Intake(1, 8192, 0.9, 4.0), "",
+        "How B is taken in: a low tile alone, B from DRAM, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    tall_l3_shared: Intake = constant(
+        Intake(1, 4096, 0.9, 3.0), "",
+        "How B is taken in: a taller tile alone, B from L3, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    tall_dram_shared: Intake = constant(
+        Intake(1, 8192, 0.9, 4.0), "",
+        "How B is taken in: a taller tile alone, B from DRAM, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    parts_l3_shared: Intake = constant(
+        Intake(1, 4096, 0.7, 3.0), "",
+        "How B is taken in: a tile in parts, B from L3, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    parts_dram_shared: Intake = constant(
+        Intake(4, 16384, 0.6, 1.5), "",
+        "How B is taken in: a tile in parts, B from DRAM, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    several_l3_shared: Intake = constant(
+        Intake(1, 4096, 0.9, 3.0), "",
+        "How B is taken in: several tiles, B from L3, all workers at once",
+        _AS_ALONE,
+    )  # fmt: skip
+    several_dram_shared: Intake = constant(
+        Intake(1, 8192, 0.9, 1.8), "",
+        "How B is taken in: several tiles, B from DRAM, all workers at once",
+        _AS_ALONE,
     )  # fmt: skip
     l2_share: float = constant(
         0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2,

@@ -35,22 +35,36 @@ def overlapped(x: float, y: float, exponent: float) -> float:
     return float(more * (1.0 + (less / more) ** exponent) ** (1.0 / exponent))
 
 
+LOW, TALL, PARTS, SEVERAL = "low", "tall", "parts", "several"
+"""Kinds of covers of a panel: one low tile, a taller one, one in parts, several tiles."""
+
+
+def kind_of(tuning: IntakeTuning, tile: RegisterTile) -> str:
+    """The kind of a cover by one tile."""
+    if tile.parts > 1:
+        return PARTS
+    return LOW if tile.mr <= tuning.low_tile_rows else TALL
+
+
+def intake_field(kind: str, from_dram: bool, shared: bool) -> str:
+    """The field of the tuning that has the `Intake` of a kind of cover."""
+    return f"{kind}_{'dram' if from_dram else 'l3'}{'_shared' if shared else ''}"
+
+
 class FarPanel(NamedTuple):
     """A panel of B that comes from behind L2."""
 
     cycles: float
     """Of fetching one k step of it at the bandwidth that a worker has."""
     from_dram: bool
+    shared: bool
+    """Whether other workers read panels of theirs from the level."""
 
     def intake(self, tuning: IntakeTuning, tile: RegisterTile, alone: bool) -> Intake:
         """How a panel is taken in if `tile` reads it first. `alone`: no other tile follows."""
-        if not alone:
-            return tuning.several_dram if self.from_dram else tuning.several_l3
-        if tile.parts > 1:
-            return tuning.parts_dram if self.from_dram else tuning.parts_l3
-        if tile.mr <= tuning.low_tile_rows:
-            return tuning.low_dram if self.from_dram else tuning.low_l3
-        return tuning.tall_dram if self.from_dram else tuning.tall_l3
+        kind = kind_of(tuning, tile) if alone else SEVERAL
+        found: Intake = getattr(tuning, intake_field(kind, self.from_dram, self.shared))
+        return found
 
     def wait(self, intake: Intake, cycles: float) -> float:
         """Cycles that a k step of all tiles of the panel takes longer than `cycles`, their own."""

@@ -81,7 +81,7 @@ class ProductMachine:
     def far_panel(self, row_bytes: int, from_dram: bool, workers: int) -> FarPanel:
         """A panel whose k steps have `row_bytes`, of which one of `workers` reads its own."""
         rate = self.rates(workers)[int(from_dram)]
-        return FarPanel(row_bytes / (rate * self.period_s), from_dram)
+        return FarPanel(row_bytes / (rate * self.period_s), from_dram, workers > 1)
 
 
 class ProductShare(NamedTuple):

@@ -23,7 +23,7 @@ from ftuner.runtime.cpu.calibration.code import fit_code
 from ftuner.runtime.cpu.calibration.fits import Found
 from ftuner.runtime.cpu.calibration.intakes import fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Stand, stand_families
-from ftuner.runtime.cpu.calibration.threads import fit_threads
+from ftuner.runtime.cpu.calibration.threads import fit_chunks, fit_threads
 from ftuner.runtime.cpu.calibration.tiles import fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
@@ -46,6 +46,7 @@ FITS = (
     Fit("tiles", fit_tiles, 0.15),
     Fit("packing", fit_packing, 0.05),
     Fit("threads", fit_threads, 0.05),
+    Fit("chunks", fit_chunks, 0.05),
     Fit("code", fit_code, 0.2),
     Fit("intakes", fit_intakes, 0.55),
 )

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
-from ftuner.cost.cpu.intake import Reading, overlapped, reading
+from ftuner.cost.cpu.intake import (
+    LOW,
+    PARTS,
+    SEVERAL,
+    TALL,
+    Reading,
+    intake_field,
+    overlapped,
+    reading,
+)
 from ftuner.hardware.calibration import Fitted
 from ftuner.hardware.model import MemoryLevel
 from ftuner.hardware.tuning import CpuTuning, Intake
@@ -28,68 +37,77 @@ _OVERLAPS = (1.0, 1.2, 1.5, 1.8, 2.2, 2.6, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 _PRIOR_WEIGHT = 2e-3
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A kind of cover: its covers on a stand."""
 
     name: str
     covers: tuple[Segments, ...]
 
 
+class _Place(NamedTuple):
+    """Where panels come from, and how many workers read theirs from there."""
+
+    level: MemoryLevel
+    weights: Weights
+    workers: int
+
+
 def _kinds(stand: Stand, tuning: CpuTuning) -> list[_Kind]:
     low, tallest = min(tuning.low_tile_rows, stand.tallest), stand.tallest
-    found = [_Kind("low", tuple(((mr, 1),) for mr in sorted({1, low})))]
+    found = [_Kind(LOW, tuple(((mr, 1),) for mr in sorted({1, low})))]
     if tallest > low:
-        found.append(_Kind("tall", tuple(((mr, 1),) for mr in sorted({low + 1, tallest}))))
+        found.append(_Kind(TALL, tuple(((mr, 1),) for mr in sorted({low + 1, tallest}))))
     in_parts = range(tallest + 1, stand.family.max_mr + 1)
     if in_parts:
         some = sorted({in_parts[0], in_parts[len(in_parts) // 2], in_parts[-1]})
-        found.append(_Kind("parts", tuple(((mr, 1),) for mr in some)))
+        found.append(_Kind(PARTS, tuple(((mr, 1),) for mr in some)))
     half = max(tallest - 2, 1)
-    several = (((half, 2),), ((tallest, 2),), ((tallest, 4),))
-    found.append(_Kind("several", several))
+    uneven: Segments = ((low, 1), (1, 1)) if low > 1 else ((1, 2),)
+    found.append(_Kind(SEVERAL, (uneven, ((half, 2),), ((tallest, 2),), ((tallest, 4),))))
     return found
 
 
 def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     """The intakes of all kinds of covers, by field: `low_l3` and so on."""
     found: dict[str, Fitted] = {}
-    kinds = _kinds(stand, tuning)
-    left = len(kinds) * len(stand.far_levels)
+    kinds, last = _kinds(stand, tuning), stand.hardware.levels[-1]
+    counts = sorted({1, stand.hardware.cores})
+    left = len(kinds) * len(stand.far_levels) * len(counts)
     for level in stand.far_levels:
         weights = stand.weights(level)
-        suffix = "dram" if level is stand.hardware.levels[-1] else "l3"
-        for kind in kinds:
-            field = f"{kind.name}_{suffix}"
-            prior = getattr(tuning, field)
-            found[field] = _fit(stand, tuning, kind, level, weights, prior, 1.0 / left)
-            left -= 1
+        for workers in counts:
+            place = _Place(level, weights, workers)
+            for kind in kinds:
+                field = intake_field(kind.name, level is last, workers > 1)
+                prior = getattr(tuning, field)
+                found[field] = _fit(stand, tuning, kind, place, prior, 1.0 / left)
+                left -= 1
     return found
 
 
 def _fit(
-    stand: Stand, tuning: CpuTuning, kind: _Kind, level: MemoryLevel, weights: Weights,
-    prior: Intake, part: float,
-) -> Fitted:  # fmt: skip
+    stand: Stand, tuning: CpuTuning, kind: _Kind, place: _Place, prior: Intake, part: float
+) -> Fitted:
     """`part`: of the time that is left."""
     readings = [Reading(*pair) for pair in product(_STREAMS_LOG2, _AHEAD_BYTES)]
-    if kind.name == "several":
+    if kind.name == SEVERAL:
         # Later panels are fetched by the tiles of the panel before: only the first one is read so.
         readings = [Reading(0, ahead) for ahead in _AHEAD_BYTES[-2:]]
     usual = reading(prior)
     if usual not in readings:
         readings.append(usual)
-    scores = _scores(_timings(stand, kind, weights, readings, _FIRST_ROUNDS, 0.0))
+    scores = _scores(_timings(stand, kind, place, readings, _FIRST_ROUNDS, 0.0))
     finalists = sorted(readings, key=lambda way: scores[way])[:_FINALISTS]
     finalists += [usual] if usual not in finalists else []
-    timings = _timings(stand, kind, weights, finalists, _LAST_ROUNDS, part)
+    timings = _timings(stand, kind, place, finalists, _LAST_ROUNDS, part)
     noise = max(t.spread for ts in timings.values() for t in ts)
     chosen = preferred(_scores(timings), usual, noise)
     measured = [
-        stand.cycles(t, c, weights) for t, c in zip(timings[chosen], kind.covers, strict=True)
+        stand.cycles(t, c, place.weights, place.workers)
+        for t, c in zip(timings[chosen], kind.covers, strict=True)
     ]
     own = [stand.own_cycles(cover, tuning) for cover in kind.covers]
-    fetch = stand.fetch_cycles(level)
+    fetch = stand.fetch_cycles(place.level, place.workers)
 
     def modelled(share: float, overlap: float) -> list[float]:
         return [overlapped(cycles, fetch / share, overlap) for cycles in own]
@@ -109,16 +127,11 @@ def _fit(
 
 
 def _timings(
-    stand: Stand,
-    kind: _Kind,
-    weights: Weights,
-    readings: Sequence[Reading],
-    rounds: int,
-    part: float,
+    stand: Stand, kind: _Kind, place: _Place, readings: Sequence[Reading], rounds: int, part: float
 ) -> dict[Reading, list[Timing]]:
     """Of each way of reading, the times of all covers of a kind."""
     pairs = list(product(readings, kind.covers))
-    trials = [stand.trial(cover, weights, way) for way, cover in pairs]
+    trials = [stand.trial(cover, place.weights, way, workers=place.workers) for way, cover in pairs]
     found: dict[Reading, list[Timing]] = {way: [] for way in readings}
     for (way, _), timing in zip(pairs, stand.timed(trials, rounds, part), strict=True):
         found[way].append(timing)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ftuner.core.cpu.tile import PACKED, ROW, RegisterTile
 from ftuner.cost.cpu.intake import AT_HAND, Reading, overlapped
 from ftuner.cost.cpu.tile import step_cycles, tile_cycles
+from ftuner.cost.step import rate_bytes_per_s
 from ftuner.hardware.model import MemoryLevel
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
@@ -68,7 +69,8 @@ class Stand:
         """A weight of whole panels that comes from a level."""
         k = self.k
         nr, size = self.family.nr, self.library.types.b.itemsize
-        panels = max(_COLUMNS // nr, 2)
+        cores = self.hardware.cores
+        panels = -(-max(_COLUMNS // nr, 2) // cores) * cores
         place = self.hardware.levels.index(level)
         if place < 2:
             share = self.hardware.tuning.cache_share if place == 0 else _L2_SHARE
@@ -78,14 +80,15 @@ class Stand:
 
     def trial(
         self, segments: Segments, weights: Weights, reading: Reading = AT_HAND,
-        addresses: Sequence[int] | None = None,
+        addresses: Sequence[int] | None = None, workers: int = 1, chunks: int = 0,
     ) -> Trial:  # fmt: skip
-        """A cover of rows. `addresses`: of the family's uKernels in another code."""
+        """A cover of rows, with panels cut for `workers`. `addresses`: of the family's uKernels in
+        another code."""
         m = sum(mr * tiles for mr, tiles in segments)
         planner = self.products.planner
-        problem = panel_problem(weights.n, weights.k, self.width, m, 1)
-        choice = Choice(Grid(1, 1, 1, 1), self.width, weights.k, False, False, False)
-        plan = planner.lay_out(problem, planner.candidate(problem, choice))
+        problem = panel_problem(weights.n, weights.k, self.width, m, workers)
+        choice = Choice(Grid(1, 1, workers, 1), self.width, weights.k, False, False, False)
+        plan = planner.lay_out(problem, planner.candidate(problem, choice), chunks)
         covered = plan.covered(segments, reading)
         assert covered is not None
         kernels: Mapping[str, Sequence[int]] | None = None
@@ -100,16 +103,16 @@ class Stand:
         deadline = now + share * max(self.deadline - now, 0.0)
         return timed(trials, rounds, deadline, STEADY, self.pace)
 
-    def panel_cycles(self, timing: Timing, weights: Weights) -> float:
-        """Cycles of all tiles of a panel, without the call."""
-        panels = weights.n // self.family.nr
-        return max(timing.seconds - self.pace.seconds, 0.0) * self.hardware.clock_hz / panels
-
-    def cycles(self, timing: Timing, segments: Segments, weights: Weights) -> float:
-        """Cycles of one k step of all tiles of a panel, without entering them."""
+    def cycles(
+        self, timing: Timing, segments: Segments, weights: Weights, workers: int = 1
+    ) -> float:
+        """Cycles of one k step of all tiles of a panel, without entering them and the call."""
         tuning = self.hardware.tuning
+        outside = self.pace.seconds + (tuning.synchronise_s if workers > 1 else 0.0)
+        panels = -(-(weights.n // self.family.nr) // workers)
+        of_panel = max(timing.seconds - outside, 0.0) * self.hardware.clock_hz / panels
         fixed = sum(tiles * tile_cycles(self.tile(mr), tuning) for mr, tiles in segments)
-        return max(self.panel_cycles(timing, weights) - fixed, 1.0) / weights.k
+        return max(of_panel - fixed, 1.0) / weights.k
 
     def l2_cycles(self, mr: int, share: float, overlap: float) -> float:
         """By the estimate: cycles of one k step of a tile whose B comes from L2."""
@@ -122,7 +125,8 @@ class Stand:
         share, overlap = tuning.l2_share, tuning.l2_overlap
         return sum(tiles * self.l2_cycles(mr, share, overlap) for mr, tiles in segments)
 
-    def fetch_cycles(self, level: MemoryLevel) -> float:
-        """Cycles in which one k step of a panel arrives at the level's whole bandwidth."""
+    def fetch_cycles(self, level: MemoryLevel, workers: int = 1) -> float:
+        """Cycles in which one k step of a panel arrives at the level's bandwidth, of which each of
+        `workers` has its share."""
         row_bytes = self.family.nr * self.library.types.b.itemsize
-        return row_bytes * self.hardware.clock_hz / level.bandwidth_bytes_per_s
+        return row_bytes * self.hardware.clock_hz / rate_bytes_per_s(level, workers)
