@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.errors import ConfigurationError, DTypeError
-from ftuner.hardware.exported import Exported, read_exported, write_exported
+from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
 from ftuner.hardware.provenance import GIVEN, PRIOR
@@ -147,7 +147,7 @@ def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
     """
     if device != CPU:
         raise ConfigurationError(f"a prior is of a CPU; device is {device!r}")
-    source = read_exported(path).hardware
+    source = read_exported(path)
     backend = default_backend()
     found = with_given(backend.hardware, source)
     backend.adopt(found)
@@ -162,13 +162,13 @@ def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
 
 def export_hardware(path: str | PathLike[str]) -> None:
     """Write what is known of this machine to a file that `tune(prior=...)` reads here or elsewhere:
-    its hardware model with its tuning.
+    its hardware model with its tuning, and the learned correction of its estimates if it has one.
 
     Raises:
         ConfigurationError: a name that does not end in .json, or the file cannot be written.
         HardwareError: as of `hardware`.
     """
-    write_exported(path, Exported(default_backend().hardware))
+    write_exported(path, default_backend().hardware)
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:

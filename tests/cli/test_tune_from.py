@@ -17,7 +17,7 @@ from tests.cli.invoking import document, run
 import ftuner
 from ftuner import api
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.exported import Exported, read_exported, write_exported
+from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.hardware.tuning import CpuTuning
@@ -42,7 +42,7 @@ def folder(warm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def exported(path: Path, hardware: CpuHardware) -> str:
     """A file that a machine with `TUNED` exported."""
     tuning = CpuTuning(**TUNED, provenance=dict.fromkeys(TUNED, "probed"))  # type: ignore[arg-type]
-    write_exported(path, Exported(replace(hardware, tuning=tuning)))
+    write_exported(path, replace(hardware, tuning=tuning))
     return str(path)
 
 
@@ -62,12 +62,12 @@ def other() -> CpuHardware:
 def test_export_and_back(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
     assert "written to" in run("hardware", "--export", str(path)).stdout
-    assert read_exported(path).hardware.fingerprint == here().fingerprint
+    assert read_exported(path).fingerprint == here().fingerprint
     assert document("tune", "--no-calibration", "--from", str(path))["prior"] == {
         "machine": here().name, "same_machine": True, "constants": []
     }  # fmt: skip
     document("hardware", "--name", "xeon-8375c", "--export", str(path))
-    assert read_exported(path).hardware == other()
+    assert read_exported(path) == other()
 
 
 @pytest.mark.usefixtures("folder")

@@ -73,7 +73,7 @@ def test_failures_are_named(cluster: type[Here], tmp_path: Path) -> None:
     (tuned,) = found["tuned"]
     assert (tuned["kind"], tuned["node"], tuned["samples"]) == (kind_here().name, "host-1", 0)
     exported = read_exported(tuned["file"])
-    assert tuned["fingerprint"] == exported.hardware.fingerprint
+    assert tuned["fingerprint"] == exported.fingerprint
     assert list(found["failed"]) == [WRONG.name]
     assert (found["silent"], tuned["learned"]) == ({"host-2": "OSError: no disk"}, False)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hardware.test_correction import document as correction_document
 from tests.hardware.test_priors import machine
 
 from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.correction import from_document
 from ftuner.hardware.exported import (
     MAX_BYTES,
-    Exported,
     exported_document,
     from_exported_document,
     read_exported,
@@ -26,33 +27,41 @@ from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.hardware.tuning import CpuTuning
 
 TUNED = machine(tile_cycles=25.0, synchronise_s=4e-6)
-CORRECTION = {"schema": 1, "trees": [[0.5, 1.5]]}
+
+
+def learned(hardware: CpuHardware) -> CpuHardware:
+    """A machine with a correction that was learned on it."""
+    found = {**correction_document(), "fingerprint": hardware.fingerprint}
+    return replace(hardware, correction=from_document(found))
 
 
 def test_round_trip(tmp_path: Path, recorded: CpuHardware) -> None:
     path = tmp_path / "machine.json"
-    for exported in (Exported(recorded), Exported(TUNED, CORRECTION), Exported(recorded)):
-        write_exported(path, exported)
+    for hardware in (recorded, learned(TUNED), TUNED):
+        write_exported(path, hardware)
         again = read_exported(path)
-        assert again == exported
-        assert again.hardware.tuning.provenance == exported.hardware.tuning.provenance
+        assert again == hardware
+        assert again.tuning.provenance == hardware.tuning.provenance
+        assert again.correction == hardware.correction
     assert [entry.name for entry in tmp_path.iterdir()] == ["machine.json"]
 
 
 def test_loans_are_not_exported() -> None:
+    """Nor is a correction that was learned with them."""
     tuning = CpuTuning(
         tile_cycles=25.0, steps_per_short_round=4,
         provenance={"tile_cycles": "prior: epyc-zen9", "steps_per_short_round": "given: other"},
     )  # fmt: skip
-    found = exported_document(Exported(replace(TUNED, tuning=tuning)))["hardware"]["tuning"]
-    assert found == {
-        "steps_per_short_round": 4,
-        "provenance": {"steps_per_short_round": "given: other"},
-    }
+    found = exported_document(learned(replace(TUNED, tuning=tuning)))
+    assert found["hardware"]["tuning"] == {
+        "steps_per_short_round": 4, "provenance": {"steps_per_short_round": "given: other"}
+    }  # fmt: skip
+    assert "correction" not in found
+    assert "correction" in exported_document(learned(TUNED))
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    return {**exported_document(Exported(TUNED)), **changes}
+    return {**exported_document(TUNED), **changes}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,12 @@ def document(**changes: Any) -> dict[str, Any]:
         (document(hardware=to_document(load_recorded("h200"))), "a model of a GPU"),
         (document(fingerprint="0" * 16), "fingerprint is '0000"),
         (document(fingerprint=[1] * 9999), "fingerprint is "),
-        (document(correction=[1]), r"correction is \[1\]; expected a table"),
+        (document(correction=None), "correction is None; expected an object"),
+        (document(correction={}), "correction has the entries"),
+        (
+            document(correction={**correction_document(), "fingerprint": "aa"}),
+            "correction is of the machine 'aa'",
+        ),
         (document(command="rm"), r"unknown entries \['command'\]"),
     ],
 )
@@ -140,20 +154,20 @@ def test_a_fifo_does_not_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["machine.toml", "machine", ".json.txt"])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="ends in"):
-        write_exported(tmp_path / name, Exported(TUNED))
+        write_exported(tmp_path / name, TUNED)
 
 
 @pytest.mark.parametrize("folder", ["missing", "file"])
 def test_folders_that_cannot_be_written(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="cannot write"):
-        write_exported(tmp_path / folder / "machine.json", Exported(TUNED))
+        write_exported(tmp_path / folder / "machine.json", TUNED)
 
 
 def test_a_link_is_read(tmp_path: Path) -> None:
-    write_exported(tmp_path / "machine.json", Exported(TUNED))
+    write_exported(tmp_path / "machine.json", TUNED)
     (tmp_path / "link.json").symlink_to(tmp_path / "machine.json")
-    assert read_exported(tmp_path / "link.json").hardware == TUNED
+    assert read_exported(tmp_path / "link.json") == TUNED
 
 
 def test_reading_calls_nothing_that_a_file_names(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import recorded_cpus
+from tests.hardware.test_correction import document as correction_document
 
 from ftuner.hardware import priors
+from ftuner.hardware.correction import from_document as from_correction
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import own_tuning, portable, with_given, with_nearest
 from ftuner.hardware.provenance import GIVEN, PRIOR, is_taken, taken_from
@@ -96,6 +98,20 @@ def test_the_same_machine_takes_all_over() -> None:
     assert found.tuning.provenance["steps_per_short_round"] == "probed"
     assert found.tuning.provenance["tile_cycles"] == "prior: epyc-zen9"
     assert found.clock_hz == 3.0e9
+
+
+def test_the_correction_comes_with_its_tuning(lender: CpuHardware) -> None:
+    """It is one of the errors of an estimate with this very tuning."""
+    found = from_correction({**correction_document(), "fingerprint": machine().fingerprint})
+    whole = dict.fromkeys(("tile_cycles", "cache_share"), 1.0)
+    for own, taken in ((whole, found), ({"tile_cycles": 1.0}, None)):
+        source = replace(machine(**own), correction=found)
+        assert with_given(machine(), source).correction == taken, "the nearest lends cache_share"
+    assert portable(lender.tuning).keys() == whole.keys()
+    # Neither is that of another machine, nor one learned with the tuning before, of use.
+    here = replace(machine(tile_cycles=30.0), correction=found)
+    for other in (machine("xeon-8375c", tile_cycles=40.0), machine(tile_cycles=20.0)):
+        assert with_given(here, other).correction is None
 
 
 @pytest.mark.usefixtures("lender")

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hardware.test_correction import document as correction_document
 from tests.learn.standing_in import StandIn
 from tests.learn.test_samples import HEADER, SAMPLE, machine
 
 from ftuner.errors import ConfigurationError, DatasetError
-from ftuner.hardware.exported import Exported, exported_document, read_exported
+from ftuner.hardware.correction import LearnedCorrection, from_document
+from ftuner.hardware.exported import exported_document, read_exported
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn import fleet
-from ftuner.learn.fleet import Kind, Node, kind_here, tune_fleet, tune_here
+from ftuner.learn.fleet import Kind, Node, kind_here, learned_from, tune_fleet, tune_here
 from ftuner.learn.ray_cluster import RayCluster
 from ftuner.learn.samples import Dataset, append
 from ftuner.runtime.backend import Effort
@@ -33,7 +35,7 @@ def tuned(**tuning: float) -> dict[str, Any]:
     """What a node returns: the machine of the samples with a tuning, and no samples."""
     known = CpuTuning(**tuning, provenance=dict.fromkeys(tuning, "probed"))  # type: ignore[arg-type]
     return {
-        "machine": exported_document(Exported(replace(HEADER.hardware, tuning=known))),
+        "machine": exported_document(replace(HEADER.hardware, tuning=known)),
         "samples": "",
     }
 
@@ -66,7 +68,7 @@ def test_one_node_of_each_kind(tmp_path: Path) -> None:
     assert cluster.started == [("host-0", True), ("host-1", True)]
     assert [(t.kind, t.node) for t in report.tuned] == [(MILAN, "host-0"), (ICE_LAKE, "host-1")]
     assert (report.failed, report.silent) == ({}, {})
-    assert [read_exported(t.path).hardware.tuning.tile_cycles for t in report.tuned] == [25.0, 35.0]
+    assert [read_exported(t.path).tuning.tile_cycles for t in report.tuned] == [25.0, 35.0]
     assert counted == [("kinds", 0, 2), ("kinds", 1, 2), ("kinds", 2, 2)]
     assert said[0] == "2 kinds among 5 nodes"
 
@@ -113,7 +115,7 @@ def test_what_fails_everywhere_is_named(tmp_path: Path) -> None:
         {**tuned(), "samples": "{}\n"},
         {**tuned(), "more": 1},
         {
-            "machine": exported_document(Exported(machine("epyc-milan-2"))),
+            "machine": exported_document(machine("epyc-milan-2")),
             "samples": "of another machine",
         },
     ],
@@ -188,22 +190,36 @@ def test_learning_from_all(tmp_path: Path) -> None:
         at = kinds.index(kind)
         return {**work(node, kind), "samples": texts[at] if at < len(texts) else ""}
 
-    def train(own: Dataset, others: Sequence[Dataset]) -> dict[str, Any]:
+    def train(own: Dataset, others: Sequence[Dataset]) -> LearnedCorrection:
         seen.append((len(own.samples), sorted(len(other.samples) for other in others)))
         if len(own.samples) == 3:
             raise DatasetError("too few samples")
-        return {"weights": [len(own.samples)]}
+        return from_document({**model, "bias": float(len(own.samples))})
 
     said: list[str] = []
+    model = {**correction_document(), "fingerprint": HEADER.hardware.fingerprint}
     report = tune_fleet(StandIn(kinds), out, sampled, train, say=said.append)  # type: ignore[arg-type]
     assert seen == [(2, [3, 4]), (3, [2, 4]), (4, [2, 3])]
-    models = [{"weights": [2]}, None, {"weights": [4]}, None]
-    assert [read_exported(each.path).correction for each in report.tuned] == models
-    assert [each.exported.correction for each in report.tuned] == models
+    for found in (
+        [read_exported(each.path).correction for each in report.tuned],
+        [each.hardware.correction for each in report.tuned],
+    ):
+        assert [each and each.bias for each in found] == [2.0, None, 4.0, None]
     for each, text in zip(report.tuned, texts, strict=False):
         assert each.path.with_suffix(".jsonl").read_text() == text
     assert len(list(out.iterdir())) == len(kinds) + len(texts)
-    assert said[-2] == f"{ICE_LAKE.name} has no learned model: too few samples"
+    assert said[-2] == f"{ICE_LAKE.name} has no learned correction: too few samples"
+
+
+def test_learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default a kind learns from its samples after those of the other kinds."""
+    own, other = Dataset(HEADER, (SAMPLE,)), Dataset(replace(HEADER, date="before"), ())
+    asked = []
+    monkeypatch.setattr(fleet, "table_of", lambda dataset: f"table of {len(dataset.samples)}")
+    monkeypatch.setattr(fleet, "transferred", lambda *given, **named: asked.append((given, named)))
+    learned_from(own, [other])
+    (given,) = asked
+    assert given == ((["table of 0"], "table of 1", HEADER.fingerprint), {"source": "a fleet"})
 
 
 def test_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,4 +316,4 @@ def test_a_ray_cluster(ray_cluster: RayCluster, tmp_path: Path, cache_folder: Pa
     names = {node.name for node in ray_cluster.nodes()}
     assert len(names) == len(HOST_KINDS) + 2, "nodes of one host have names of their own"
     for each in report.tuned:
-        assert read_exported(each.path).hardware.model_name == read_system().model_name
+        assert read_exported(each.path).model_name == read_system().model_name

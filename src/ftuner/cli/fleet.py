@@ -54,10 +54,10 @@ def _document(report: FleetReport) -> dict[str, object]:
         "tuned": [
             {
                 "kind": tuned.kind.name,
-                "fingerprint": tuned.exported.hardware.fingerprint,
+                "fingerprint": tuned.hardware.fingerprint,
                 "node": tuned.node,
                 "file": str(tuned.path),
-                "learned": tuned.exported.correction is not None,
+                "learned": tuned.hardware.correction is not None,
                 "samples": 0 if tuned.dataset is None else len(tuned.dataset.samples),
             }
             for tuned in report.tuned

@@ -24,7 +24,7 @@ def hardware(
     as_json: JsonOption = False,
 ) -> None:
     """Show the hardware model of a machine or its GPU, and where each of its values came from."""
-    from ftuner.hardware.exported import Exported, write_exported
+    from ftuner.hardware.exported import write_exported
     from ftuner.hardware.model import CpuHardware
     from ftuner.hardware.nearest import nearest, recorded_cpus
     from ftuner.hardware.recorded import load_recorded, recorded_names
@@ -49,7 +49,7 @@ def hardware(
     if export is not None:
         if not isinstance(found, CpuHardware):
             raise typer.BadParameter("--export is of a CPU")
-        write_exported(export, Exported(found))
+        write_exported(export, found)
     near = nearest(found, recorded_cpus()) if isinstance(found, CpuHardware) else None
     if as_json:
         print_json(hardware_document(found, near))

@@ -1,22 +1,23 @@
-"""A machine's knowledge as one file that moves: its hardware model with its tuning, and a learned
-model where there is one.
+"""A machine's knowledge as one file that moves: its hardware model with its tuning, and the
+learned correction of its estimates where there is one.
 
 The file is JSON, not TOML as recorded machines are, because a program writes and reads it: Python
-writes no TOML, and a learned model is mostly arrays. It is data alone. Whatever is wrong with a
-file is a HardwareError that names the file and the entry.
+writes no TOML, and a learned correction is mostly arrays. It is data alone. Whatever is wrong with
+a file is a HardwareError that names the file and the entry.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ftuner.core.files import read_regular, write_whole
-from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.errors import ConfigurationError, DatasetError, HardwareError
+from ftuner.hardware import correction
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import own_tuning
 from ftuner.hardware.recorded import from_document, to_document
@@ -30,31 +31,23 @@ MAX_BYTES = 8 << 20
 _ENTRIES = frozenset({"kind", "schema", "fingerprint", "hardware", "correction"})
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What is known of one machine."""
-
-    hardware: CpuHardware
-    correction: Mapping[str, Any] | None = None
-    """The document of the learned model, which its reader checks."""
-
-
-def exported_document(exported: Exported) -> dict[str, Any]:
+def exported_document(hardware: CpuHardware) -> dict[str, Any]:
     """What is known of a machine, as JSON can hold it, without what the nearest recorded machine
-    lends it: that depends on the reader's machines."""
-    hardware = replace(exported.hardware, tuning=own_tuning(exported.hardware.tuning))
+    lends it: that depends on the reader's machines. So does a correction that was learned with it,
+    which is left out then."""
+    tuning = own_tuning(hardware.tuning)
     document: dict[str, Any] = {
         "kind": KIND,
         "schema": SCHEMA,
         "fingerprint": hardware.fingerprint,
-        "hardware": to_document(hardware),
+        "hardware": to_document(replace(hardware, tuning=tuning)),
     }
-    if exported.correction is not None:
-        document["correction"] = dict(exported.correction)
+    if hardware.correction is not None and tuning == hardware.tuning:
+        document["correction"] = hardware.correction.to_document()
     return document
 
 
-def from_exported_document(document: Any) -> Exported:
+def from_exported_document(document: Any) -> CpuHardware:
     """The inverse of `exported_document`.
 
     Raises:
@@ -78,13 +71,18 @@ def from_exported_document(document: Any) -> Exported:
             f"fingerprint is {document.get('fingerprint')!r:.40}; that of its hardware is "
             f"{hardware.fingerprint}"
         )
-    correction = document.get("correction")
-    if correction is not None and not isinstance(correction, Mapping):
-        raise HardwareError(f"correction is {correction!r:.40}; expected a table")
-    return Exported(hardware, correction)
+    if "correction" not in document:
+        return hardware
+    try:
+        learned = correction.from_document(document["correction"])
+    except DatasetError as error:
+        raise HardwareError(str(error)) from error
+    if learned.fingerprint != hardware.fingerprint:
+        raise HardwareError(f"correction is of the machine {learned.fingerprint!r:.40}")
+    return replace(hardware, correction=learned)
 
 
-def read_exported(path: str | PathLike[str]) -> Exported:
+def read_exported(path: str | PathLike[str]) -> CpuHardware:
     """What a file says of a machine.
 
     Raises:
@@ -100,7 +98,7 @@ def read_exported(path: str | PathLike[str]) -> Exported:
         raise HardwareError(f"{path}: {error}") from error
 
 
-def write_exported(path: str | PathLike[str], exported: Exported) -> None:
+def write_exported(path: str | PathLike[str], hardware: CpuHardware) -> None:
     """Write a file, which replaces one of the same name as a whole.
 
     Raises:
@@ -111,7 +109,7 @@ def write_exported(path: str | PathLike[str], exported: Exported) -> None:
         raise ConfigurationError(
             f"cannot export a machine as {target.name!r}; expected a name that ends in {SUFFIX}"
         )
-    text = json.dumps(exported_document(exported), indent=1, allow_nan=False)
+    text = json.dumps(exported_document(hardware), indent=1, allow_nan=False)
     try:
         write_whole(target, text + "\n")
     except (OSError, ValueError) as error:  # A name with a NUL is a ValueError.

@@ -55,15 +55,20 @@ def own_tuning(tuning: CpuTuning) -> CpuTuning:
 def with_given(hardware: CpuHardware, source: CpuHardware) -> CpuHardware:
     """A machine with what was tuned on another one, or on itself before.
 
-    If both have one fingerprint, the machine takes over the whole tuning. If not, it takes over
-    the portable constants, in the place of what earlier such machines gave; constants that were
-    found out for the machine itself stay. Either way the nearest recorded machine lends the rest.
+    If both have one fingerprint, the machine takes over the whole tuning, and the correction that
+    was learned with it, unless the recorded machines lend it other constants here. If not, it takes
+    over the portable constants, in the place of what earlier such machines gave; constants that
+    were found out for the machine itself stay. Either way the nearest recorded machine lends the
+    rest.
     """
-    if source.fingerprint == hardware.fingerprint:
-        tuning = own_tuning(source.tuning)
-    else:
+    bare = replace(hardware, correction=None)
+    if source.fingerprint != hardware.fingerprint:
         tuning = _filled(_without(hardware.tuning, PRIOR, GIVEN), source, GIVEN)
-    return with_nearest(replace(hardware, tuning=tuning))
+        return with_nearest(replace(bare, tuning=tuning))
+    found = with_nearest(replace(bare, tuning=own_tuning(source.tuning)))
+    # A correction is of the errors that the estimate has with one tuning.
+    same = found.tuning == source.tuning
+    return replace(found, correction=source.correction) if same else found
 
 
 def with_nearest(hardware: CpuHardware) -> CpuHardware:

@@ -20,16 +20,19 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.files import write_whole
 from ftuner.core.units import count
 from ftuner.errors import ConfigurationError, DatasetError, HardwareError
+from ftuner.hardware.correction import LearnedCorrection
 from ftuner.hardware.exported import (
     SUFFIX,
-    Exported,
     exported_document,
     from_exported_document,
     write_exported,
 )
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import promised_isas, read_system
 from ftuner.learn import samples
+from ftuner.learn.features import table_of
 from ftuner.learn.samples import Dataset
+from ftuner.learn.transfer import transferred
 from ftuner.runtime.backend import Effort, Progress
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
@@ -105,9 +108,9 @@ class Cluster(ABC):
 Work = Callable[[Kind], Mapping[str, Any]]
 """Tunes the node that it runs on. Returns `machine`, the document of an exported machine, and
 `samples`, the text of a dataset or nothing."""
-Train = Callable[[Dataset, Sequence[Dataset]], Mapping[str, Any]]
-"""Makes the document of a kind's learned model from its dataset and those of the other kinds.
-Raises a DatasetError if they do not suffice."""
+Train = Callable[[Dataset, Sequence[Dataset]], LearnedCorrection]
+"""Learns the correction of a kind from its dataset and those of the other kinds. Raises a
+DatasetError if they do not suffice."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class TunedKind:
     node: str
     path: Path
     """The exported machine."""
-    exported: Exported
+    hardware: CpuHardware
     dataset: Dataset | None
 
 
@@ -153,11 +156,17 @@ def tune_here(kind: Kind, effort: Effort = "default") -> dict[str, Any]:
         raise HardwareError(f"the node is of the kind {kind_here().name}; expected {kind.name}")
     backend = default_backend().calibrated(effort)
     backend.tune(backend.product_dtypes["float32"], ACCUMULATOR)
-    return {"machine": exported_document(Exported(backend.hardware)), "samples": ""}
+    return {"machine": exported_document(backend.hardware), "samples": ""}
+
+
+def learned_from(own: Dataset, others: Sequence[Dataset]) -> LearnedCorrection:
+    """The correction of a kind, as `Train`."""
+    tables = [table_of(other) for other in others]
+    return transferred(tables, table_of(own), own.header.fingerprint, source="a fleet")
 
 
 def tune_fleet(
-    cluster: Cluster, out: Path, work: Work = tune_here, train: Train | None = None,
+    cluster: Cluster, out: Path, work: Work = tune_here, train: Train = learned_from,
     progress: Progress | None = None, say: Callable[[str], None] = lambda line: None,
 ) -> FleetReport:  # fmt: skip
     """Tune one node of each kind, and write an exported machine for each kind to a folder, with its
@@ -180,8 +189,7 @@ def tune_fleet(
     nodes = count(sum(map(len, kinds.values())), "node")
     say(f"{count(len(kinds), 'kind')} among {nodes}")
     _Shift(cluster, kinds, out, work, report, progress, say).run()
-    if train is not None:
-        _train(train, report, say)
+    _train(train, report, say)
     return report
 
 
@@ -255,8 +263,8 @@ class _Shift:
     def _end(self, task: Hashable) -> None:
         kind, node = self._running.pop(task)
         try:
-            exported, text = _checked(self._cluster.result(task))
-            dataset = _kept_samples(text, exported, self._out / f"{kind.name}{samples.SUFFIX}")
+            hardware, text = _checked(self._cluster.result(task))
+            dataset = _kept_samples(text, hardware, self._out / f"{kind.name}{samples.SUFFIX}")
         except _CannotWriteError as error:
             raise ConfigurationError(str(error)) from error
         # A node may run other versions, lack memory or be lost.
@@ -264,8 +272,8 @@ class _Shift:
             self._fail(kind, node, error)
         else:
             path = self._out / f"{kind.name}{SUFFIX}"
-            write_exported(path, exported)
-            self._report.tuned.append(TunedKind(kind, node.name, path, exported, dataset))
+            write_exported(path, hardware)
+            self._report.tuned.append(TunedKind(kind, node.name, path, hardware, dataset))
             self._say(f"{kind.name} is done: {path}")
         self._count()
 
@@ -287,7 +295,7 @@ class _CannotWriteError(Exception):
     """A file that cannot be written here, which no other node would change."""
 
 
-def _checked(document: Any) -> tuple[Exported, str]:
+def _checked(document: Any) -> tuple[CpuHardware, str]:
     """The exported machine and the text of a dataset that a node returned. Raises HardwareError."""
     if not isinstance(document, Mapping) or set(document) != {"machine", "samples"}:
         raise HardwareError(f"the node returned {document!r:.80}; expected machine and samples")
@@ -297,7 +305,7 @@ def _checked(document: Any) -> tuple[Exported, str]:
     return from_exported_document(document["machine"]), text
 
 
-def _kept_samples(text: str, exported: Exported, path: Path) -> Dataset | None:
+def _kept_samples(text: str, hardware: CpuHardware, path: Path) -> Dataset | None:
     """Write and read the text of a dataset; None for no text.
 
     Raises:
@@ -312,7 +320,7 @@ def _kept_samples(text: str, exported: Exported, path: Path) -> Dataset | None:
         write_whole(partial, text)
         try:
             dataset = samples.read(partial)
-            if dataset.header.fingerprint != exported.hardware.fingerprint:
+            if dataset.header.fingerprint != hardware.fingerprint:
                 raise HardwareError("the samples are of another machine than the tuning")
             os.replace(partial, path)
         finally:
@@ -323,7 +331,7 @@ def _kept_samples(text: str, exported: Exported, path: Path) -> Dataset | None:
 
 
 def _train(train: Train, report: FleetReport, say: Callable[[str], None]) -> None:
-    """Add a learned model to the file of each kind that has samples."""
+    """Add a learned correction to the file of each kind that has samples."""
     datasets = [tuned.dataset for tuned in report.tuned]
     for number, tuned in enumerate(report.tuned):
         own = tuned.dataset
@@ -333,12 +341,12 @@ def _train(train: Train, report: FleetReport, say: Callable[[str], None]) -> Non
         try:
             model = train(own, [other for other in rest if other is not None])
         except DatasetError as error:
-            say(f"{tuned.kind.name} has no learned model: {error}")
+            say(f"{tuned.kind.name} has no learned correction: {error}")
             continue
-        exported = replace(tuned.exported, correction=model)
-        write_exported(tuned.path, exported)
-        report.tuned[number] = replace(tuned, exported=exported)
-        say(f"{tuned.kind.name} has a learned model")
+        hardware = replace(tuned.hardware, correction=model)
+        write_exported(tuned.path, hardware)
+        report.tuned[number] = replace(tuned, hardware=hardware)
+        say(f"{tuned.kind.name} has a learned correction")
 
 
 def _shown(error: Exception) -> str:

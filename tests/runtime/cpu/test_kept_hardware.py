@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
+from tests.runtime.cpu.test_correction import doubling
 
-from ftuner.errors import CacheWarning, ConfigurationError, HardwareError
+from ftuner.errors import CacheWarning, ConfigurationError, DatasetError, HardwareError
 from ftuner.hardware import priors
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts, read_system
@@ -171,6 +172,24 @@ def test_adopting_is_for_the_whole_process(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="computed with another tuning"):
         backend.adopt(tuned(model, tile_cycles=31.0))
     assert backend.hardware == known_hardware(cache) == model
+
+
+@pytest.mark.usefixtures("probes")
+def test_adopting_a_correction(tmp_path: Path) -> None:
+    """It is kept with the model, unless it is of features that this version does not have."""
+    cache = Cache(tmp_path)
+    backend = CpuBackend(cache)
+    model = tuned(backend.hardware, tile_cycles=30.0)
+    learned = doubling(model)
+    strange = replace(learned, kinds=("other",))
+    before = len(cache.entries())
+    with pytest.raises(DatasetError, match="other features"):
+        backend.adopt(replace(model, correction=strange))
+    assert len(cache.entries()) == before
+    assert backend.hardware.tuning.tile_cycles == DEFAULT.tile_cycles
+    backend.adopt(replace(model, correction=learned))
+    assert backend.hardware.correction == learned
+    assert CpuBackend(cache).hardware == replace(model, correction=learned)
 
 
 @pytest.mark.usefixtures("probes")

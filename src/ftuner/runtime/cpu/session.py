@@ -21,7 +21,7 @@ from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
 from ftuner.runtime.cache import Cache, default_cache
-from ftuner.runtime.cpu.correction import corrected
+from ftuner.runtime.cpu.correction import corrected, keep
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
@@ -82,14 +82,18 @@ class CpuSession:
         Raises:
             ConfigurationError: this process has computed with another tuning.
             HardwareError: as `keep_hardware`.
+            DatasetError: its correction is of another version's features.
         """
-        hardware = corrected(self.cache, hardware)
+        if hardware.correction is None:
+            hardware = corrected(self.cache, hardware)
         with self._lock:
             if self._kernels is not None and hardware != self._kernels.hardware:
                 raise ConfigurationError(
                     "this process has computed with another tuning; take one over before its first "
                     "product, or by the command ftuner tune"
                 )
+            if hardware.correction is not None:
+                keep(self.cache, hardware, hardware.correction)
             keep_hardware(self.cache, hardware, self._asked_isa)
             self._hardware = hardware
 
