@@ -98,8 +98,9 @@ def tune(
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
             with contiguous rows and contiguous or transposed matrices are made ready.
         calibrate: how long constants of the machine are measured with real uKernels: `default`,
-            some three seconds, and not again once they are known; `thorough`, half a minute, even
-            if they are known; `none`, so that those of the nearest recorded machine hold.
+            some three seconds (ten on a GPU, beside compiling), and not again once they are known;
+            `thorough`, half a minute or more, even if they are known; `none`, so that those of
+            the nearest recorded machine hold.
         prior: a file of `ftuner hardware --export`. If a machine with this one's fingerprint wrote
             it, its tuning is taken over as it is; if not, its portable constants (cycles, rates in
             each cycle, ratios) are this machine's until they are measured here. Facts of the
