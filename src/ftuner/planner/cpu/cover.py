@@ -6,7 +6,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -98,16 +98,26 @@ class CoverTable:
         self._rests = self._corrected([self._cover(used) for used in heights])
         """Covers that follow main tiles."""
         self._solved = list(self._rests)
-        for mr in self._tiles:
-            # One tile and several wait differently for a far panel.
-            ways = [heights[mr], (mr,)]
-            ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
-            covers = [self._cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
-            covers = self._corrected(covers)
-            self._solved[mr] = min(covers, key=lambda c: c.cycles(steps) * (c.factor or 1.0))
+        least = dict.fromkeys(self._tiles, inf)
+        for rows, cover in self._ways(heights):
+            cycles = cover.cycles(steps) * (cover.factor or 1.0)
+            if cycles < least[rows]:
+                least[rows], self._solved[rows] = cycles, cover
         self._last = (0, self._solved[0])
         self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
+
+    def _ways(self, heights: Sequence[tuple[int, ...]]) -> Iterable[tuple[int, Cover]]:
+        """Covers of as many rows as a tile has, which one tile and several wait for differently if
+        the panel is far. `heights`: of the cheapest cover of 0, 1, ... rows at hand."""
+        rows, covers = [], []
+        for mr in self._tiles:
+            ways = [heights[mr], (mr,)]
+            ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
+            known = [self._cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
+            rows += [mr] * len(known)
+            covers += known
+        return zip(rows, self._corrected(covers), strict=True)
 
     def cover(self, heights: tuple[int, ...]) -> Cover:
         """The cover by tiles of some heights, whether or not it is the cheapest."""

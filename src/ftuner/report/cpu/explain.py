@@ -124,6 +124,7 @@ class Explanation:
             ],
             "estimate": {
                 **self.estimate.terms(),
+                "correction": self.estimate.correction,
                 "seconds": self.estimate.seconds,
                 "bound": self.estimate.bound,
             },
