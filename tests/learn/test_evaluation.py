@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from ftuner.learn.evaluation import kendall_tau, score
+from ftuner.learn.evaluation import kendall_tau, regrets, score
 from ftuner.learn.features import Table
 
 
@@ -46,6 +46,15 @@ def test_score() -> None:
     assert found.regret == pytest.approx(0.5)
     assert found.worst_regret == pytest.approx(1.0)
     assert found.error == pytest.approx((math.log(2) + math.log(4) + math.log(4 / 3)) / 5)
+
+
+def test_regrets_name_the_plans() -> None:
+    some = table([2.0, 1.0, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0], [7, 7, 3, 3])
+    some.spread[:] = [0.1, 0.2, 0.0, 0.0]
+    equal, other = regrets(some, np.zeros(4))
+    assert (equal.chosen, equal.regret) == (2, 0.0)
+    assert (other.chosen, other.fastest, other.noise) == (0, 1, 0.2)
+    assert other.regret == pytest.approx(1.0)
 
 
 def test_scores_without_contests() -> None:

@@ -17,7 +17,7 @@ from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEA
 from ftuner.errors import ConfigurationError, DatasetError, DatasetWarning
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.learn import training
-from ftuner.learn.evaluation import score
+from ftuner.learn.evaluation import held_out, score
 from ftuner.learn.features import Table, table_of
 from ftuner.learn.samples import Dataset, Sample, SamplePlan
 from ftuner.learn.training import Additive, choose, folds_of, learn
@@ -64,6 +64,13 @@ def test_the_better_form_is_taken_and_the_errors_of_all_are_told() -> None:
     assert {"estimate", "boosted", "linear 1", "linear 100"} <= set(found.errors)
     label = found.form if found.form == "boosted" else f"linear {found.penalty:g}"
     assert found.errors[label] == min(found.errors.values()) < 0.3 * found.errors["estimate"]
+
+
+def test_predictions_of_shapes_that_were_held_out() -> None:
+    before = score(table(), np.zeros(len(table())))
+    after = score(table(), held_out(table(), ("linear",)))
+    assert after.tau > before.tau + 0.2
+    assert after.error < 0.2 * before.error
 
 
 def test_boosting_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +201,8 @@ def test_plans_of_another_version_are_left_out() -> None:
 def test_samples_from_a_level_that_the_planner_does_not_assume_are_left_out() -> None:
     data = synthetic(NAME, shapes=SHAPES[:1])
     near = tuple(replace(sample, level="L2") for sample in data.samples)
-    assert len(table_of(Dataset(data.header, (*data.samples, *near)))) == len(data.samples)
+    found = table_of(Dataset(data.header, (*near, *data.samples)))
+    np.testing.assert_array_equal(found.place, len(near) + np.arange(len(near)))
 
 
 def test_covers_of_any_size_have_features() -> None:

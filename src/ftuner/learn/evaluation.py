@@ -6,13 +6,14 @@ find the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.hardware.correction import Array
 from ftuner.learn.features import Table
+from ftuner.learn.training import FORMS, choose
 
 
 class Score(NamedTuple):
@@ -28,21 +29,52 @@ class Score(NamedTuple):
     worst_regret: float
 
 
+class Regret(NamedTuple):
+    """What a choice costs in one contest. `chosen` and `fastest` are indices of the table."""
+
+    chosen: int
+    """The plan with the least prediction."""
+    fastest: int
+    regret: float
+    """What the chosen plan takes longer than the fastest, relatively."""
+    noise: float
+    """The larger relative spread of both: regrets below it may be none."""
+
+
 def score(table: Table, predicted: Array) -> Score:
     """The score of predictions of log(measured / estimated)."""
     log_predicted = table.log_estimated + predicted
-    taus, regrets = [], []
-    for index in contests(table):
-        measured = table.log_measured[index]
-        taus.append(kendall_tau(measured, log_predicted[index], table.spread[index]))
-        taken = measured[np.argmin(log_predicted[index])]
-        regrets.append(float(np.expm1(taken - measured.min())))
+    taus = [
+        kendall_tau(table.log_measured[index], log_predicted[index], table.spread[index])
+        for index in contests(table)
+    ]
+    costs = [found.regret for found in regrets(table, predicted)]
     return Score(
         error=float(np.mean(np.abs(table.log_ratio - predicted))),
         tau=float(np.nanmean(taus)) if np.isfinite(taus).any() else 0.0,
-        regret=float(np.mean(regrets)) if regrets else 0.0,
-        worst_regret=max(regrets, default=0.0),
+        regret=float(np.mean(costs)) if costs else 0.0,
+        worst_regret=max(costs, default=0.0),
     )
+
+
+def regrets(table: Table, predicted: Array) -> list[Regret]:
+    """The regret in each contest if plans are chosen by predictions of log(measured / estimated);
+    zeros are the choices of the estimate."""
+    log_predicted = table.log_estimated + predicted
+    found = []
+    for index in contests(table):
+        chosen = index[np.argmin(log_predicted[index])]
+        fastest = index[np.argmin(table.log_measured[index])]
+        longer = np.expm1(table.log_measured[chosen] - table.log_measured[fastest])
+        noise = max(table.spread[chosen], table.spread[fastest])
+        found.append(Regret(int(chosen), int(fastest), float(longer), float(noise)))
+    return found
+
+
+def held_out(table: Table, forms: Sequence[str] = tuple(FORMS)) -> Array:
+    """The prediction for each sample by a model of the best form that did not see its shape."""
+    found: Array = table.log_ratio - choose(table, forms=forms).residuals
+    return found
 
 
 def contests(table: Table) -> Iterator[Array]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.correction_features import COVER_FEATURES, SHARE_FEATURES
 from ftuner.errors import DatasetError, DatasetWarning
 from ftuner.hardware.correction import Array
 from ftuner.hardware.model import CpuHardware
@@ -34,9 +33,9 @@ class Table:
     """Samples as arrays, of one length."""
 
     share: Array
-    """(samples, features), in order of `SHARE_FEATURES`"""
+    """(samples, features), in order of `correction_features.SHARE_FEATURES`"""
     cover: Array
-    """(samples, features), in order of `COVER_FEATURES`"""
+    """(samples, features), in order of `correction_features.COVER_FEATURES`"""
     kind: Array
     """Of the cover, as an index of `KINDS`."""
     log_estimated: Array
@@ -50,6 +49,8 @@ class Table:
     """A number for each product of which several plans were measured in the same setting."""
     chosen: Array
     """Whether the planner takes the plan."""
+    place: Array
+    """Of the sample in its dataset."""
     importance: Array
     """Weight of the sample beside a quiet one of the machine that is learned for."""
 
@@ -97,9 +98,10 @@ def table_of(dataset: Dataset, keep: Callable[[Sample], bool] = lambda sample: T
     """
     levels = [level.name for level in dataset.hardware.levels]
     assumed = levels[max(len(levels) - 2, 0) :]
-    wanted = [s for s in dataset.samples if s.level in assumed and keep(s)]
-    rows = [(sample, _features(dataset.hardware, sample)) for sample in wanted]
-    known = [(sample, row) for sample, row in rows if row is not None]
+    numbered = enumerate(dataset.samples)
+    wanted = [(place, s) for place, s in numbered if s.level in assumed and keep(s)]
+    rows = [(place, sample, _features(dataset.hardware, sample)) for place, sample in wanted]
+    known = [(place, sample, row) for place, sample, row in rows if row is not None]
     if len(known) < len(rows):
         warnings.warn(
             f"{len(rows) - len(known)} of {len(rows)} samples of {dataset.hardware.name} have "
@@ -109,14 +111,15 @@ def table_of(dataset: Dataset, keep: Callable[[Sample], bool] = lambda sample: T
         )
     if not known:
         raise DatasetError(f"no sample of {dataset.hardware.name} can be learned from")
-    samples = [sample for sample, _ in known]
+    samples = [sample for _, sample, _ in known]
+    features = [row for _, _, row in known]
     contests: dict[object, int] = {}
     for s in samples:
         contests.setdefault(_contest(s), len(contests))
     return Table(
-        share=np.array([row[0] for _, row in known], np.float64).reshape(-1, len(SHARE_FEATURES)),
-        cover=np.array([row[1] for _, row in known], np.float64).reshape(-1, len(COVER_FEATURES)),
-        kind=np.array([row[2] for _, row in known], np.int64),
+        share=np.array([share for share, _, _ in features], np.float64),
+        cover=np.array([cover for _, cover, _ in features], np.float64),
+        kind=np.array([kind for _, _, kind in features], np.int64),
         log_estimated=np.log([s.terms.seconds for s in samples]),
         log_ratio=np.array([s.log_ratio for s in samples]),
         spread=np.array([s.spread for s in samples]),
@@ -124,6 +127,7 @@ def table_of(dataset: Dataset, keep: Callable[[Sample], bool] = lambda sample: T
         shape=np.array([hash((s.problem.n, s.problem.k)) >> 2 for s in samples], np.int64),
         contest=np.array([contests[_contest(s)] for s in samples], np.int64),
         chosen=np.array([s.chosen for s in samples], np.bool_),
+        place=np.array([place for place, _, _ in known], np.int64),
         importance=np.ones(len(samples)),
     )
 
