@@ -84,6 +84,7 @@ def test_terms_that_did_not_exist_then_are_zero(tmp_path: Path) -> None:
         ({"level": "L9"}, "level is 'L9'"),
         ({"workers": 1}, "has more than 1 workers"),
         ({"workers": 0}, "workers is 0; expected an integer"),
+        ({"workers": 1 << 20}, "workers is 1048576; expected at most 4096"),
         ({"workers": True}, "workers is True; expected an integer"),
         ({"problem": {"m": 8, "n": 768}}, "problem has the entries"),
         ({"problem": {"m": 8, "n": 768, "k": 1 << 60}}, "problem.k is"),
@@ -119,6 +120,7 @@ def test_values_are_checked(tmp_path: Path, changes: dict[str, Any], message: st
         {"segments": []},
         {"segments": [[6, 1], [2]]},
         {"segments": [[6, 0], [8, 1]]},
+        {"segments": [[2, 1], [3, 1], [1, 1], [1, 1], [1, 1]]},
     ],
 )
 def test_plans_are_checked(tmp_path: Path, plan: dict[str, Any]) -> None:

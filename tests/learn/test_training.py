@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.learn.synthetic import SHAPES, machine, synthetic
 
 from ftuner.core.dtype import FLOAT32
@@ -17,9 +20,10 @@ from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEA
 from ftuner.errors import ConfigurationError, DatasetError, DatasetWarning
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.learn import training
+from ftuner.learn.checked import MAX_EXTENT
 from ftuner.learn.evaluation import held_out, score
 from ftuner.learn.features import Table, table_of
-from ftuner.learn.samples import Dataset, Sample, SamplePlan
+from ftuner.learn.samples import MAX_WORKERS, Dataset, Sample, SamplePlan
 from ftuner.learn.training import Additive, choose, folds_of, learn
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
@@ -223,3 +227,29 @@ def test_covers_of_any_size_have_features() -> None:
 
 def replace_plan(sample: Sample, segments: tuple[tuple[int, int], ...]) -> SamplePlan:
     return sample.plan._replace(segments=segments)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_samples_of_strangers_have_finite_features_or_are_left_out(data: st.DataObject) -> None:
+    """Whatever passes the checks of a dataset."""
+    extent = st.sampled_from([1, 2, 7, 16, 100, 4096, 1 << 20, MAX_EXTENT])
+    parts = st.sampled_from([1, 2, 3, 64, MAX_WORKERS])
+    heights = st.sampled_from([1, 2, 7, 14, 28, 29, 1000])
+    tiles = st.sampled_from([1, 2, 1000, 1 << 30])
+    segments = tuple(data.draw(st.lists(st.tuples(heights, tiles), min_size=1, max_size=4)))
+    grid = (1, 1, 1, 1)
+    place = data.draw(st.integers(0, 3))
+    grid = (*grid[:place], data.draw(parts), *grid[place + 1 :])
+    sample = synthetic(NAME, shapes=SHAPES[:1]).samples[0]
+    problem = sample.problem._replace(n=data.draw(extent), k=data.draw(extent))
+    plan = SamplePlan(grid, data.draw(st.sampled_from([1, 4, 9])), data.draw(extent), segments)  # type: ignore[arg-type]
+    level = data.draw(st.sampled_from(["L2", "L3", "DRAM"]))
+    odd = replace(sample, workers=MAX_WORKERS, problem=problem, plan=plan, level=level)
+    header = synthetic(NAME, shapes=SHAPES[:1]).header
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DatasetWarning)
+        found = table_of(Dataset(header, (sample, odd)))
+    assert len(found) in (1, 2)
+    assert np.isfinite(found.share).all()
+    assert np.isfinite(found.cover).all()

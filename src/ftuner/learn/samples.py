@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
+from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DTYPES
 from ftuner.cost.terms import TERMS, Estimate
 from ftuner.errors import DatasetError, DatasetWarning, FTunerError
@@ -35,6 +36,8 @@ MAX_BYTES = 256 << 20
 """Of a file: half a million samples."""
 MAX_LINE_BYTES = 1 << 20
 """Of a line. A sample takes about 600 bytes, a header some kilobytes."""
+MAX_WORKERS = 1 << 12
+"""Assumed: no machine has more cores. What is made of a plan grows with them."""
 _LOCK_TIMEOUT_S = 60.0
 
 
@@ -294,6 +297,8 @@ def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
         entries["level"], [level.name for level in hardware.levels], f"{where}: level"
     )
     workers = checked.integer(entries["workers"], f"{where}: workers")
+    if workers > MAX_WORKERS:
+        raise DatasetError(f"{where}: workers is {workers}; expected at most {MAX_WORKERS}")
     extents = checked.table(entries["problem"], f"{where}: problem")
     checked.expect_names(extents, SampleProblem._fields, f"{where}: problem")
     problem = SampleProblem(
@@ -333,8 +338,10 @@ def _plan(document: Any, where: str) -> SamplePlan:
     checked.expect_names(entries, SamplePlan._fields, where)
     batch, m, n, k = checked.integers(entries["grid"], 4, f"{where}.grid")
     segments = entries["segments"]
-    if not isinstance(segments, list) or not segments:
-        raise DatasetError(f"{where}.segments is {shown(segments)}; expected [mr, tiles] pairs")
+    if not isinstance(segments, list) or not 0 < len(segments) <= MAX_SEGMENTS:
+        raise DatasetError(
+            f"{where}.segments is {shown(segments)}; expected 1 to {MAX_SEGMENTS} pairs [mr, tiles]"
+        )
     pairs = [checked.integers(pair, 2, f"{where}.segments[{i}]") for i, pair in enumerate(segments)]
     return SamplePlan(
         grid=(batch, m, n, k),
