@@ -6,14 +6,13 @@ find the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.hardware.correction import Array
 from ftuner.learn.features import Table
-from ftuner.learn.training import FORMS, choose
 
 
 class Score(NamedTuple):
@@ -68,12 +67,6 @@ def regrets(table: Table, predicted: Array) -> list[Regret]:
         longer = np.expm1(table.log_measured[chosen] - table.log_measured[fastest])
         noise = max(table.spread[chosen], table.spread[fastest])
         found.append(Regret(int(chosen), int(fastest), float(longer), float(noise)))
-    return found
-
-
-def held_out(table: Table, forms: Sequence[str] = tuple(FORMS)) -> Array:
-    """The prediction for each sample by a model of the best form that did not see its shape."""
-    found: Array = table.log_ratio - choose(table, forms=forms).residuals
     return found
 
 

@@ -31,6 +31,7 @@ from ftuner.hardware.correction import (
     Uncertainty,
     from_document,
 )
+from ftuner.learn.evaluation import score
 from ftuner.learn.features import Table
 
 COVERAGE = 0.9
@@ -269,6 +270,12 @@ def choose(
     return Choice(best[1], best[2], errors, best[3])
 
 
+def held_out(table: Table, forms: Sequence[str] = tuple(FORMS)) -> Array:
+    """The prediction for each sample by a model of the best form that did not see its shape."""
+    found: Array = table.log_ratio - choose(table, forms=forms).residuals
+    return found
+
+
 def _mean_error(residuals: Array, table: Table) -> float:
     return float(np.average(np.abs(residuals), weights=table.weight))
 
@@ -282,7 +289,8 @@ def learn(
 
     Raises:
         ConfigurationError: boosting is asked for, and the extra `learn` is not installed.
-        DatasetError: too few samples, or of too few shapes.
+        DatasetError: too few samples, or of too few shapes; or predictions of shapes that were held
+            out choose worse plans than the estimate does.
     """
     if len(table) < LEAST_SAMPLES:
         raise DatasetError(f"{len(table)} samples; expected at least {LEAST_SAMPLES}")
@@ -293,9 +301,17 @@ def learn(
     model = FORMS[chosen.form](table, target, chosen.penalty)
     if base is not None:
         model = base.plus(model)
+    by_estimate = score(table, np.zeros(len(table))).regret
+    by_model = score(table, table.log_ratio - chosen.residuals).regret
+    if by_model > by_estimate:
+        raise DatasetError(
+            f"no correction was learned: its choices would take {by_model:.2%} longer than the "
+            f"fastest plans, those of the estimate {by_estimate:.2%}"
+        )
     provenance = {
         "samples": str(len(table)),
         "source": source,
+        "regret": f"{by_model:.4f}; of the estimate {by_estimate:.4f}",
         "form": chosen.form if base is None else f"{chosen.form} after one of other machines",
         **{f"error of {name}": f"{error:.4f}" for name, error in chosen.errors.items()},
     }
