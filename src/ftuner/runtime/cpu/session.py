@@ -87,15 +87,28 @@ class CpuSession:
         if hardware.correction is None:
             hardware = corrected(self.cache, hardware)
         with self._lock:
-            if self._kernels is not None and hardware != self._kernels.hardware:
-                raise ConfigurationError(
-                    "this process has computed with another tuning; take one over before its first "
-                    "product, or by the command ftuner tune"
-                )
+            self._expect_unused(hardware)
             if hardware.correction is not None:
                 keep(self.cache, hardware, hardware.correction)
             keep_hardware(self.cache, hardware, self._asked_isa)
             self._hardware = hardware
+
+    def use(self, hardware: CpuHardware) -> None:
+        """As `adopt`, for this process alone: nothing is kept.
+
+        Raises:
+            ConfigurationError: this process has computed with another tuning.
+        """
+        with self._lock:
+            self._expect_unused(hardware)
+            self._hardware = hardware
+
+    def _expect_unused(self, hardware: CpuHardware) -> None:
+        if self._kernels is not None and hardware != self._kernels.hardware:
+            raise ConfigurationError(
+                "this process has computed with another tuning; take one over before its first "
+                "product, or by the command ftuner tune"
+            )
 
     def calibrate(self, seconds: float, progress: Progress | None = None) -> Calibration:
         """Measure the constants of this machine's tuning for the chosen ISA, in about `seconds`,

@@ -90,7 +90,7 @@ def calibrate(kernels: Kernels, budget_s: float, progress: Progress | None = Non
         provenance={**before.provenance, **dict.fromkeys(found, _FITTED)},
         confidence={
             **before.confidence,
-            **{n: round(confidence(f.error), 3) for n, f in found.items()},
+            **{n: max(round(confidence(f.error), 3), 0.001) for n, f in found.items()},
         },
     )
     result = Calibration(tuning, found, before, time.perf_counter() - began, stand.pace.slow_share)

@@ -47,8 +47,9 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
         for mr in heights
     ]
     entering, of_vector = line(vectors, begins)
+    # Beside other load, a difference may be next to nothing, or less.
     measured = [
-        (of_panel(mr, _LONG_STEPS) - of_panel(mr, _SHORT_STEPS[-1]))
+        max(of_panel(mr, _LONG_STEPS) - of_panel(mr, _SHORT_STEPS[-1]), 1.0)
         / (_LONG_STEPS - _SHORT_STEPS[-1])
         for mr in heights
     ]

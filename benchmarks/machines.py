@@ -1,0 +1,278 @@
+"""`python -m benchmarks.machines`: what calibration and learning find on this machine.
+
+For each ISA, in a process of its own: the machine is calibrated from the nearest recorded machine
+and from every other recorded one, then contests (`benchmarks.contests`) tell the regret of what
+each tuning chooses, and their plans become samples. From all samples follow rank correlation and
+transfer between machines. Writes `samples*.jsonl` and `machines.json` to the results' folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.contests import Arena, Shape
+from benchmarks.machine import versions
+from benchmarks.results import SCHEMA, save
+from benchmarks.run import results_here
+from ftuner.core.dtype import DTYPES, FLOAT32
+from ftuner.core.product import product_types
+from ftuner.errors import DatasetError
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.nearest import recorded_cpus
+from ftuner.hardware.priors import with_nearest
+from ftuner.hardware.tuning import CpuTuning
+from ftuner.learn.evaluation import score
+from ftuner.learn.features import table_of
+from ftuner.learn.samples import Dataset, Header, append, read
+from ftuner.learn.training import choose
+from ftuner.learn.transfer import Machine, evaluated
+from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
+from ftuner.runtime.cpu.calibration.calibrate import calibrate
+from ftuner.runtime.cpu.kernels import Kernels
+from ftuner.runtime.cpu.session import ISA_VARIABLE
+from ftuner.runtime.cpu.trials import Bed, timed
+
+CALIBRATED = "calibrated"
+SHAPES = tuple(
+    Shape(*extents)
+    for extents in (
+        (1, 640, 512), (2, 1280, 768), (3, 1536, 1024), (4, 640, 2048), (5, 768, 512),
+        (6, 1920, 640), (7, 768, 3072), (8, 1536, 1024), (9, 1280, 512), (11, 640, 896),
+        (13, 1000, 512), (14, 896, 640), (16, 1536, 512), (19, 512, 1280), (24, 1536, 512),
+        (31, 640, 640), (37, 512, 1024), (49, 640, 512), (64, 640, 640), (100, 512, 768),
+    )
+)  # fmt: skip
+"""None is of the extents that calibration measures with."""
+NEAR = (256, 256)
+"""Columns and steps of a weight that stays in L2."""
+FEW = 2
+"""Every second shape is held of other dtypes than float32."""
+SHARE_OF_LEVEL = 3
+"""A weight is held of a level that is so many times as large: others share caches with us."""
+CLIFF = (768, 768)
+CLIFF_ROWS = range(1, 66)
+CLIFF_ROUNDS = 16
+
+
+def wrong_priors(hardware: CpuHardware) -> dict[str, CpuHardware]:
+    """The machine with the tuning of each recorded one, as a prior that may be wrong."""
+    return {
+        f"from {machine.name}": replace(hardware, tuning=replace(machine.tuning, confidence={}))
+        for machine in recorded_cpus()
+    }
+
+
+def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
+    """All that is measured with the ISA of this process."""
+    backend = CpuBackend()
+    bare = replace(backend.hardware, tuning=CpuTuning())
+    prior = with_nearest(bare)
+    isa = os.environ.get(ISA_VARIABLE) or backend.hardware.widest.name
+    began = time.perf_counter()
+    found = calibrate(Kernels(prior, isa, backend.cache), budget_s)
+    took_s = time.perf_counter() - began
+    tunings = {CALIBRATED: replace(prior, tuning=found.tuning), "prior": prior}
+    for name, machine in wrong_priors(bare).items():
+        again = calibrate(Kernels(machine, isa, backend.cache), budget_s)
+        tunings[name] = replace(machine, tuning=again.tuning)
+    backend.use(tunings[CALIBRATED])
+    widest = isa == backend.hardware.widest.name
+    path = folder / ("samples.jsonl" if widest else f"samples-{isa}.jsonl")
+    path.unlink(missing_ok=True)
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    header = Header(backend.hardware, {k: v for k, v in versions().items() if v}, date)
+    cases: list[dict[str, Any]] = []
+    for dtype in ("float32", "float64") if widest else ("float32",):
+        for workers in sorted({1, backend.hardware.cores}):
+            arena = Arena(backend, DTYPES[dtype], workers, tunings)
+            for level in backend.hardware.levels[1:]:
+                near = level is backend.hardware.levels[1]
+                if workers > 1 and near:
+                    continue
+                size = DTYPES[dtype].itemsize
+                for shape in SHAPES if dtype == "float32" else SHAPES[::FEW]:
+                    held = shape.n * shape.k * size
+                    if near:
+                        shape = Shape(shape.m, *NEAR)
+                    elif level.capacity_bytes < SHARE_OF_LEVEL * held:
+                        continue
+                    cases.append(_contest(arena, level, shape, path, header))
+                    cases[-1] |= {"isa": isa, "dtype": dtype, "workers": workers}
+    return {
+        "isa": isa,
+        "calibration": {"seconds": took_s, **found.document()},
+        "cases": cases,
+        "cliffs": _cliffs(backend) if widest else [],
+    }
+
+
+def _contest(arena: Arena, level: Any, shape: Shape, path: Path, header: Header) -> dict[str, Any]:
+    outcome = arena.hold(level, shape)
+    append(path, header, outcome.samples)
+    own = outcome.regrets[CALIBRATED]
+    print(
+        f"{level.name:4} {shape!s:>14}  {100 * own['regret']:5.1f}% "
+        f"(noise {100 * own['noise']:.1f}%), prior {100 * outcome.regrets['prior']['regret']:5.1f}%"
+        f"  {own['best']}",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    return {"case": str(shape), "level": level.name, "regrets": outcome.regrets}
+
+
+def _cliffs(backend: CpuBackend) -> list[dict[str, Any]]:
+    """Seconds of the chosen plans over m."""
+    backend.threads = 1
+    found = []
+    products = backend.products(product_types(FLOAT32))
+    bed, (n, k) = Bed(products), CLIFF
+    levels = backend.hardware.levels
+    for level in levels[2:]:
+        weights = bed.weights(level, n, k)
+        held = sum(c.nbytes for c in weights.copies) if level is levels[-1] else 0
+        width = products.compiled.library.widths[0]
+        trials = [
+            bed.trial(
+                products.planner.plan(panel_problem(n, k, width, m, 1, footprint_bytes=held)),
+                weights,
+            )
+            for m in CLIFF_ROWS
+        ]
+        times = timed(trials, CLIFF_ROUNDS)
+        found.append(
+            {
+                "n": n, "k": k, "level": level.name, "m": list(CLIFF_ROWS),
+                "seconds": [t.seconds for t in times],
+            }
+        )  # fmt: skip
+    return found
+
+
+def regrets(cases: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The regrets of what one tuning chose, by the number of workers: float32, the widest ISA."""
+    found: dict[str, Any] = {}
+    for workers in sorted({case["workers"] for case in cases}):
+        some = [
+            {"case": c["case"], "level": c["level"], **c["regrets"][name]}
+            for c in cases
+            if c["workers"] == workers
+        ]
+        values = [case["regret"] for case in some]
+        found[f"t{workers}"] = {"mean": float(np.mean(values)), "worst": max(values), "cases": some}
+    return found
+
+
+def restricted_machines(datasets: Sequence[tuple[str, Dataset]]) -> list[Machine]:
+    """Each machine whole, and restricted to each ISA, dtype and number of workers."""
+    found = []
+    for name, dataset in datasets:
+        widest = dataset.hardware.widest.name
+        settings = sorted({(s.isa, s.dtype, s.workers) for s in dataset.samples})
+        if any(isa == widest for isa, _, _ in settings):
+            table = table_of(dataset, lambda s: s.isa == widest)  # noqa: B023, called at once
+            found.append(Machine(name, table))
+        for isa, dtype, workers in settings:
+            wanted = (isa, dtype, workers)
+            table = table_of(dataset, lambda s: (s.isa, s.dtype, s.workers) == wanted)  # noqa: B023
+            found.append(Machine(f"{name} {isa} {dtype} t{workers}", table, restricted=True))
+    return found
+
+
+def recorded_datasets(results: Path) -> list[tuple[str, Dataset]]:
+    """The datasets of all machines in the results, by name of their folder."""
+    return [(path.parent.name, read(path)) for path in sorted(results.glob("*/samples*.jsonl"))]
+
+
+def learned(folder: Path) -> dict[str, Any]:
+    """Rank correlation and regret of predictions, by estimate and with the correction, each learned
+    from other shapes."""
+    table = table_of(read(folder / "samples.jsonl"))
+    choice = choose(table)
+    plain, corrected = (
+        score(table, np.zeros(len(table))),
+        score(table, table.log_ratio - choice.residuals),
+    )
+    return {
+        "form": choice.form,
+        "samples": len(table),
+        "analytic": plain._asdict(),
+        "corrected": corrected._asdict(),
+    }
+
+
+def main(
+    isa: Annotated[str, typer.Option(help="measure with this ISA only, in this process")] = "",
+    seconds: Annotated[float, typer.Option(help="of each calibration")] = 2.0,
+    out: Annotated[str, typer.Option(help="folder; by default that of this machine")] = "",
+) -> None:
+    """Measure, learn and save."""
+    folder = Path(out) if out else results_here()
+    folder.mkdir(parents=True, exist_ok=True)
+    if isa:
+        print(json.dumps(measured_here(folder, seconds)))
+        return
+    parts = []
+    for one in default_backend().hardware.isas[::-1]:
+        command = [sys.executable, "-m", "benchmarks.machines", "--isa", one.name]
+        command += ["--seconds", str(seconds), "--out", str(folder)]
+        environment = {**os.environ, ISA_VARIABLE: one.name}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        parts.append(json.loads(done.stdout))
+    widest = parts[0]
+    own = [case for case in widest["cases"] if case["dtype"] == "float32"]
+    names = list(own[0]["regrets"])
+    found = learned(folder)
+    document = {
+        "schema": SCHEMA,
+        "kind": "machines",
+        "fingerprint": default_backend().hardware.fingerprint,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "calibration": {part["isa"]: part["calibration"] for part in parts},
+        "regret": {name: regrets(own, name) for name in names},
+        "restricted": {
+            part["isa"]: {name: _summary(part["cases"], name) for name in names} for part in parts
+        },
+        "rank": {name: found[name]["tau"] for name in ("analytic", "corrected")},
+        "learned": found,
+        "transfer": _transfer(folder.parent),
+        "cliffs": widest["cliffs"],
+    }
+    save(document, folder / "machines.json")
+    for name in names:
+        for workers, some in document["regret"][name].items():
+            print(f"{name:24} {workers}: mean {some['mean']:.1%}, worst {some['worst']:.1%}")
+    print(f"rank: {document['rank']}")
+
+
+def _summary(cases: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    by_setting: dict[str, list[float]] = {}
+    for case in cases:
+        setting = f"{case['dtype']} t{case['workers']}"
+        by_setting.setdefault(setting, []).append(case["regrets"][name]["regret"])
+    return {s: {"mean": float(np.mean(v)), "worst": max(v)} for s, v in by_setting.items()}
+
+
+def _transfer(results: Path) -> list[dict[str, Any]]:
+    try:
+        machines = restricted_machines(recorded_datasets(results))
+        return [result.to_document() for result in evaluated(machines)]
+    except DatasetError as error:
+        print(f"no transfer: {error}", file=sys.stderr)
+        return []
+
+
+if __name__ == "__main__":
+    typer.run(main)
