@@ -24,7 +24,7 @@ from ftuner.learn.checked import MAX_EXTENT
 from ftuner.learn.evaluation import contests, score
 from ftuner.learn.features import Table, table_of
 from ftuner.learn.samples import MAX_WORKERS, Dataset, Sample, SamplePlan
-from ftuner.learn.training import Additive, choose, folds_of, held_out, learn
+from ftuner.learn.training import Additive, choose, competing, folds_of, held_out, learn
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
 from ftuner.ukernels.cpu.library import build_library
@@ -101,8 +101,9 @@ def test_a_shape_is_in_one_fold() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 def test_nine_in_ten_errors_are_within_the_interval(form: str, noise: float) -> None:
-    """Of shapes that were not trained on."""
+    """Of plans that compete, of shapes that were not trained on."""
     found, other = learned(form, noise), table(noise, odd=True)
+    other = other.take(competing(other))
     widths = half_widths(found, other.share)[np.arange(len(other)), other.kind]
     errors = np.abs(other.log_ratio - model_of(found).predict(other))
     assert 0.82 <= np.mean(errors <= widths) <= 0.97
