@@ -64,7 +64,7 @@ SHARE_OF_LEVEL = 3
 """A weight is held of a level that is so many times as large: others share caches with us."""
 CLIFF = (768, 768)
 CLIFF_ROWS = range(1, 66)
-CLIFF_ROUNDS = 16
+CLIFF_ROUNDS = 40
 
 
 def wrong_priors(hardware: CpuHardware) -> dict[str, CpuHardware]:
@@ -138,6 +138,7 @@ def _cliffs(backend: CpuBackend) -> list[dict[str, Any]]:
     found = []
     products = backend.products(product_types(FLOAT32))
     bed, (n, k) = Bed(products), CLIFF
+    pace = Arena(backend, FLOAT32, 1, {CALIBRATED: backend.hardware}).pace
     levels = backend.hardware.levels
     for level in levels[2:]:
         weights = bed.weights(level, n, k)
@@ -150,7 +151,7 @@ def _cliffs(backend: CpuBackend) -> list[dict[str, Any]]:
             )
             for m in CLIFF_ROWS
         ]
-        times = timed(trials, CLIFF_ROUNDS)
+        times = timed(trials, CLIFF_ROUNDS, pace=pace)
         found.append(
             {
                 "n": n, "k": k, "level": level.name, "m": list(CLIFF_ROWS),

@@ -279,6 +279,11 @@ class ProductTuning(IntakeTuning):
     tile_cycles_per_vector: float = constant(
         2.0, "cycles", "Clearing, adding and storing one vector of accumulators", _ZEN3,
     )  # fmt: skip
+    crowded_row_cycles: float = constant(
+        0.9, "cycles", "Reading an element of A from L2 in each k step, where rows of a tile are "
+        "apart by multiples of a way of L1 and are more than its ways",
+        f"{_ZEN4}: 14 rows of 1024 steps take 82 cycles a step, of 1008 steps 57",
+    )  # fmt: skip
     tail_cycles_per_row: float = constant(
         6.0, "cycles", "Copying one row of a tail tile from scratch memory to C", _ZEN3,
     )  # fmt: skip

@@ -69,6 +69,13 @@ class ProductMachine:
         self.l2_bytes_per_cycle = l2.bandwidth_bytes_per_s / hardware.clock_hz
         self.last_cache_bytes = tuning.cache_share * last_cache.capacity_bytes
         self._levels = levels
+        self._ways = levels[0].associativity
+        self._way_bytes = levels[0].capacity_bytes // max(self._ways, 1)
+
+    def crowded_ways(self, k: int) -> int:
+        """The ways of L1, if contiguous rows of `k` elements of A lead to the same sets of it;
+        else 0."""
+        return 0 if k * self.types.a.itemsize % self._way_bytes else self._ways
 
     def rates(self, workers: int) -> tuple[float, float]:
         """Bytes per second of one of `workers` from the last cache and from DRAM."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, STRIDED
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED
 from ftuner.core.mapping import bounds
 from ftuner.core.product import ReadWindow
 from ftuner.cost.cpu.correction import UNKNOWN, Correction
@@ -56,13 +56,15 @@ class PlannerTables:
         self.b_widened = library.types.multiplied.b
         """The dtype of B once it is widened; its own if it is not."""
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
-        self._covers: dict[tuple[str, int, bool, Far | None], CoverTable] = {}
+        self._covers: dict[tuple[str, int, bool, Far | None, int], CoverTable] = {}
 
-    def covers(self, family: Family, steps: int, in_l1: bool, far: Far | None = None) -> CoverTable:
+    def covers(
+        self, family: Family, steps: int, in_l1: bool, far: Far | None = None, ways: int = 0
+    ) -> CoverTable:
         """The cover table of a family, for lengths of k around `steps`. `far`: where panels come
-        from, if that is behind L2."""
+        from, if that is behind L2; `ways`: as in `CoverTable`."""
         magnitude = min(steps.bit_length(), MAX_MAGNITUDE)
-        key = (family.name, magnitude, in_l1, far)
+        key = (family.name, magnitude, in_l1, far, ways)
         found = self._covers.get(key)
         if found is None:
             row_of_b_bytes = family.nr * family.kernels[0].types.b.itemsize
@@ -71,8 +73,9 @@ class PlannerTables:
             typical = 3 << max(magnitude - 2, 0)
             panel = None if far is None else self.machine.far_panel(row_of_b_bytes, *far)
             found = CoverTable(
-                family, self.library.isa, self.tuning, typical, row_of_b, panel, self.correction
-            )
+                family, self.library.isa, self.tuning, typical, row_of_b, panel, ways,
+                self.correction,
+            )  # fmt: skip
             self._covers[key] = found
         return found
 
@@ -178,7 +181,8 @@ class Candidate:
             between = max(problem.b_footprint_bytes, n * k * library.types.b.itemsize)
             far = Far(between > machine.last_cache_bytes, workers)
         self.from_dram = far is not None and far.from_dram
-        self.table = tables.covers(covered, choice.kc, in_l1, far)
+        ways = machine.crowded_ways(k) if in_panels and problem.a_layout == ROW else 0
+        self.table = tables.covers(covered, choice.kc, in_l1, far, ways)
         self.tail_table: CoverTable | None = None
         if covered_tail is not None:
             self.tail_table = tables.covers(covered_tail, choice.kc, in_l1, far)

@@ -62,12 +62,14 @@ class CoverTable:
 
     `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
     to fetch one k step of the panel from L2, 0 where it stays in L1. `far`: where the panel comes
-    from before, if that is behind L2. `correction`: what was learned of the errors of estimates.
+    from before, if that is behind L2. `ways`: rows that L1 holds side by side, if rows of A are
+    apart by multiples of its ways; 0 if they are not. `correction`: what was learned of the errors
+    of estimates.
     """
 
     def __init__(
         self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float,
-        far: FarPanel | None = None, correction: Correction | None = None,
+        far: FarPanel | None = None, ways: int = 0, correction: Correction | None = None,
     ) -> None:  # fmt: skip
         self._family, self._isa, self._tuning = family, isa, tuning
         self._steps, self._in_l1, self._far = steps, row_of_b_cycles == 0.0, far
@@ -85,6 +87,8 @@ class CoverTable:
             widen = widen_cycles(kernel.tile, isa) if kernel.types.widens else 0.0
             cycles = max(terms.cycles, terms.issue + widen)
             cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)
+            if 0 < ways < kernel.mr:
+                cycles += tuning.crowded_row_cycles * kernel.mr * kernel.tile.parts
             self._tiles[kernel.mr] = TileCycles(cycles, terms.issue, fixed)
         cost = {mr: steps * tile.step + tile.fixed for mr, tile in self._tiles.items()}
         # Parts pass B once for more rows than a tile has. After another tile, or before one, that

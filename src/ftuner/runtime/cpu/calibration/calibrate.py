@@ -24,7 +24,7 @@ from ftuner.runtime.cpu.calibration.fits import Found
 from ftuner.runtime.cpu.calibration.intakes import fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Stand, stand_families
 from ftuner.runtime.cpu.calibration.threads import fit_chunks, fit_threads
-from ftuner.runtime.cpu.calibration.tiles import fit_packing, fit_tiles
+from ftuner.runtime.cpu.calibration.tiles import fit_crowding, fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 
@@ -44,6 +44,7 @@ class Fit(NamedTuple):
 
 FITS = (
     Fit("tiles", fit_tiles, 0.15),
+    Fit("crowding", fit_crowding, 0.03),
     Fit("packing", fit_packing, 0.05),
     Fit("threads", fit_threads, 0.05),
     Fit("chunks", fit_chunks, 0.05),

@@ -72,6 +72,27 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     }
 
 
+def fit_crowding(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
+    """What the tallest tile loses where its rows lead to the same sets of L1, and are more than its
+    ways: the difference of its k steps with rows of whole ways and with somewhat shorter ones."""
+    l1, mr = stand.hardware.levels[0], stand.family.max_mr
+    size = stand.library.types.a.itemsize
+    if not 0 < l1.associativity < mr:
+        return {}
+    k = l1.capacity_bytes // l1.associativity // size
+    l2, nr = stand.hardware.levels[1], stand.family.nr
+    steps = (k, k - l1.line_bytes // size)
+    weights = [stand.bed.weights(l2, 2 * nr, count) for count in steps]
+    segments = ((mr, 1),)
+    timings = stand.timed([stand.trial(segments, w) for w in weights], _ROUNDS)
+    crowded, other = (stand.cycles(t, segments, w) for t, w in zip(timings, weights, strict=True))
+    reads = mr * stand.tile(mr).parts
+    found = max(crowded - other, 0.0) / reads
+    error = max(t.spread for t in timings)
+    value = _within(max(found, 1e-3), tuning.crowded_row_cycles, error)
+    return {"crowded_row_cycles": Fitted(value, error)}
+
+
 def fit_packing(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     """Copying and transposing a vector into a panel, from L2 to L2."""
     library, nr = stand.library, stand.family.nr
