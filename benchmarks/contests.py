@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from ftuner.core.product import product_types
 from ftuner.cost.cpu.intake import Reading
 from ftuner.hardware.model import CpuHardware, MemoryLevel
 from ftuner.learn.samples import Sample, SamplePlan, SampleProblem
+from ftuner.planner.cpu.cover import one_or_two_heights
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
@@ -63,19 +64,6 @@ class Outcome:
     regrets: Mapping[str, dict[str, Any]]
     """By the name of the tuning that chose the plan."""
     samples: list[Sample]
-
-
-def covers(m: int, heights: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All covers of `m` rows by one height, or by one and up to three tiles of another."""
-    for main in range(1, min(heights, m) + 1):
-        tiles, rest = divmod(m, main)
-        if rest == 0:
-            yield ((main, tiles),)
-        for other in range(1, heights + 1):
-            for count in (1, 2, 3):
-                left = m - count * other
-                if other != main and left > 0 and left % main == 0:
-                    yield ((main, left // main), (other, count))
 
 
 class Arena:
@@ -144,7 +132,7 @@ class Arena:
             if not candidate.fits(problem.m):
                 continue
             base = planner.lay_out(problem, candidate)
-            for segments in covers(problem.m, candidate.family.max_mr):
+            for segments in one_or_two_heights(problem.m, candidate.family.max_mr):
                 alone = len(segments) == 1 and segments[0][1] == 1
                 for reading in READINGS if alone else READINGS[1:2]:
                     plan = base.covered(segments, reading)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from benchmarks.run import results_here
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.cover import one_or_two_heights
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.dense import Dense
@@ -50,19 +49,6 @@ class Candidate:
     encoded: Encoded
 
 
-def covers(m: int, heights: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All covers of `m` rows by one height, or by one and a single tile or two of another."""
-    for main in range(1, min(heights, m) + 1):
-        tiles, rest = divmod(m, main)
-        if rest == 0:
-            yield ((main, tiles),)
-        for other in range(1, heights + 1):
-            for count in (1, 2, 3):
-                left = m - count * other
-                if other != main and left > 0 and left % main == 0:
-                    yield ((main, left // main), (other, count))
-
-
 def layout(case: Gemm) -> Strides:
     """Contiguous x and y, and a bias."""
     return Strides(case.k * 4, 4, 0, 0, case.n * 4, (), (0,), False)
@@ -83,27 +69,16 @@ def candidates(layers: dict[int, Dense], case: Gemm, backend: CpuBackend) -> lis
             plan = planner.lay_out(problem, candidate)
             found.append(Candidate("x".join(map(str, candidate.choice.grid)), width,
                                    products.encode(plan, strides)))  # fmt: skip
-            for segments in covers(case.m, candidate.family.max_mr):
-                forced = with_segments(plan, segments)
+            for segments in one_or_two_heights(case.m, candidate.family.max_mr):
+                forced = plan.covered(segments, candidate.table.cover(_heights(segments)).reading)
                 if forced is not None:
                     name = f"{'x'.join(map(str, candidate.choice.grid))} {segments}"
                     found.append(Candidate(name, width, products.encode(forced, strides)))
     return found
 
 
-def with_segments(plan: Plan, segments: tuple[tuple[int, int], ...]) -> Plan | None:
-    """The plan with another cover of the rows, where all workers have all rows."""
-    shares = []
-    for share in plan.shares:
-        bands = []
-        for band in share.bands:
-            if band.rows != (0, plan.problem.m):
-                return None
-            if max(mr for mr, _ in segments) > band.family.max_mr:
-                return None
-            bands.append(band._replace(segments=segments))
-        shares.append(share._replace(bands=tuple(bands)))
-    return plan._replace(shares=tuple(shares))
+def _heights(segments: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    return tuple(mr for mr, tiles in segments for _ in range(tiles))
 
 
 def measure(case: Gemm, backend: CpuBackend) -> dict[str, Any]:

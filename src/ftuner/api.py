@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
@@ -19,7 +20,7 @@ from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
 from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.runtime.backend import EFFORTS, Effort, Progress
-from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.ops.layer import Activation, layer_epilogue
@@ -28,6 +29,7 @@ from ftuner.ukernels.funnel import Funnel
 if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
+    from ftuner.learn.sampling import Learned
 
 __all__ = [
     "Prior",
@@ -54,6 +56,10 @@ class Prior(NamedTuple):
     """Names of the constants that this machine has from the file."""
 
 
+SAMPLING_S = 30.0
+"""Seconds that a thorough calibration samples products."""
+
+
 @dataclass(frozen=True)
 class TuneReport:
     """The result of tuning."""
@@ -72,6 +78,8 @@ class TuneReport:
     """What was taken over from the file given."""
     calibration: Calibration | None = None
     """What was measured of the machine, if this process did so."""
+    learned: Learned | None = None
+    """What a thorough calibration learned of the errors of estimates."""
 
 
 def tune(
@@ -99,15 +107,13 @@ def tune(
             with contiguous rows and contiguous or transposed matrices are made ready.
         calibrate: how long constants of the machine are measured with real uKernels: `default`,
             some three seconds (ten on a GPU, beside compiling), and not again once they are known;
-            `thorough`, half a minute or more, even if they are known; `none`, so that those of
-            the nearest recorded machine hold.
+            `thorough`, half a minute or more, even if they are known, and on a CPU half a minute
+            more, in which products are sampled and a correction of the estimates is learned;
+            `none`, so that those of the nearest recorded machine hold.
         prior: a file of `ftuner hardware --export`. If a machine with this one's fingerprint wrote
             it, its tuning is taken over as it is; if not, its portable constants (cycles, rates in
             each cycle, ratios) are this machine's until they are measured here. Facts of the
             hardware are never taken over.
-        calibrate: `default` fits the constants of the estimate to a GPU in some seconds, when it is
-            first tuned; the result is kept with the hardware model. `thorough` does so again, and
-            takes longer; `none` leaves the constants as they are. The device should be idle.
 
     Raises:
         DTypeError, ExpressionError: unknown names.
@@ -125,6 +131,10 @@ def tune(
     epilogue = layer_epilogue(bias, activation, residual)
     taken = None if prior is None else take_prior(prior, device)
     backend = backend_of(device).calibrated(calibrate, progress)
+    learned = None
+    if calibrate == "thorough" and isinstance(backend, CpuBackend):
+        # By name: it needs what importing ftuner must not load.
+        learned = import_undivided("ftuner.learn.sampling").improve(backend, SAMPLING_S, progress)
     element = (DTYPES | GPU_DTYPES)[dtype]
     library = backend.library(element, epilogue)
     tuned = backend.tune(element, epilogue, progress)
@@ -137,6 +147,7 @@ def tune(
         seconds=time.perf_counter() - began,
         prior=taken,
         calibration=backend.calibration,
+        learned=learned,
     )
 
 

@@ -14,6 +14,7 @@ from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from ftuner.api import Prior
+    from ftuner.learn.sampling import Learned
     from ftuner.runtime.backend import Effort
 
 
@@ -100,6 +101,7 @@ def tune(
                 "seconds": report.seconds,
                 "funnel": funnel_document(report.funnel),
                 "prior": None if taken is None else taken._asdict(),
+                "learned": None if report.learned is None else report.learned._asdict(),
                 "calibration": None if calibration is None else calibration.document(),
             }
         )
@@ -108,11 +110,20 @@ def tune(
     console().print(funnel_table(library))
     if calibration is not None:
         console().print(calibration_table(calibration))
+    if report.learned is not None:
+        typer.echo(_learned(report.learned))
     done = f"{count(report.compiled, 'object')} compiled"
     if not report.compiled:
         done = "nothing to compile"
     had = f"{report.cached} already in the cache"
     typer.echo(f"ready for every shape in {duration(report.seconds)}: {done}, {had}")
+
+
+def _learned(learned: Learned) -> str:
+    """What was learned, in a sentence."""
+    if learned.kept:
+        return f"learned a correction of the estimates from {learned.samples} samples"
+    return f"learned no correction of the estimates: {learned.why}"
 
 
 def _said(prior: Prior) -> str:

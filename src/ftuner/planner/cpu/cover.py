@@ -6,7 +6,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -223,6 +223,19 @@ class CoverTable:
         )
         self._last = (rows, cover)
         return cover
+
+
+def one_or_two_heights(m: int, heights: int) -> Iterator[Segments]:
+    """All covers of `m` rows by one height, or by one and up to three tiles of another."""
+    for main in range(1, min(heights, m) + 1):
+        tiles, rest = divmod(m, main)
+        if rest == 0:
+            yield ((main, tiles),)
+        for other in range(1, heights + 1):
+            for count in (1, 2, 3):
+                left = m - count * other
+                if other != main and left > 0 and left % main == 0:
+                    yield ((main, left // main), (other, count))
 
 
 def _cheapest(cost: Mapping[int, float], limit: int) -> list[tuple[int, ...]]:
