@@ -140,7 +140,8 @@ def test_a_session_has_the_correction_of_its_machine(tmp_path: Path) -> None:
     session = CpuSession(cache)
     assert session.hardware.correction == doubling(hardware)
     # A tuning that is taken over has no correction of the one before.
-    tuned = replace(session.hardware, tuning=replace(hardware.tuning, synchronise_s=5e-6))
+    tuning = replace(hardware.tuning, synchronise_s=5e-6)
+    tuned = replace(session.hardware, tuning=tuning, correction=None)
     session.adopt(tuned)
     assert session.hardware.correction is None
     assert session.hardware.tuning == tuned.tuning
