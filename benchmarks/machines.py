@@ -242,7 +242,10 @@ def main(
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions(),
         "calibration": {part["isa"]: part["calibration"] for part in parts},
-        "regret": {name: regrets(own, name) for name in names},
+        "regret": {name: regrets(own, name) for name in ("prior", CALIBRATED)},
+        "wrong_priors": {
+            name: regrets(own, name) for name in names if name not in ("prior", CALIBRATED)
+        },
         "restricted": {
             part["isa"]: {name: _summary(part["cases"], name) for name in names} for part in parts
         },
@@ -252,8 +255,8 @@ def main(
         "cliffs": widest["cliffs"],
     }
     save(document, folder / "machines.json")
-    for name in names:
-        for workers, some in document["regret"][name].items():
+    for name, found_by in {**document["regret"], **document["wrong_priors"]}.items():
+        for workers, some in found_by.items():
             print(f"{name:24} {workers}: mean {some['mean']:.1%}, worst {some['worst']:.1%}")
     print(f"rank: {document['rank']}")
 
