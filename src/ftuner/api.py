@@ -56,10 +56,6 @@ class Prior(NamedTuple):
     """Names of the constants that this machine has from the file."""
 
 
-SAMPLING_S = 30.0
-"""Seconds that a thorough calibration samples products."""
-
-
 @dataclass(frozen=True)
 class TuneReport:
     """The result of tuning."""
@@ -134,7 +130,8 @@ def tune(
     learned = None
     if calibrate == "thorough" and isinstance(backend, CpuBackend):
         # By name: it needs what importing ftuner must not load.
-        learned = import_undivided("ftuner.learn.sampling").improve(backend, SAMPLING_S, progress)
+        sampling = import_undivided("ftuner.learn.sampling")
+        learned = sampling.improve(backend, sampling.SECONDS, progress)
     element = (DTYPES | GPU_DTYPES)[dtype]
     library = backend.library(element, epilogue)
     tuned = backend.tune(element, epilogue, progress)

@@ -21,11 +21,12 @@ from ftuner.hardware.correction import LearnedCorrection, from_document
 from ftuner.hardware.exported import exported_document, read_exported
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.learn import fleet
+from ftuner.learn import fleet, samples
 from ftuner.learn.fleet import Kind, Node, kind_here, learned_from, tune_fleet, tune_here
 from ftuner.learn.ray_cluster import RayCluster
 from ftuner.learn.samples import Dataset, append
 from ftuner.runtime.backend import Effort
+from ftuner.runtime.cpu.backend import default_backend
 
 MILAN = Kind("aa" * 16, "AMD EPYC (Milan)", "avx2", 2)
 ICE_LAKE = Kind("bb" * 16, "Intel(R) Xeon(R)", "avx512", 32)
@@ -317,3 +318,20 @@ def test_a_ray_cluster(ray_cluster: RayCluster, tmp_path: Path, cache_folder: Pa
     assert len(names) == len(HOST_KINDS) + 2, "nodes of one host have names of their own"
     for each in report.tuned:
         assert read_exported(each.path).model_name == read_system().model_name
+
+
+@pytest.mark.alone
+def test_a_thorough_node_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FTUNER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("ftuner.learn.sampling.SECONDS", 0.3)
+    monkeypatch.setattr("ftuner.runtime.cpu.backend.CALIBRATION_S", {"thorough": 0.1})
+    default_backend.cache_clear()
+    try:
+        found = fleet.tune_here(fleet.kind_here(), "thorough")
+    finally:
+        default_backend.cache_clear()
+    path = tmp_path / "samples.jsonl"
+    path.write_text(found["samples"])
+    dataset = samples.read(path)
+    assert dataset.samples
+    assert dataset.header.fingerprint == found["machine"]["fingerprint"]

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ftuner.core.expr import ACCUMULATOR
@@ -29,7 +30,7 @@ from ftuner.hardware.exported import (
 )
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import promised_isas, read_system
-from ftuner.learn import samples
+from ftuner.learn import samples, sampling
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import Dataset
 from ftuner.learn.transfer import transferred
@@ -151,12 +152,19 @@ def kind_here() -> Kind:
 
 
 def tune_here(kind: Kind, effort: Effort = "default") -> dict[str, Any]:
-    """Tune the machine that this process runs on, as `Work`: probe, calibrate, compile."""
+    """Tune the machine that this process runs on, as `Work`: probe, calibrate, compile; a thorough
+    effort also samples products."""
     if kind_here() != kind:
         raise HardwareError(f"the node is of the kind {kind_here().name}; expected {kind.name}")
     backend = default_backend().calibrated(effort)
     backend.tune(backend.product_dtypes["float32"], ACCUMULATOR)
-    return {"machine": exported_document(backend.hardware), "samples": ""}
+    found = ""
+    if effort == "thorough":
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / f"samples{samples.SUFFIX}"
+            sampling.sample(default_backend(), path, sampling.SECONDS)
+            found = path.read_text(encoding="utf-8")
+    return {"machine": exported_document(backend.hardware), "samples": found}
 
 
 def learned_from(own: Dataset, others: Sequence[Dataset]) -> LearnedCorrection:

@@ -36,6 +36,8 @@ from ftuner.runtime.cpu.trials import Bed, Pace, timed
 
 _LOG = logging.getLogger(__name__)
 
+SECONDS = 30.0
+"""That a thorough calibration samples products."""
 FOLDER = "samples"
 """In the cache folder."""
 MOST_SAMPLES = 20_000
