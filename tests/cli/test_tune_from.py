@@ -169,8 +169,8 @@ def test_interrupted(folder: Path, tmp_path: Path) -> None:
     # It prints what it took over before it compiles.
     assert "took over the tuning" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
+    told = process.communicate(timeout=60)
+    assert process.returncode != 0, told
     assert here().tuning.tile_cycles == 25.0
     assert not any(path.name.startswith(".writing") for path in folder.rglob("*"))
     with_rest = start("tune", "--no-calibration", "--json")
