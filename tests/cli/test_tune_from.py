@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,7 +160,17 @@ def test_several_at_once(tmp_path: Path) -> None:
     assert here().tuning.tile_cycles == 25.0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children have the default SIGINT. A shell starts a background job, such as the tests may be,
+    with SIGINT ignored, which children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT of another process")
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted(folder: Path, tmp_path: Path) -> None:
     """What was taken over and compiled before the interrupt is whole; the next process goes on."""
     for entry in (folder / "objects").iterdir():
