@@ -7,8 +7,8 @@ the importer of its operator.
 from __future__ import annotations
 
 from collections import ChainMap, Counter, deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
@@ -18,6 +18,7 @@ from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
+from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
 from ftuner.frontends.onnx.functions import inlined
@@ -28,7 +29,15 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
-from ftuner.frontends.onnx.reading import Source, domain_of, load, nodes_of, read, text_of
+from ftuner.frontends.onnx.reading import (
+    Source,
+    domain_of,
+    load,
+    nodes_of,
+    read,
+    read_nodes,
+    text_of,
+)
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
     GraphRecord,
@@ -110,27 +119,32 @@ def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) ->
     """
     proto, folder = load(source)
     proto = inlined(proto)
-    _expect_supported(proto)
+    _expect_supported(proto.graph.node, proto.opset_import, "the model")
     model = read(proto, folder, dtypes)
     return _imported(model, dtypes)
 
 
-def _expect_supported(model: onnx.ModelProto) -> None:
+def _expect_supported(
+    nodes: Sequence[onnx.NodeProto], imports: Iterable[onnx.OperatorSetIdProto], whole: str
+) -> None:
+    """Raise UnsupportedOperatorError unless all operators of nodes have an importer, or are defined
+    by others. `whole` is what has the nodes."""
+    opsets = {domain_of(o.domain): o.version for o in imports}
     missing: dict[str, list[str]] = {}
-    for node in nodes_of(model.graph.node):
+    for node in nodes_of(nodes):
         domain, op = domain_of(node.domain), text_of(node.op_type)
-        if (domain, op) not in IMPORTERS and (domain, op) != IF:
+        if (domain, op) not in SUPPORTED and not is_defined(domain, op, opsets.get(domain, 0)):
             name = f"{domain}.{op}" if domain else op
             missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
     if not missing:
         return
     entries = []
-    for name, nodes in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
-        shown = [repr(n) for n in nodes[:NODES_LISTED]]
-        shown += ["..."] if len(nodes) > NODES_LISTED else []
-        entries.append(f"{name} ({len(nodes)}: {', '.join(shown)})")
+    for name, found in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
+        shown = [repr(n) for n in found[:NODES_LISTED]]
+        shown += ["..."] if len(found) > NODES_LISTED else []
+        entries.append(f"{name} ({len(found)}: {', '.join(shown)})")
     raise UnsupportedOperatorError(
-        f"{len(missing)} operators of the model are not supported: {'; '.join(entries)}"
+        f"{len(missing)} operators of {whole} are not supported: {'; '.join(entries)}"
     )
 
 
@@ -205,8 +219,11 @@ def _import_graph(
         else:
             operands = tuple(scope[name] for name in record.inputs)
             context.builder.operands = tuple(v.shape for v in operands if v is not None)
-            view = NodeView(record, opset, operands)
-            results = IMPORTERS[record.domain, record.op](context, view)
+            importer = IMPORTERS.get((record.domain, record.op))
+            if importer is None:
+                results = _import_definition(context, record, opset, operands)
+            else:
+                results = importer(context, NodeView(record, opset, operands))
         if len(results) < len([name for name in record.outputs if name]):
             raise GraphError(
                 f"{record.label}: {len(record.outputs)} outputs; there are {len(results)}"
@@ -227,6 +244,26 @@ def _import_branch(
     inner = ChainMap({}, scope)
     _import_graph(context, branch, inner, opsets)
     return [_output(inner, name) for name in branch.outputs]
+
+
+def _import_definition(
+    context: Context, record: NodeRecord, opset: int, operands: Sequence[Value | None]
+) -> list[Value]:
+    """The outputs of a node whose operator is defined by others."""
+    found = definition_of(record, opset, [None if v is None else v.type for v in operands])
+    _expect_supported(found.node, found.opset_import, f"the definition of {record.label}")
+    # Error messages name the node of the file.
+    name = record.name or next(filter(None, record.outputs), "")
+    nodes = [
+        replace(node, name=f"{name}/{next(filter(None, node.outputs), '')}")
+        for node in read_nodes(found.node, context.dtypes)
+    ]
+    inner: Scope = {"": None, **dict.fromkeys(found.input)}
+    inner.update(zip(found.input, operands, strict=False))
+    graph = GraphRecord((), tuple(found.output), {}, tuple(nodes))
+    opsets = {domain_of(o.domain): o.version for o in found.opset_import}
+    _import_graph(context, graph, inner, opsets)
+    return [_output(inner, name) for name in found.output[: len(record.outputs)]]
 
 
 def ordered(graph: GraphRecord, known: Mapping[str, object]) -> list[NodeRecord]:

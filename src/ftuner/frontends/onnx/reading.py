@@ -264,6 +264,23 @@ class _Reader:
         return of_bfloat16(found) if dtype == BFLOAT16 else found
 
 
+def read_nodes(nodes: Sequence[onnx.NodeProto], dtypes: Mapping[str, DType]) -> list[NodeRecord]:
+    """The records of nodes that come from no file.
+
+    Raises:
+        GraphError: they have tensors of other dtypes than `dtypes`.
+    """
+    reader = _Reader(None, dtypes)
+    return [reader.node(node) for node in nodes]
+
+
+def number_of(dtype: DType) -> int:
+    """ONNX's number of a dtype."""
+    name = {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
+    found: int = import_undivided("onnx").TensorProto.DataType.Value(name.upper())
+    return found
+
+
 def dtype_of(number: int, what: str, dtypes: Mapping[str, DType]) -> DType:
     """The dtype of ONNX's number `number`.
 
