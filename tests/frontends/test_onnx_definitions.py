@@ -93,7 +93,7 @@ def test_errors_name_the_node() -> None:
         _loss(["x"], ((2, 3),))
     with pytest.raises(ShapeError, match="'loss/expanded_target'"):
         _loss(["x", "t"], ((3,), ()))
-    with pytest.raises(GraphError, match="no node gives"):
+    with pytest.raises(GraphError, match="reduction is 'median'; expected one of"):
         _loss(["x", "t"], ((2, 3), (2,)), reduction="median")
     with pytest.raises(GraphError, match="no attribute is called 'axis'"):
         _loss(["x", "t"], ((2, 3), (2,)), axis=1)
@@ -104,7 +104,7 @@ def test_a_definition_that_needs_extents() -> None:
         pytest.skip("this onnx does not have the operator")
     node = helper.make_node("CausalConvWithState", ["x", "w"], ["y", "state"])
     model = model_of(
-        [node], {"x": ("float32", [2, 4, "N"]), "w": ("float32", [4, 1, "K"])}, ["y"], opset=27
+        [node], {"x": ("float32", [2, "C", "N"]), "w": ("float32", ["C", 1, "K"])}, ["y"], opset=27
     )
     with pytest.raises(UnsupportedOperatorError, match="only for extents that are known"):
         import_model(model)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import onnx
 
 
+_REDUCTIONS = ("none", "sum", "mean")
+"""Values of the attribute `reduction`, which definitions do not check."""
+
+
 def is_defined(domain: str, op: str, opset: int) -> bool:
     """Whether ONNX defines an operator by others."""
     return _version(domain, op, opset) is not None
@@ -39,6 +43,11 @@ def definition_of(
     if len(record.inputs) < schema.min_input:
         raise GraphError(
             f"{record.label}: {len(record.inputs)} inputs; at least {schema.min_input}"
+        )
+    reduction = record.attributes.get("reduction", "none")
+    if reduction not in _REDUCTIONS:
+        raise GraphError(
+            f"{record.label}: reduction is {reduction!r}; expected one of {_REDUCTIONS}"
         )
     library: Any = import_undivided("onnx")
     if schema.has_function:
@@ -99,12 +108,21 @@ def _type(type_: TensorType | None) -> onnx.TypeProto:
 
 
 def _node(record: NodeRecord) -> onnx.NodeProto:
+    """The node in ONNX's form.
+
+    Raises:
+        UnsupportedOperatorError: it has graphs or tensors as attributes.
+    """
     helper: Any = import_undivided("onnx.helper")
     made: onnx.NodeProto = helper.make_node(
         record.op, record.inputs, record.outputs, domain=record.domain
     )
     for name, value in record.attributes.items():
-        if isinstance(value, (int, float, str)) or (isinstance(value, tuple) and value):
+        if not isinstance(value, (int, float, str, tuple)):
+            raise UnsupportedOperatorError(
+                f"{record.label}: attribute {name}, a graph or tensor, is not supported"
+            )
+        if value != ():
             made.attribute.append(helper.make_attribute(name, value))
     return made
 

@@ -7,7 +7,7 @@ the importer of its operator.
 from __future__ import annotations
 
 from collections import ChainMap, Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from ftuner.frontends.onnx.reading import (
     read,
     read_nodes,
     text_of,
+    versions_of,
 )
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
@@ -119,17 +120,16 @@ def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) ->
     """
     proto, folder = load(source)
     proto = inlined(proto)
-    _expect_supported(proto.graph.node, proto.opset_import, "the model")
+    _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
     model = read(proto, folder, dtypes)
     return _imported(model, dtypes)
 
 
 def _expect_supported(
-    nodes: Sequence[onnx.NodeProto], imports: Iterable[onnx.OperatorSetIdProto], whole: str
+    nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], whole: str
 ) -> None:
     """Raise UnsupportedOperatorError unless all operators of nodes have an importer, or are defined
     by others. `whole` is what has the nodes."""
-    opsets = {domain_of(o.domain): o.version for o in imports}
     missing: dict[str, list[str]] = {}
     for node in nodes_of(nodes):
         domain, op = domain_of(node.domain), text_of(node.op_type)
@@ -221,7 +221,7 @@ def _import_graph(
             context.builder.operands = tuple(v.shape for v in operands if v is not None)
             importer = IMPORTERS.get((record.domain, record.op))
             if importer is None:
-                results = _import_definition(context, record, opset, operands)
+                results = _import_definition(context, record, operands, opsets)
             else:
                 results = importer(context, NodeView(record, opset, operands))
         if len(results) < len([name for name in record.outputs if name]):
@@ -247,11 +247,16 @@ def _import_branch(
 
 
 def _import_definition(
-    context: Context, record: NodeRecord, opset: int, operands: Sequence[Value | None]
+    context: Context,
+    record: NodeRecord,
+    operands: Sequence[Value | None],
+    opsets: Mapping[str, int],
 ) -> list[Value]:
     """The outputs of a node whose operator is defined by others."""
-    found = definition_of(record, opset, [None if v is None else v.type for v in operands])
-    _expect_supported(found.node, found.opset_import, f"the definition of {record.label}")
+    types = [None if v is None else v.type for v in operands]
+    found = definition_of(record, opsets[record.domain], types)
+    inner_opsets = {**opsets, **versions_of(found.opset_import)}
+    _expect_supported(found.node, inner_opsets, f"the definition of {record.label}")
     # Error messages name the node of the file.
     name = record.name or next(filter(None, record.outputs), "")
     nodes = [
@@ -261,8 +266,7 @@ def _import_definition(
     inner: Scope = {"": None, **dict.fromkeys(found.input)}
     inner.update(zip(found.input, operands, strict=False))
     graph = GraphRecord((), tuple(found.output), {}, tuple(nodes))
-    opsets = {domain_of(o.domain): o.version for o in found.opset_import}
-    _import_graph(context, graph, inner, opsets)
+    _import_graph(context, graph, inner, inner_opsets)
     return [_output(inner, name) for name in found.output[: len(record.outputs)]]
 
 

@@ -7,7 +7,7 @@ of the model is opened.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -118,15 +118,25 @@ def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType
     Raises:
         GraphError: it is malformed, or has tensors of other dtypes.
     """
+    graph = _Reader(folder, dtypes).graph(model.graph)
+    return ModelRecord(graph, versions_of(model.opset_import), _metadata(model))
+
+
+def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """The operator set version by domain.
+
+    Raises:
+        GraphError: there are two versions of a domain.
+    """
     opsets: dict[str, int] = {}
-    for opset in model.opset_import:
+    for opset in imports:
         domain = domain_of(opset.domain)
         if opsets.setdefault(domain, opset.version) != opset.version:
             raise GraphError(
                 f"two versions of operator set {domain or 'ai.onnx'!r}: {opsets[domain]} and "
                 f"{opset.version}"
             )
-    return ModelRecord(_Reader(folder, dtypes).graph(model.graph), opsets, _metadata(model))
+    return opsets
 
 
 def _metadata(model: onnx.ModelProto) -> ModelMetadata:
