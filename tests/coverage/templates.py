@@ -24,6 +24,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "reduce": {"kind": tuple(KINDS)},
     "arg_reduce": {"kind": ("argmax", "argmin"), "last": FLAGS},
     "cumulative_sum": {"exclusive": FLAGS, "reverse": FLAGS},
+    "cumulative_product": {"exclusive": FLAGS, "reverse": FLAGS},
     "softmax": {"log": FLAGS},
     "norm": {"rms": FLAGS},
     "pad": {"mode": _PAD_MODES},

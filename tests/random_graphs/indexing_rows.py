@@ -180,6 +180,18 @@ def _cumulative_sum(maker: Maker) -> None:
     maker.add("CumSum", [x, at], x.shape, x.dtype, -size, size, **flags)
 
 
+@row("CumProd", 0.4, since=26)
+def _cumulative_product(maker: Maker) -> None:
+    x = maker.operand(dtypes_of(maker, "CumProd", FLOATS), (1, 2, 3, 4))
+    # Products of larger numbers would overflow.
+    x = maker.add("Tanh", [x], x.shape, x.dtype, -1, 1)
+    axis = maker.draws.below(x.rank)
+    written = axis - x.rank if maker.draws.chance(0.3) else axis
+    at = maker.constant(np.array(written, maker.draws.pick(("int64", "int32"))), share=True)
+    flags = {n: maker.draws.pick((None, 1, 0)) for n in ("exclusive", "reverse")}
+    maker.add("CumProd", [x, at], x.shape, x.dtype, -1, 1, **flags)
+
+
 @row("TopK", 0.9)
 def _top_k(maker: Maker) -> None:
     dtypes = dtypes_of(maker, "TopK", (*FLOATS, "int64", "int32"))

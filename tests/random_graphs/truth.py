@@ -229,7 +229,7 @@ def _summed(node: Node, x: Array) -> int:
     """Elements of an input that one element of the output is the sum of; one where it is none."""
     if node.op == "reduce":
         return math.prod(x.shape[a] for a in node.attributes["axes"])
-    if node.op in ("softmax", "cumulative_sum"):
+    if node.op in ("softmax", "cumulative_sum", "cumulative_product"):
         return x.shape[node.attributes["axis"]]
     return 1
 

@@ -205,7 +205,7 @@ def _without_unused(kernel: Kernel) -> Kernel:
             steps.append(step._replace(arguments=()))
             rest = tuple((went[s], m) for s, m in access.rest)
             accesses.append(Access(access.constant, access.coefficients, rest))
-    stages = tuple(Stage(s.kind, went[s.value], s.last) for s in kernel.stages)
+    stages = tuple(replace(s, value=went[s.value]) for s in kernel.stages)
     targets = tuple(replace(t, rest=tuple((went[s], m) for s, m in t.rest)) for t in kernel.targets)
     return Kernel(
         kernel.kept, kernel.reduced, tuple(steps), tuple(accesses), stages,

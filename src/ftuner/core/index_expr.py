@@ -60,12 +60,14 @@ class Operand:
 class Stage:
     """The reduction of a step over all reduced axes: `sum`, `product`, `maximum`, `minimum`, or
     `argmax`, `argmin` (the first such index along the one reduced axis, as int64). A `scan` is the
-    sum so far, which the store of each reduced index sees."""
+    reduction so far, which the store of each reduced index sees."""
 
     kind: str
     value: int
     last: bool = False
     """For `argmax` and `argmin`: the last such index. For `scan`: the index itself counts."""
+    combine: str = "sum"
+    """For `scan`: the reduction, `sum` or `product`."""
 
 
 @dataclass(frozen=True)

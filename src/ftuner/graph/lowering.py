@@ -13,11 +13,11 @@ definitions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
-from ftuner.core.index_expr import Body, Nest, Stage, Store
+from ftuner.core.index_expr import Body, Nest, Store
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.buffers import Buffer, View, row_major
 from ftuner.graph.fused_nest import (
@@ -136,7 +136,7 @@ class PendingNest(Pending):
             else:
                 loads["load", i] = placement.loaded(joiner, operand, own)
         result = writer.copy(own.steps, loads, [at[axis] for axis in store.axes])
-        stages = tuple(Stage(s.kind, went[s.value], s.last) for s in nest.stages)
+        stages = tuple(replace(s, value=went[s.value]) for s in nest.stages)
         stores = (Store(result[own.stores[0].value], store.axes),)
         joined = Nest(nest.kept, nest.reduced, (), (), stages, stores)
         return PendingNest(joiner.joined(joined, f"{form.title} + {node.op}"))

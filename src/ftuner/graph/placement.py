@@ -10,7 +10,7 @@ import numpy as np
 
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
-from ftuner.core.index_expr import Body, Nest, Operand, Stage, Store
+from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.buffers import Buffer, View, as_rows, row_major, same_elements
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -221,7 +221,7 @@ class Placement:
         writer = joiner.writer
         at = [writer.index(axis) for axis in range(len(definition.axes))]
         went = writer.copy(definition.steps, loads, at)
-        stages = tuple(Stage(s.kind, went[s.value], s.last) for s in definition.stages)
+        stages = tuple(replace(s, value=went[s.value]) for s in definition.stages)
         stores = tuple(
             Store(went[s.value], s.axes, tuple(went[a] for a in s.at), s.combine)
             for s in definition.stores

@@ -257,6 +257,10 @@ def _layout_cases() -> list[Case]:
                     lambda x, axis, **kw: np.broadcast_to(
                         np.sum(np.abs(x), axis, keepdims=True), x.shape),
                 ))  # fmt: skip
+                found.append(Case(
+                    "cumulative_product", ((dtype, whole),),
+                    {"axis": axis, "exclusive": exclusive, "reverse": reverse}, (near_one,), 256.0,
+                ))  # fmt: skip
     return found
 
 

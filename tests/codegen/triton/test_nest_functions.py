@@ -140,6 +140,17 @@ def test_exclusive_sums_do_not_see_their_own_element() -> None:
     assert found.tolist() == [[0, 1e8, *[np.inf] * 9]]
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_products(axis: int, exclusive: bool) -> None:
+    rng = np.random.default_rng(0)
+    attributes = {"axis": axis, "exclusive": exclusive, "reverse": False}
+    for x in (rng.uniform(0.9, 1.1, (3, 70)).astype(np.float32), rng.integers(-3, 4, (5, 9))):
+        case = Case("cumulative_product", ((x.dtype.name, x.shape),), attributes)
+        wanted = OPERATORS["cumulative_product"].reference(x, **attributes)
+        np.testing.assert_allclose(run_one(case, [x]), wanted, rtol=1e-5)
+
+
 def test_nothing_behind_an_operand_is_read() -> None:
     """Operands and results end at a page that faults."""
     cases = [

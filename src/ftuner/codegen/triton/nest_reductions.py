@@ -95,25 +95,33 @@ class Reductions:
 
     @contextmanager
     def scan(self, outer: Values) -> Iterator[Values]:
-        """Writes a running sum along the one reduced axis, in a loop over its blocks. An exclusive
-        sum reads the block of the preceding elements."""
+        """Writes a running reduction along the one reduced axis, in a loop over its blocks. An
+        exclusive one reads the block of the preceding elements."""
         frame, body, kernel = self._frame, self._frame.body, self._kernel
         (stage,) = kernel.stages
         dtype = kernel.steps[stage.value].dtype
         wide = gathered(dtype)
         shape = frame.shape(self._left) if self._left else "()"
-        body.line(f"total = tl.full({shape}, 0, {functions.type_text(wide)})")
+        nothing = functions.literal(neutral(stage.combine, dtype), wide)
+        body.line(f"total = tl.full({shape}, {nothing}, {functions.type_text(wide)})")
         with self.loop(outer, [stage.value, *kernel.values]) as values:
             shifted = not stage.last and self._in_lanes
             place = self._before(values) if shifted else values
-            body.line(f"element = {self._elements(place, stage.value, '0')}")
+            body.line(f"element = {self._elements(place, stage.value, nothing)}")
+            after = frame.functions.combine(stage.combine, "total", "element", wide)
             if self._in_lanes:
                 axis = self._axis.split(",")[0]
-                body.line(f"sums = tl.cumsum(element, {axis}) + total")
-                body.line(f"total = total + tl.sum(element, {self._axis})")
+                word = {"sum": "cumsum", "product": "cumprod"}[stage.combine]
+                body.line(f"sums = tl.{word}(element, {axis})")
+                sums = frame.functions.combine(stage.combine, "sums", "total", wide)
+                body.line(f"sums = {sums}")
+                block = frame.functions.across(stage.combine, "element", self._axis, wide)
+                body.line(f"block = {block}")
+                total = frame.functions.combine(stage.combine, "total", "block", wide)
+                body.line(f"total = {total}")
             else:
-                body.line("sums = total" + (" + element" if stage.last else ""))
-                body.line("total = total + element")
+                body.line(f"sums = {after if stage.last else 'total'}")
+                body.line(f"total = {after}")
             if wide != functions.register(dtype):
                 body.line(f"sums = sums.to({functions.type_text(dtype)})")
             values.stages = [Term("sums", frozenset(frame.present))]

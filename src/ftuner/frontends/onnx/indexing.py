@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.views import slice_extent
@@ -199,11 +199,16 @@ def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("where", kept, x, context.scalar(0, x.dtype))]
 
 
-def _cumulative_sum(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = context.axis(context.integer_of(node.input(1), "the axis"), x.rank)
-    exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
-    return [context.add("cumulative_sum", x, axis=axis, exclusive=exclusive, reverse=reverse)]
+def _cumulative(op: str) -> Importer:
+    """The importer of a running reduction."""
+
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        x = node.input(0)
+        axis = context.axis(context.integer_of(node.input(1), "the axis"), x.rank)
+        exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
+        return [context.add(op, x, axis=axis, exclusive=exclusive, reverse=reverse)]
+
+    return convert
 
 
 def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
@@ -232,7 +237,8 @@ def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 INDEXING: Table = {
-    ("", "CumSum"): _cumulative_sum,
+    ("", "CumProd"): _cumulative("cumulative_product"),
+    ("", "CumSum"): _cumulative("cumulative_sum"),
     ("", "Gather"): _gather,
     ("", "GatherElements"): _gather_elements,
     ("", "GatherND"): _gather_nd,

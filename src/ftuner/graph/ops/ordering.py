@@ -1,8 +1,9 @@
-"""Operators that compute their elements in order: cumulative sums, top-k, non-zero elements."""
+"""Operators that compute elements in order: running sums and products, top-k, non-zero ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,25 +30,25 @@ from ftuner.graph.steps import TopKStep
 Types = Sequence[TensorType]
 
 
-def _infer_cumulative_sum(
-    types: Types, attributes: Attributes, require: Require
+def _infer_cumulative(
+    kind: str, types: Types, attributes: Attributes, require: Require
 ) -> tuple[TensorType]:
-    expect_axis(types[0], attributes["axis"], "cumulative_sum")
+    expect_axis(types[0], attributes["axis"], f"cumulative_{kind}")
     if types[0].dtype.kind == "bool":
-        raise GraphError(f"cumulative_sum of {types[0]}")
+        raise GraphError(f"cumulative_{kind} of {types[0]}")
     return (types[0],)
 
 
-def _reference_cumulative_sum(x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+def _reference_cumulative(kind: str, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
     x = np.flip(x, axis) if reverse else x
-    sums = np.cumsum(x, axis, x.dtype)
+    found = np.cumsum(x, axis, x.dtype) if kind == "sum" else np.cumprod(x, axis, x.dtype)
     if exclusive:
-        sums = np.roll(sums, 1, axis)
-        sums[(slice(None),) * axis + (slice(0, 1),)] = 0
-    return np.flip(sums, axis) if reverse else sums
+        found = np.roll(found, 1, axis)
+        found[(slice(None),) * axis + (slice(0, 1),)] = 0 if kind == "sum" else 1
+    return np.flip(found, axis) if reverse else found
 
 
-def _define_cumulative_sum(types: Types, attributes: Attributes, results: Types) -> Nest:
+def _define_cumulative(kind: str, types: Types, attributes: Attributes, results: Types) -> Nest:
     x, axis = types[0], attributes["axis"]
     writer = Writer()
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
@@ -62,7 +63,7 @@ def _define_cumulative_sum(types: Types, attributes: Attributes, results: Types)
     store = Store(total, (), tuple(index)) if attributes["reverse"] else Store(total, axes)
     return Nest(
         kept, (x.shape[axis],), contiguous(types), tuple(writer.steps),
-        (Stage("scan", value, not attributes["exclusive"]),), (store,),
+        (Stage("scan", value, not attributes["exclusive"], kind),), (store,),
     )  # fmt: skip
 
 
@@ -115,17 +116,22 @@ def _reference_non_zero(x: Any, count: str) -> Any:
 
 
 ORDERING = (
-    Operator(
-        "cumulative_sum",
-        _infer_cumulative_sum,
-        _reference_cumulative_sum,
-        _define_cumulative_sum,
-        numerics=Numerics.REDUCTION,
+    *(
+        Operator(
+            f"cumulative_{kind}",
+            partial(_infer_cumulative, kind),
+            partial(_reference_cumulative, kind),
+            partial(_define_cumulative, kind),
+            numerics=Numerics.REDUCTION,
+        )
+        for kind in ("sum", "product")
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
 )
-"""`top_k` gives the `k` largest (or smallest) elements along `axis`, sorted, and their positions.
+"""A `cumulative_product` is rounded, and may overflow, at each element.
+
+`top_k` gives the `k` largest (or smallest) elements along `axis`, sorted, and their positions.
 Among equal elements the first wins. NaN is larger than every number and equal to NaN, as in NumPy's
 sort, torch.topk and ONNX's reference implementation (ONNX Runtime defines no order).
 

@@ -426,6 +426,7 @@ def _is_part(part: Any, whole: Any) -> bool:
 _RULES: Mapping[str, Callable[[Node, Permutation], _Moved | None]] = {
     "arg_reduce": _arg_reduce,
     "broadcast": _for_each_axis("shape"),
+    "cumulative_product": _along_axis,
     "cumulative_sum": _along_axis,
     "gather": _gather,
     "pad": _for_each_axis("before", "after"),

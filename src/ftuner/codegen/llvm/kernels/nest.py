@@ -179,7 +179,7 @@ class _Emission(Frame):
         return accumulator.result(builder, parts)
 
     def _scan(self, place: Place) -> None:
-        """Store the sum so far at each index along the one reduced axis."""
+        """Store the reduction so far at each index along the one reduced axis."""
         builder, kernel = self.builder, self.kernel
         (stage,) = kernel.stages
         dtype = kernel.steps[stage.value].dtype
@@ -187,14 +187,14 @@ class _Emission(Frame):
         if place.lanes is not None:
             type_ = ir.VectorType(type_, self.schedule.lanes)
         total = reserve(builder, type_)
-        builder.store(elements.zero(type_), total)
+        builder.store(elements.neutral(stage.combine, type_, dtype), total)
 
         def advance(inner: Place) -> None:
             before = builder.load(total, typ=type_)
             value = Values(self, inner).value(stage.value)
             if place.lanes is not None and not elements.lanes_of(value):
                 value = splat(builder, value, self.schedule.lanes)
-            after = elements.combine(builder, "sum", before, value, dtype)
+            after = elements.combine(builder, stage.combine, before, value, dtype)
             builder.store(after, total)
             seen = after if stage.last else before
             values = Values(self, Place(inner.index, inner.lanes, (seen,)))
