@@ -10,7 +10,6 @@ defaults.
 from __future__ import annotations
 
 import difflib
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -20,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from ftuner.core.numbers import expected_range, to_float
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import APART, CpuHardware
@@ -231,14 +231,11 @@ def _decode_number(hint: type, value: Any, where: str, zero: bool) -> int | floa
     accepted = int if hint is int else (int, float)
     # In Python a boolean is an integer; in a document it is a mistake.
     if isinstance(value, bool) or not isinstance(value, accepted):
-        expected = "an integer" if hint is int else "a number"
-        raise HardwareError(f"{where} is {_described(value)}; expected {expected}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
-        expected = "finite and not negative" if zero else "finite and positive"
+        kind = "an integer" if hint is int else "a number"
+        raise HardwareError(f"{where} is {_described(value)}; expected {kind}")
+    number = to_float(value)
+    expected = expected_range(number, zero)
+    if expected is not None:
         raise HardwareError(f"{where} is {number!r}; expected it {expected}")
     return number if hint is float else value
 

@@ -4,7 +4,6 @@ DatasetError that names the place and what is there."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ftuner.core.files import read_regular
+from ftuner.core.numbers import expected_range, to_float
 from ftuner.errors import DatasetError
 
 MAX_EXTENT = 1 << 40
@@ -110,12 +110,9 @@ def integers(value: Any, count: int, where: str) -> list[int]:
 def number(value: Any, where: str, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise DatasetError(f"{where} is {shown(value)}; expected a number")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if not math.isfinite(found) or found < 0 or (found == 0 and not zero):
-        expected = "finite and not negative" if zero else "finite and positive"
+    found = to_float(value)
+    expected = expected_range(found, zero)
+    if expected is not None:
         raise DatasetError(f"{where} is {found}; expected it {expected}")
     return found
 
