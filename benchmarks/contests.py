@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,14 +18,16 @@ from ftuner.core.dtype import DType
 from ftuner.core.product import product_types
 from ftuner.cost.cpu.intake import Reading
 from ftuner.hardware.model import CpuHardware, MemoryLevel
-from ftuner.learn.samples import Sample, SamplePlan, SampleProblem
-from ftuner.planner.cpu.cover import one_or_two_heights
+from ftuner.learn.competing import Competitor, Setting, competing, sample_of
+from ftuner.learn.samples import Sample
+from ftuner.planner.cpu.candidates import Candidate
+from ftuner.planner.cpu.cover import Segments
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.trials import BURST_S, Bed, Pace, Timing, Trial, timed
+from ftuner.runtime.cpu.trials import BURST_S, Bed, Pace, Trial, timed
 
 READINGS = (Reading(0, 1 << 12), Reading(0, 1 << 13), Reading(2, 1 << 11), Reading(3, 1 << 12))
 """Ways of reading B that compete where one tile covers the rows."""
@@ -123,24 +125,20 @@ class Arena:
         kept = sorted({*order[:FINALISTS], *range(0, len(entries), -(-len(entries) // OTHERS))})
         kept += [i for i in range(len(entries) - len(chosen), len(entries)) if i not in kept]
         entries, times = [entries[i] for i in kept], [times[i] for i in kept]
-        return Outcome(ratios, self._samples(level, shape, problem, chosen, entries, times))
+        planner, own = next(iter(self._planners.values())), next(iter(chosen.values()))
+        setting = Setting(self._isa, self._dtype.name, level.name)
+        samples = [
+            sample_of(planner, entry.plan, entry.segments, timing, setting, entry.plan is own)
+            for entry, timing in zip(entries, times, strict=True)
+        ]
+        return Outcome(ratios, samples)
 
     def _entries(self, problem: Problem, chosen: Mapping[str, Plan]) -> list[Entry]:
         planner = next(iter(self._planners.values()))
-        found: list[Entry] = []
-        for candidate in planner.candidates(problem):
-            if not candidate.fits(problem.m):
-                continue
-            base = planner.lay_out(problem, candidate)
-            for segments in one_or_two_heights(problem.m, candidate.family.max_mr):
-                alone = len(segments) == 1 and segments[0][1] == 1
-                for reading in READINGS if alone else READINGS[1:2]:
-                    plan = base.covered(segments, reading)
-                    if plan is not None:
-                        grid = "x".join(map(str, candidate.choice.grid))
-                        how = f"{1 << reading.streams_log2} streams, {reading.ahead_bytes} ahead"
-                        name = f"{grid} {_in_words(segments)}, {how}"
-                        found.append(Entry(name, plan, segments))
+        found = [
+            Entry(_name(entry), entry.plan, entry.segments)
+            for entry in competing(planner, problem, _readings)
+        ]
         while len(found) > MOST_PLANS:
             found = found[::2]
         for plan in chosen.values():
@@ -148,26 +146,17 @@ class Arena:
             found.append(Entry("chosen", plan, plan.shares[0].bands[0].segments))
         return found
 
-    def _samples(
-        self, level: MemoryLevel, shape: Shape, problem: Problem, chosen: Mapping[str, Plan],
-        entries: list[Entry], times: list[Timing],
-    ) -> list[Sample]:  # fmt: skip
-        planner, own = next(iter(self._planners.items()))[1], next(iter(chosen.values()))
-        found = []
-        for entry, timing in zip(entries, times, strict=True):
-            choice = entry.plan.choice
-            candidate = planner.candidate(problem, choice)
-            terms = planner.estimate_covered(candidate, shape.m, entry.segments)
-            plan = SamplePlan(choice.grid, choice.vectors, choice.kc, entry.segments)
-            found.append(
-                Sample(
-                    isa=self._isa, dtype=self._dtype.name, workers=self._workers,
-                    level=level.name, problem=SampleProblem(*shape), plan=plan,
-                    chosen=entry.plan is own, terms=terms, seconds=timing.seconds,
-                    spread=timing.spread, rounds=timing.rounds,
-                )
-            )  # fmt: skip
-        return found
+
+def _readings(_: Candidate, segments: Segments) -> Sequence[Reading]:
+    alone = len(segments) == 1 and segments[0][1] == 1
+    return READINGS if alone else READINGS[1:2]
+
+
+def _name(entry: Competitor) -> str:
+    grid = "x".join(map(str, entry.plan.choice.grid))
+    reading = entry.reading
+    how = f"{1 << reading.streams_log2} streams, {reading.ahead_bytes} ahead"
+    return f"{grid} {_in_words(entry.segments)}, {how}"
 
 
 def _finals(

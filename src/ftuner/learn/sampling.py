@@ -22,10 +22,11 @@ from ftuner.core.product import product_types
 from ftuner.errors import DatasetError
 from ftuner.hardware.model import MemoryLevel
 from ftuner.hardware.tuning import constants
+from ftuner.learn.competing import Setting, best_reading, competing, sample_of
 from ftuner.learn.features import table_of
-from ftuner.learn.samples import SUFFIX, Header, Sample, SamplePlan, SampleProblem, append, read
+from ftuner.learn.samples import SUFFIX, Header, Sample, append, read
 from ftuner.learn.training import learn
-from ftuner.planner.cpu.cover import one_or_two_heights
+from ftuner.planner.cpu.cover import Segments
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
@@ -139,18 +140,11 @@ class _Sampler:
         )
         chosen = self._planner.plan(problem)
         plans = [(chosen, chosen.shares[0].bands[0].segments)]
-        ranked: list[tuple[float, Plan, tuple[tuple[int, int], ...]]] = []
-        for candidate in self._planner.candidates(problem):
-            if not candidate.fits(m) or candidate.choice.grid.m > 1:
-                continue
-            base = self._planner.lay_out(problem, candidate)
-            for segments in one_or_two_heights(m, candidate.family.max_mr):
-                heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
-                plan = base.covered(segments, candidate.table.cover(heights).reading)
-                if plan is not None:
-                    terms = self._planner.estimate_covered(candidate, m, segments)
-                    ranked.append((terms.seconds, plan, segments))
-        ranked.sort(key=lambda entry: entry[0])
+        ranked: list[tuple[float, Plan, Segments]] = []
+        for entry in competing(self._planner, problem, best_reading):
+            terms = self._planner.estimate_covered(entry.candidate, m, entry.segments)
+            ranked.append((terms.seconds, entry.plan, entry.segments))
+        ranked.sort(key=lambda place: place[0])
         others = [
             (plan, segments)
             for _, plan, segments in ranked
@@ -159,20 +153,11 @@ class _Sampler:
         plans += others[:_PLANS]
         trials = [self._bed.trial(plan, weights) for plan, _ in plans]
         times = timed(trials, _ROUNDS, pace=self._pace)
-        found = []
-        for (plan, segments), timing in zip(plans, times, strict=True):
-            choice = plan.choice
-            candidate = self._planner.candidate(problem, choice)
-            terms = self._planner.estimate_covered(candidate, m, segments)
-            used = SamplePlan(choice.grid, choice.vectors, choice.kc, segments)
-            found.append(
-                Sample(
-                    isa=self._isa, dtype=FLOAT32.name, workers=workers, level=level.name,
-                    problem=SampleProblem(m, n, k), plan=used, chosen=plan is chosen, terms=terms,
-                    seconds=timing.seconds, spread=timing.spread, rounds=timing.rounds,
-                )
-            )  # fmt: skip
-        return found
+        setting = Setting(self._isa, FLOAT32.name, level.name)
+        return [
+            sample_of(self._planner, plan, segments, timing, setting, plan is chosen)
+            for (plan, segments), timing in zip(plans, times, strict=True)
+        ]
 
     def _extents(self, generator: np.random.Generator, level: MemoryLevel) -> tuple[int, int]:
         """Columns and steps of a weight that the level holds."""
