@@ -2,8 +2,9 @@
 
 For each ISA, in a process of its own: the machine is calibrated from the nearest recorded machine
 and from every other recorded one, then contests (`benchmarks.contests`) tell the regret of what
-each tuning chooses, and their plans become samples. From all samples follow rank correlation and
-transfer between machines. Writes `samples*.jsonl` and `machines.json` to the results' folder.
+each tuning chooses, and their plans become samples. Contests of convolutions and attention
+(`benchmarks.step_contests`) follow. From all samples follow rank correlation and transfer between
+machines. Writes `samples*.jsonl` and `machines.json` to the results' folder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from benchmarks.contests import Arena, Shape
 from benchmarks.machine import versions
 from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
+from benchmarks.step_contests import STEPS, hold, ring
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
 from ftuner.errors import DatasetError
@@ -116,6 +118,7 @@ def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
         "calibration": {"seconds": took_s, **found.document()},
         "cases": cases,
         "cliffs": _cliffs(backend) if widest else [],
+        "steps": _step_contests(backend) if widest else {},
     }
 
 
@@ -158,6 +161,25 @@ def _cliffs(backend: CpuBackend) -> list[dict[str, Any]]:
                 "seconds": [t.seconds for t in times],
             }
         )  # fmt: skip
+    return found
+
+
+def _step_contests(backend: CpuBackend) -> dict[str, Any]:
+    """The regrets of convolutions, chains and attention, by the number of workers."""
+    found: dict[str, Any] = {}
+    for workers in sorted({1, backend.hardware.cores}):
+        place = ring(backend.hardware, backend.cache, workers)
+        some = []
+        for step in STEPS:
+            outcome = hold(place, step)
+            print(
+                f"{workers} {outcome.case:32} {100 * outcome.regret:5.1f}% (noise "
+                f"{100 * outcome.noise:.1f}%)  {outcome.best}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            some.append(asdict(outcome))
+        values = [case["regret"] for case in some]
+        found[f"t{workers}"] = {"mean": float(np.mean(values)), "worst": max(values), "cases": some}
     return found
 
 
@@ -253,11 +275,14 @@ def main(
         "learned": found,
         "transfer": _transfer(folder.parent),
         "cliffs": widest["cliffs"],
+        "steps": widest["steps"],
     }
     save(document, folder / "machines.json")
     for name, found_by in {**document["regret"], **document["wrong_priors"]}.items():
         for workers, some in found_by.items():
             print(f"{name:24} {workers}: mean {some['mean']:.1%}, worst {some['worst']:.1%}")
+    for workers, some in document["steps"].items():
+        print(f"{'steps':24} {workers}: mean {some['mean']:.1%}, worst {some['worst']:.1%}")
     print(f"rank: {document['rank']}")
 
 

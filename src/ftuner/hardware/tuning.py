@@ -486,6 +486,10 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         5.0, "cycles", "Moving one of the best back by one position",
         "assumed: a load from memory just written",
     )  # fmt: skip
+    winograd_transform_ratio: float = constant(
+        1.0, "", "Time of Winograd's transforms over that of their instructions at full rate",
+        "assumed", most=16,
+    )  # fmt: skip
     winograd_share_of_l2: float = constant(
         0.6, "", "Share of L2 for transformed inputs and sums of Winograd's products",
         "assumed: the image and the result stream through the rest", most=1,

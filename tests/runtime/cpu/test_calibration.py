@@ -15,12 +15,14 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.cost.cpu.intake import overlapped
 from ftuner.errors import ConfigurationError
+from ftuner.hardware.calibration import Fitted
 from ftuner.hardware.tuning import CpuTuning, Intake, constants
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.calibration import fits
 from ftuner.runtime.cpu.calibration.calibrate import FITS
 from ftuner.runtime.cpu.calibration.stand import Stand
+from ftuner.runtime.cpu.calibration.steps import Ring, Run, fit_steps
 from ftuner.runtime.cpu.trials import Pace, Trial, timed
 
 
@@ -160,6 +162,59 @@ def test_this_machine(prior: str, tmp_path: Path) -> None:
     assert again.calibrated("default") is again
     assert again.calibration is None
     assert again.hardware.tuning.is_calibrated
+
+
+STEP_FIELDS = {
+    "winograd_share_of_l2", "winograd_weight_share_of_l2", "winograd_transform_ratio",
+    "stripes_share_of_l2", "scores_share_of_l2", "max_block_row_tiles", "causal_blocks",
+}  # fmt: skip
+
+
+def steps_fitted(backend: CpuBackend, samples: Callable[[int], list[float]]) -> dict[str, Fitted]:
+    """What is found if run i of those that compete takes `samples(i)`."""
+    kernels = backend.kernels
+    stand = Stand(backend.products(product_types(FLOAT32)), 0.0)
+
+    def timed(ring: Ring, runs: list[Run], rounds: int) -> list[list[float]]:
+        for run in runs:
+            run()
+        return [samples(number) for number in range(len(runs))]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ring, "timed", timed)
+        return fit_steps(stand, kernels.hardware.tuning)
+
+
+def test_values_that_cut_steps_compete(tmp_path: Path) -> None:
+    backend = CpuBackend(Cache(tmp_path), HOST_ISAS[0])
+    prior = backend.hardware.tuning
+    alike = steps_fitted(backend, lambda number: [1e-3] * 12)
+    assert alike.keys() == STEP_FIELDS
+    # None is faster than another, so that all stay.
+    for name, fitted in alike.items():
+        if name != "winograd_transform_ratio":
+            assert fitted.value == getattr(prior, name)
+    # A convolution that takes longer than estimated has slower transforms.
+    slow = steps_fitted(backend, lambda number: [1.0] * 12)["winograd_transform_ratio"]
+    fast = steps_fitted(backend, lambda number: [1e-9] * 12)["winograd_transform_ratio"]
+    assert slow.value >= prior.winograd_transform_ratio >= fast.value
+    # The least value is fastest.
+    least = steps_fitted(backend, lambda number: [1e-3 * (1 + number)] * 12)
+    assert least["scores_share_of_l2"].value == 0.12
+    assert least["causal_blocks"].value == 4
+    # The same, but noise is larger than what it gains.
+    noisy = steps_fitted(backend, lambda number: [1e-3 * (1 + 0.05 * number), 1.2e-3] * 6)
+    assert noisy["causal_blocks"].value == prior.causal_blocks
+
+
+@pytest.mark.alone
+def test_steps_of_this_machine(tmp_path: Path) -> None:
+    backend = CpuBackend(Cache(tmp_path), HOST_ISAS[-1])
+    found = backend.calibrate(0.1, steps=True)
+    known = constants(CpuTuning)
+    for name in STEP_FIELDS:
+        assert known[name].expectation(found.found[name].value) is None
+        assert found.tuning.provenance[name] == "fitted"
 
 
 def test_a_stand_has_what_it_runs(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_
 
 from ftuner.core.dtype import DTYPES
 from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, WinogradStep
+from ftuner.planner.cpu.winograd import winograd_plan
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import winograd as winograd_steps
 from ftuner.runtime.model import Model
@@ -96,24 +97,26 @@ def test_winograd_equals_the_reference(
     threads: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(winograd_steps, "outputs_of", lambda *_: outputs)
-    monkeypatch.setattr(winograd_steps, "winograd_is_faster", lambda *_: True)
-    winograd_steps._is_faster.cache_clear()
+    monkeypatch.setattr(
+        winograd_steps, "faster_winograd", lambda planner, _, *rest: winograd_plan(planner, *rest)
+    )
+    winograd_steps._plan.cache_clear()
     model = Model(case.graph(), backend, threads=threads)
     assert step_types(model) == [WinogradStep, ConvolutionStep] * case.groups
     for images, spatial in product((1, 3), [(1, 3), (3, 4), (8, 8), (9, 30), (17, 13)]):
         check(model, case, images, *spatial)
-    winograd_steps._is_faster.cache_clear()
+    winograd_steps._plan.cache_clear()
 
 
 def test_where_winograd_is_slower_the_window_does_the_work(
     widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winograd_steps, "winograd_is_faster", lambda *_: False)
-    winograd_steps._is_faster.cache_clear()
+    monkeypatch.setattr(winograd_steps, "faster_winograd", lambda *_: None)
+    winograd_steps._plan.cache_clear()
     case = WINOGRAD[0]
     model = Model(case.graph(), widest, threads=1)
     check(model, case, 2, 9, 12)
-    winograd_steps._is_faster.cache_clear()
+    winograd_steps._plan.cache_clear()
 
 
 @pytest.mark.parametrize("case", [*WINDOWS[:3:2], WINDOWS[6], DEPTHWISE[1]])

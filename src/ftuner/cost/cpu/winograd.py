@@ -14,7 +14,7 @@ from ftuner.core.product import ProductTypes
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import simple_per_cycle
-from ftuner.cost.step import Machine, Stream, estimate_of
+from ftuner.cost.step import Machine, Stream, estimate_of, rate_bytes_per_s
 from ftuner.cost.terms import Estimate
 
 INPUT_OPERATIONS = {2: 4, 4: 16}
@@ -98,6 +98,8 @@ def winograd_terms(
     channel_blocks = -(-problem.channels // blocks.channels)
     more = (channel_blocks - 1) * matrices * mine * vectors[1]
     transforms += more * (1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle)
+    transforms *= tuning.winograd_transform_ratio
+    transforms += _spilled_cycles(machine, ukernels, problem, blocks, mine)
     issue = step = fixed = 0.0
     full, left = divmod(problem.columns, width * lanes)
     for height, count in ((block, mine // block), (mine % block, 1)):
@@ -120,6 +122,25 @@ def winograd_terms(
     ]
     workers = max(min(tasks, problem.workers), 1)
     return estimate_of(machine, workers, issue, step - issue, fixed + transforms, streams)
+
+
+def _spilled_cycles(
+    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem,
+    blocks: WinogradBlocks, mine: int,
+) -> float:  # fmt: skip
+    """Cycles in which the part of the inputs and sums of `mine` tiles that L2 does not hold moves
+    between it and the next level. What is written there is read before and after."""
+    hardware, size = machine.hardware, ukernels.types.c.itemsize
+    levels = hardware.levels
+    if len(levels) < 3:
+        return 0.0
+    l2_bytes = hardware.tuning.winograd_share_of_l2 * levels[1].capacity_bytes
+    private = block_bytes(problem, blocks.tiles, ukernels.width * ukernels.lanes, size)
+    spilled = max(1.0 - l2_bytes / private, 0.0)
+    channel_blocks = -(-problem.channels // blocks.channels)
+    moves = 3 * problem.channels + (1 + 2 * channel_blocks) * problem.columns
+    moved = moves * problem.matrices * mine * size
+    return spilled * moved * hardware.clock_hz / rate_bytes_per_s(levels[2], problem.workers)
 
 
 def block_bytes(problem: WinogradProblem, block: int, nr: int, itemsize: int) -> int:

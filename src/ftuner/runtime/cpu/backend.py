@@ -51,7 +51,7 @@ class CpuBackend(CpuSession, Backend):
         seconds = CALIBRATION_S.get(effort)
         known = self.hardware.tuning.is_calibrated
         if seconds is not None and (effort == "thorough" or not known):
-            self.calibration = self.calibrate(seconds, progress)
+            self.calibration = self.calibrate(seconds, progress, steps=effort == "thorough")
         return self
 
     @property

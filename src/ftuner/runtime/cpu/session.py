@@ -110,15 +110,19 @@ class CpuSession:
                 "product, or by the command ftuner tune"
             )
 
-    def calibrate(self, seconds: float, progress: Progress | None = None) -> Calibration:
+    def calibrate(
+        self, seconds: float, progress: Progress | None = None, steps: bool = False
+    ) -> Calibration:
         """Measure the constants of this machine's tuning for the chosen ISA, in about `seconds`,
-        and keep them in the cache. This process computes with them, unless it has computed
-        before."""
+        and keep them in the cache. This process computes with them, unless it has computed before.
+        `steps`: those of convolutions and attention, too, whose kernels are then compiled."""
         room = import_undivided("ftuner.runtime.cpu.calibration.calibrate")
         # The terms are measured; what was learned of the errors of others is of no use.
         bare = replace(self.hardware, correction=None)
         kernels = Kernels(bare, self._chosen_isa(), self.cache)
-        found: Calibration = room.calibrate(kernels, seconds, progress)
+        found: Calibration = room.calibrate(
+            kernels, seconds, progress, (*room.FITS, *room.STEP_FITS) if steps else room.FITS
+        )
         tuned = corrected(self.cache, replace(bare, tuning=found.tuning))
         with self._lock:
             keep_hardware(self.cache, tuned, self._asked_isa)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from ftuner.runtime.cpu.calibration.code import fit_code
 from ftuner.runtime.cpu.calibration.fits import Found
 from ftuner.runtime.cpu.calibration.intakes import fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Stand, stand_families
+from ftuner.runtime.cpu.calibration.steps import fit_steps
 from ftuner.runtime.cpu.calibration.threads import fit_chunks, fit_threads
 from ftuner.runtime.cpu.calibration.tiles import fit_crowding, fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
@@ -51,6 +52,8 @@ FITS = (
     Fit("code", fit_code, 0.2),
     Fit("intakes", fit_intakes, 0.55),
 )
+STEP_FITS = (Fit("steps", fit_steps, 0.2),)
+"""Those that compile kernels of their own, for a calibration that may take longer."""
 
 
 def _products_of(kernels: Kernels) -> Products:
@@ -61,7 +64,9 @@ def _products_of(kernels: Kernels) -> Products:
     return Products(kernels, kernels.compiled(types, ACCUMULATOR, None, families))
 
 
-def calibrate(kernels: Kernels, budget_s: float, progress: Progress | None = None) -> Calibration:
+def calibrate(
+    kernels: Kernels, budget_s: float, progress: Progress | None = None, fits: Sequence[Fit] = FITS
+) -> Calibration:
     """Measure the fields of the tuning of a machine, whose values are the priors.
 
     `kernels`: of the ISA to measure with; `budget_s`: seconds to measure for, beside what a fit
@@ -72,10 +77,10 @@ def calibrate(kernels: Kernels, budget_s: float, progress: Progress | None = Non
     before = tuning = kernels.hardware.tuning
     stand = Stand(products, began + budget_s)
     found: dict[str, Fitted] = {}
-    left = sum(fit.share for fit in FITS)
-    for done, fit in enumerate(FITS):
+    left = sum(fit.share for fit in fits)
+    for done, fit in enumerate(fits):
         if progress is not None:
-            progress("calibrate", done, len(FITS))
+            progress("calibrate", done, len(fits))
         now = time.perf_counter()
         stand.deadline = now + max(began + budget_s - now, 0.0) * fit.share / left
         left -= fit.share
@@ -85,7 +90,7 @@ def calibrate(kernels: Kernels, budget_s: float, progress: Progress | None = Non
         values: dict[str, Any] = {name: fitted.value for name, fitted in some.items()}
         tuning = replace(tuning, **values)
     if progress is not None:
-        progress("calibrate", len(FITS), len(FITS))
+        progress("calibrate", len(fits), len(fits))
     tuning = replace(
         tuning,
         provenance={**before.provenance, **dict.fromkeys(found, _FITTED)},

@@ -26,11 +26,10 @@ from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.winograd import (
+    WinogradPlan,
     epilogue_cycles_of,
+    faster_winograd,
     outputs_of,
-    winograd_blocks,
-    winograd_estimate,
-    winograd_is_faster,
 )
 from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels
@@ -74,12 +73,16 @@ class WinogradChoice(NamedTuple):
 
     def is_faster(self, images: int, rows: int, positions: int, workers: int) -> bool:
         """Whether Winograd's products are used, and not the product through the window."""
-        return _is_faster(self, self.problem(images, rows, positions, workers))
+        return self.plan(images, rows, positions, workers) is not None
+
+    def plan(self, images: int, rows: int, positions: int, workers: int) -> WinogradPlan | None:
+        """How Winograd's products are cut, where they are faster."""
+        return _plan(self, self.problem(images, rows, positions, workers))
 
 
 @lru_cache(maxsize=4096)
-def _is_faster(choice: WinogradChoice, problem: WinogradProblem) -> bool:
-    return winograd_is_faster(choice.planner, choice.direct, problem, choice.epilogue_cycles)
+def _plan(choice: WinogradChoice, problem: WinogradProblem) -> WinogradPlan | None:
+    return faster_winograd(choice.planner, choice.direct, problem, choice.epilogue_cycles)
 
 
 def choice_of(
@@ -129,12 +132,15 @@ class WinogradTask(Task):
         x, out = layouts.strided(self.x, values), layouts.strided(self.out, values)
         images, rows, positions, columns = out.shape
         slots = Winograd.OPERANDS + len(self.operands)
-        if 0 in out.shape or not self.choice.is_faster(images, rows, positions, workers):
+        plan = None
+        if 0 not in out.shape:
+            plan = self.choice.plan(images, rows, positions, workers)
+        if plan is None:
             return nothing_to_do(workers, slots)
         problem = self.choice.problem(images, rows, positions, workers)
         library = self.products.compiled.library
         lanes, size, width = library.lanes, library.types.c.itemsize, self.width
-        blocks = winograd_blocks(self.products.planner, problem)
+        blocks = plan.blocks
         block, nr, channels, m = blocks.tiles, width * lanes, problem.channels, problem.outputs
         dims = [0] * slots
         dims[Winograd.TILES] = problem.tiles
@@ -262,17 +268,17 @@ class WinogradKind(StepKind[WinogradStep]):
         workers = machine.workers
         choice = _choice_of(step, machine.hardware, machine.isa)
         images, rows, positions, columns = shape
-        if 0 in shape or not choice.is_faster(images, rows, positions, workers):
+        found = None if 0 in shape else choice.plan(images, rows, positions, workers)
+        if found is None:
             return StepReport("nothing: the next step does it", no_cost(machine))
         problem = choice.problem(images, rows, positions, workers)
-        block = winograd_blocks(choice.planner, problem).tiles
+        block = found.blocks.tiles
         reads = sum(touched(v, extents) for v in (step.x, *step.operands))
         writes = touched(step.out, extents)
         flops = 2 * problem.matrices * problem.tiles * choice.channels * columns
-        estimate = winograd_estimate(choice.planner, problem, choice.epilogue_cycles)
         m = choice.outputs
         plan = f"tiles of {m} x {m}, {count(-(-problem.tiles // block), 'task')} of {block}"
-        return StepReport(plan, StepCost(flops, reads, writes, estimate))
+        return StepReport(plan, StepCost(flops, reads, writes, found.estimate))
 
 
 KIND = WinogradKind()
