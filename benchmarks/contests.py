@@ -66,6 +66,8 @@ class Outcome:
     regrets: Mapping[str, dict[str, Any]]
     """By the name of the tuning that chose the plan."""
     samples: list[Sample]
+    plans: int
+    """That competed."""
 
 
 class Arena:
@@ -96,19 +98,23 @@ class Arena:
         library = self._products.compiled.library
         return library.widths[0] * library.lanes
 
-    def _problem(self, shape: Shape, footprint_bytes: int) -> Problem:
+    def _problem(self, shape: Shape, footprint_bytes: int, width: int = 0) -> Problem:
         m, n, k = shape
-        width = self._products.compiled.library.widths[0]
+        width = width or self._products.compiled.library.widths[0]
         return panel_problem(n, k, width, m, self._workers, footprint_bytes=footprint_bytes)
 
-    def hold(self, level: MemoryLevel, shape: Shape) -> Outcome:
-        """One contest with a weight that comes from a level."""
+    def hold(self, level: MemoryLevel, shape: Shape, widths: Sequence[int] = ()) -> Outcome:
+        """One contest with a weight that comes from a level. `widths`: panel widths that compete,
+        of which tunings choose plans of the first; by default the library's first width. A weight
+        is all ones, so that one serves every width."""
         weights = self._bed.weights(level, shape.n, shape.k)
         held = sum(copy.nbytes for copy in weights.copies)
         levels = self._products.compiled.library.hardware.levels
-        problem = self._problem(shape, held if level is levels[-1] else 0)
+        footprint_bytes = held if level is levels[-1] else 0
+        problems = [self._problem(shape, footprint_bytes, width) for width in widths or (0,)]
+        problem = problems[0]
         chosen = {name: planner.plan(problem) for name, planner in self._planners.items()}
-        entries = self._entries(problem, chosen)
+        entries = self._entries(problems, chosen)
         trials = [self._bed.trial(entry.plan, weights) for entry in entries]
         times = timed(trials, FIRST_ROUNDS, pace=self.pace)
         order = sorted(range(len(trials)), key=lambda i: times[i].seconds)[:SECONDS]
@@ -121,6 +127,7 @@ class Arena:
             {entries[order[i]].name: trials[order[i]] for i in best},
             self._bed.trial(next(iter(chosen.values())), weights),
         )
+        plans = len(entries)
         # Of all plans, those that matter and some of the rest, evenly.
         kept = sorted({*order[:FINALISTS], *range(0, len(entries), -(-len(entries) // OTHERS))})
         kept += [i for i in range(len(entries) - len(chosen), len(entries)) if i not in kept]
@@ -131,12 +138,13 @@ class Arena:
             sample_of(planner, entry.plan, entry.segments, timing, setting, entry.plan is own)
             for entry, timing in zip(entries, times, strict=True)
         ]
-        return Outcome(ratios, samples)
+        return Outcome(ratios, samples, plans)
 
-    def _entries(self, problem: Problem, chosen: Mapping[str, Plan]) -> list[Entry]:
+    def _entries(self, problems: Sequence[Problem], chosen: Mapping[str, Plan]) -> list[Entry]:
         planner = next(iter(self._planners.values()))
         found = [
             Entry(_name(entry), entry.plan, entry.segments)
+            for problem in problems
             for entry in competing(planner, problem, _readings)
         ]
         while len(found) > MOST_PLANS:
@@ -156,7 +164,7 @@ def _name(entry: Competitor) -> str:
     grid = "x".join(map(str, entry.plan.choice.grid))
     reading = entry.reading
     how = f"{1 << reading.streams_log2} streams, {reading.ahead_bytes} ahead"
-    return f"{grid} {_in_words(entry.segments)}, {how}"
+    return f"{entry.plan.choice.vectors}v {grid} {_in_words(entry.segments)}, {how}"
 
 
 def _finals(

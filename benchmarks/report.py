@@ -234,7 +234,7 @@ def _regret(documents: Sequence[Document]) -> Iterator[str]:
     yield ""
     yield (
         "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
-        "plans, measured: how much longer it takes, in the median of rounds with the best five."
+        "plans, measured: how much longer it takes, in the median of rounds with the best few."
     )
     yield ""
     rows = []
