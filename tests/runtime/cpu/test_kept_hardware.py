@@ -94,6 +94,20 @@ def test_the_tuning_of_a_narrower_isa(
     assert CpuBackend(cache, HOST_ISAS[-1]).hardware.tuning == replace(DEFAULT, tile_cycles=28.0)
 
 
+@pytest.mark.skipif(len(HOST_ISAS) < 2, reason="this machine has one ISA")
+def test_probing_again_forgets_narrower_isas(tmp_path: Path, probes: list[SystemFacts]) -> None:
+    """What was calibrated for one of them is of the rates that the earlier probe found."""
+    cache = Cache(tmp_path)
+    for isa in HOST_ISAS[:-1]:
+        keep_hardware(cache, tuned(known_hardware(cache), cache_share=0.7), isa)
+    assert len(cache.entries()) == len(HOST_ISAS)
+    assert known_hardware(cache, isa=HOST_ISAS[0]).tuning.cache_share == 0.7
+    known_hardware(cache, again=True)
+    assert len(probes) == 2
+    assert len(cache.entries()) == 1
+    assert known_hardware(cache, isa=HOST_ISAS[0]) == known_hardware(cache)
+
+
 @pytest.mark.usefixtures("probes")
 def test_what_was_completed_is_kept(
     tmp_path: Path, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from ftuner.hardware.priors import priors_digest, with_nearest
 from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
-from ftuner.runtime.cache import Cache, default_cache
+from ftuner.runtime.cache import HARDWARE, Cache, default_cache
 from ftuner.runtime.cpu.correction import corrected, keep
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
@@ -177,9 +177,10 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
     """The hardware model of this machine: from the cache, or probed (under a second) and kept. Its
     tuning has constants of the nearest recorded machine where this one was not tuned.
 
-    `again` probes even if the cache knows the machine. `isa`: the one that is computed with; one
-    that is not the widest may have been calibrated apart. The model has the correction of estimates
-    that was learned on the machine, if there is one.
+    `again` probes even if the cache knows the machine, and drops the models of narrower ISAs, whose
+    rates are of the probe before. `isa`: the one that is computed with; one that is not the widest
+    may have been calibrated apart. The model has the correction of estimates that was learned on
+    the machine, if there is one.
 
     Raises:
         HardwareError: an architecture without a code generator.
@@ -199,6 +200,9 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
         cache, _key_of(facts), decode, lambda: probe_machine(facts), again, with_nearest,
         priors_digest(),
     )  # fmt: skip
+    if again:
+        for narrower in promised_isas(facts)[:-1]:
+            cache.drop(HARDWARE, _key_of(facts, _part_of_key(facts, narrower)))
     return corrected(cache, found)
 
 
