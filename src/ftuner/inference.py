@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
@@ -66,8 +66,8 @@ def _loaded(
 
 
 def _read(model: Source, backend: Backend) -> tuple[Graph, ModelMetadata]:
-    imported = import_model(model, backend.tensor_dtypes)
-    return optimised(imported.graph), imported.metadata
+    imported = import_model(model)
+    return optimised(imported.graph, backend.multiplies_halves), imported.metadata
 
 
 def compile(
@@ -90,9 +90,9 @@ def compile(
     backend, held = _target(device, dtype)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
     for value in values:
-        if value.dtype.name not in backend.tensor_dtypes:
-            raise GraphError(f"tensor {value}; the device has {', '.join(backend.tensor_dtypes)}")
-    return Model(optimised(graph), backend, threads, progress, held)
+        if value.dtype.name not in ELEMENT_DTYPES:
+            raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
+    return Model(optimised(graph, backend.multiplies_halves), backend, threads, progress, held)
 
 
 def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:

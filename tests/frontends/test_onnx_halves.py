@@ -1,4 +1,4 @@
-"""Models whose tensors are float16 or bfloat16: read for a GPU, refused for a CPU."""
+"""Models whose tensors are float16 or bfloat16: a CPU computes them in float32."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from onnx import TensorProto, helper
 from tests.frontends.onnx_models import model_of
 
 import ftuner
-from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_TENSOR_DTYPES, HALF_DTYPES
-from ftuner.errors import ConfigurationError, GraphError
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, HALF_DTYPES
+from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
@@ -57,7 +58,7 @@ def in_words(name: str) -> Any:
 
 def assert_read(name: str, source: Any) -> None:
     dtype = HALF_DTYPES[name]
-    graph = import_model(source, GPU_TENSOR_DTYPES).graph
+    graph = import_model(source).graph
     assert [v.dtype for v in graph.inputs] == [dtype]
     assert [v.dtype for _, v in graph.outputs] == [FLOAT32, dtype]
     found, product = run_reference(optimised(graph), [np.eye(4, dtype=np.float32)])
@@ -83,7 +84,7 @@ def test_external_data(name: str, tmp_path: Path) -> None:
     assert_read(name, path)
     (tmp_path / "w.bin").write_bytes(bits(name).tobytes())
     with pytest.raises(GraphError, match="24 bytes wanted"):
-        import_model(path, GPU_TENSOR_DTYPES)
+        import_model(path)
 
 
 @HALVES
@@ -97,7 +98,7 @@ def test_constants_in_nodes(name: str) -> None:
         NODE("Add", ["near", "sum"], ["y"]),
     ]
     model = model_of(nodes, {"x": ("float32", [2])}, ["y"], {"s": np.array([2])})
-    graph = import_model(model, GPU_TENSOR_DTYPES).graph
+    graph = import_model(model).graph
     assert graph.outputs[0][1].dtype == HALF_DTYPES[name]
     third = converted(1 / 3, HALF_DTYPES[name]).astype(np.float32)
     wanted = converted(np.array([third + 3, 5]), HALF_DTYPES[name])
@@ -106,7 +107,7 @@ def test_constants_in_nodes(name: str) -> None:
 
 def test_a_mean_counts_further_than_float16() -> None:
     nodes = [NODE("ReduceMean", ["x"], ["y"], keepdims=0)]
-    graph = import_model(model_of(nodes, {"x": ("float16", [70001])}, ["y"]), GPU_TENSOR_DTYPES)
+    graph = import_model(model_of(nodes, {"x": ("float16", [70001])}, ["y"]))
     (found,) = run_reference(graph.graph, [np.full(70001, 2.0, np.float16)])
     assert found == 2.0
 
@@ -117,21 +118,53 @@ def test_data_of_another_length(name: str, count: int) -> None:
     tensor = TensorProto(name="w", data_type=NUMBERS[name], dims=(4, 3))
     tensor.raw_data = b"\0" * count
     with pytest.raises(GraphError, match="initialiser 'w' is malformed"):
-        import_model(layer(name, tensor), GPU_TENSOR_DTYPES)
+        import_model(layer(name, tensor))
 
 
 # On a CPU.
 
 
 @HALVES
-def test_a_cpu_refuses_them(name: str) -> None:
-    wanted = f"element type {name} is not supported on a CPU; a GPU has it"
-    data = layer(name, raw(name)).SerializeToString()
-    with pytest.raises(GraphError, match=f"initialiser 'w': {wanted}"):
-        ftuner.load(data)
-    cast = model_of([NODE("Cast", ["x"], ["y"], to=NUMBERS[name])], {"x": ("float32", [3])}, ["y"])
-    with pytest.raises(GraphError, match=f"attribute to: {wanted}"):
-        ftuner.load(cast)
+def test_a_cpu_computes_them_in_float32(name: str) -> None:
+    model = ftuner.load(layer(name, raw(name)))
+    assert [spec.dtype for spec in (*model.inputs, *model.outputs)] == [name, "float32", name]
+    x = np.random.default_rng(2).standard_normal((5, 4)).astype(numpy_dtype(HALF_DTYPES[name]))
+    wide, half = model.run({"x": x})
+    wanted = x.astype(np.float32) @ converted(WEIGHT, HALF_DTYPES[name]).astype(np.float32)
+    np.testing.assert_allclose(wide, wanted, rtol=1e-5, atol=1e-6)
+    assert half.dtype == x.dtype
+    np.testing.assert_array_equal(half, wide.astype(x.dtype))
+    with pytest.raises(InputError, match=f"dtype float32; the model takes {name}"):
+        model.run({"x": wide})
+
+
+@HALVES
+def test_all_halves_enter_and_leave_a_cpu(name: str) -> None:
+    """Each word is widened as NumPy widens it, and each float32 is rounded as NumPy rounds it."""
+    dtype = numpy_dtype(HALF_DTYPES[name])
+    words = np.arange(1 << 16, dtype=np.uint16)
+    every = words.view(dtype)
+    casts = {}
+    for source, to in ((name, "float32"), ("float32", name)):
+        number = NUMBERS.get(to, TensorProto.FLOAT)
+        given = model_of([NODE("Cast", ["x"], ["y"], to=number)], {"x": ("float32", ["n"])}, ["y"])
+        given.graph.input[0].type.tensor_type.elem_type = NUMBERS.get(source, TensorProto.FLOAT)
+        casts[to] = ftuner.load(given)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = every.astype(np.float32)
+        between = (wide[:-1] + wide[1:]) / 2
+        limits = np.array([65504, 65519.99, 65520, 2**-24, 2**-25, 2.1**-25, 1e-45], np.float32)
+        bits = np.random.default_rng(3).integers(0, 1 << 32, 1 << 16, dtype=np.uint64)
+        wild = bits.astype(np.uint32).view(np.float32)
+        singles = np.concatenate([wide, between, limits, -limits, wild])
+        rounded = singles.astype(dtype)
+    for count in (1 << 16, 1001):
+        (found,) = casts["float32"].run({"x": every[:count]})
+        np.testing.assert_array_equal(found, wide[:count])
+    (found,) = casts[name].run({"x": singles})
+    known = ~np.isnan(singles)
+    np.testing.assert_array_equal(found.view(np.uint16)[known], rounded.view(np.uint16)[known])
+    assert np.isnan(found[~known].astype(np.float32)).all()
 
 
 def test_dtype_is_for_a_gpu() -> None:
@@ -150,7 +183,7 @@ def test_squares_of_a_response_norm_do_not_overflow() -> None:
     x = (300 * np.random.default_rng(0).standard_normal((1, 6, 4, 4))).astype(np.float16)
     node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=1e-2, beta=0.75)
     model = model_of([node], {"x": ("float16", [None] * 4)}, ["y"])
-    (found,) = run_reference(import_model(model, GPU_TENSOR_DTYPES).graph, [x])
+    (found,) = run_reference(import_model(model).graph, [x])
     squares = x.astype(np.float64) ** 2
     sums = np.stack([squares[:, max(c - 2, 0) : c + 3].sum(1) for c in range(6)], 1)
     assert found.dtype == np.float16

@@ -18,7 +18,7 @@ from tests.frontends.node_cases import (
     symbolic,
 )
 
-from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.onnx.importer import LEAST_OPSET, SUPPORTED
 from ftuner.frontends.onnx.reading import domain_of, nodes_of
 
@@ -45,7 +45,7 @@ def _expect_reason(case: Case, kind: str) -> None:
         known = [
             number
             for name, number in TensorProto.DataType.items()
-            if aliases.get(name.lower(), name.lower()) in TENSOR_DTYPES
+            if aliases.get(name.lower(), name.lower()) in ELEMENT_DTYPES
         ]
         used = [v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)]
         for node in model.graph.node:

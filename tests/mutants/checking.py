@@ -22,7 +22,6 @@ from tests.random_graphs.checking import check as check_case
 
 from ftuner.core.dim import Symbolic
 from ftuner.core.dim_symbols import symbols_of
-from ftuner.core.dtype import GPU_TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model
@@ -63,7 +62,7 @@ def check(payload: tuple[bytes | int, bool]) -> Outcome:
     path.write_bytes(data)
     began = time.process_time()
     try:
-        graph = import_model(path, GPU_TENSOR_DTYPES).graph
+        graph = import_model(path).graph
         lower(optimised(graph))
     except FTunerError as error:
         return _timed(Outcome(type(error).__name__), began)

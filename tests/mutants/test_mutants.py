@@ -10,7 +10,6 @@ from tests.mutants.checking import Outcome, check
 from tests.mutants.corpus import SPECIAL, special_model
 from tests.mutants.mutating import mutant
 
-from ftuner.core.dtype import GPU_TENSOR_DTYPES
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
 
@@ -45,5 +44,5 @@ def test_what_mutants_are_made_of_is_loaded(name: str) -> None:
 @pytest.mark.parametrize("name", ["layer", "halves"])
 def test_the_layer_is_recognised(name: str) -> None:
     """Whatever its numbers were rounded to."""
-    graph = optimised(import_model(special_model(name), GPU_TENSOR_DTYPES).graph)
+    graph = optimised(import_model(special_model(name)).graph)
     assert {"attention", "norm", "gelu"} <= {node.op for node in graph.nodes}

@@ -44,7 +44,7 @@ def compare(
         raise ConfigurationError(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
-    feeds = gathered_inputs(read_specs(path, device), inputs, shapes)
+    feeds = gathered_inputs(read_specs(path), inputs, shapes)
     model, _ = loaded(path, threads, device, dtype)
     results = model.run(feeds)
     expected = _expected(path, model.threads, feeds)

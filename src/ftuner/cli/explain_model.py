@@ -17,7 +17,7 @@ from ftuner.cli.inputs import (
     shape_text,
     specs_of,
 )
-from ftuner.cli.loading import ModelArgument, loaded, sampled, tensor_dtypes
+from ftuner.cli.loading import ModelArgument, loaded, sampled
 from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
 from ftuner.cli.roofline import roofline_table
 from ftuner.errors import ConfigurationError
@@ -60,7 +60,7 @@ def model(
         raise ConfigurationError(
             "--before shows the file; it takes none of --input, --shape and --save"
         )
-    imported = import_model(path, tensor_dtypes(device))
+    imported = import_model(path)
     if before:
         _show_nodes(path, imported, as_json)
         return
@@ -105,7 +105,8 @@ def _explained(
     # By name: the module of a GPU's kinds needs torch and triton.
     kinds = "cpu" if feeds is None or device == CPU else "gpu"
     runs = import_module(f"ftuner.runtime.{kinds}.steps.kinds").runs
-    programs = [lower(part.graph, runs=runs) for part in split(optimised(imported.graph))]
+    graph = optimised(imported.graph, halves=device != CPU)
+    programs = [lower(part.graph, runs=runs) for part in split(graph)]
     if feeds is None:
         return explain_model(programs, {}), None
     compiled, _ = loaded(path, threads, device)

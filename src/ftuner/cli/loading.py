@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,6 @@ from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
-    from ftuner.core.dtype import DType
     from ftuner.runtime.model import Model, TensorSpec
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
@@ -29,19 +28,11 @@ HeldOption = Annotated[
 ]
 
 
-def tensor_dtypes(device: str) -> Mapping[str, DType]:
-    """Returns the element types that the tensors of a model may have on a device, by name."""
-    from ftuner.core.dtype import GPU_TENSOR_DTYPES, TENSOR_DTYPES
-    from ftuner.runtime.devices import CPU
-
-    return TENSOR_DTYPES if device == CPU else GPU_TENSOR_DTYPES
-
-
-def read_specs(path: Path, device: str = "cpu") -> list[TensorSpec]:
-    """The inputs of a model file that is to run on a device."""
+def read_specs(path: Path) -> list[TensorSpec]:
+    """The inputs of a model file."""
     from ftuner.frontends.onnx.importer import import_model
 
-    return specs_of(import_model(path, tensor_dtypes(device)).graph)
+    return specs_of(import_model(path).graph)
 
 
 def loaded(

@@ -32,7 +32,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
-    feeds = gathered_inputs(read_specs(path, device), inputs, shapes)
+    feeds = gathered_inputs(read_specs(path), inputs, shapes)
     model, compile_s = loaded(path, threads, device, dtype)
     results: list[Array] = []
     first_s = seconds_of(lambda: results.extend(model.run(feeds)))

@@ -50,7 +50,7 @@ TENSOR_DTYPES: dict[str, DType] = {
     t.name: t
     for t in (FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, BOOL)
 }
-"""What tensors of a graph may hold on a CPU."""
+"""What tensors are computed in on a CPU."""
 HALF_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16)}
-GPU_TENSOR_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES}
-"""What tensors of a graph may hold on a GPU."""
+ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES}
+"""What tensors of a graph may hold; a CPU computes half precision in float32."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, Symbolic, least_value, product
-from ftuner.core.dtype import ADDRESSABLE_BYTES, BOOL, GPU_TENSOR_DTYPES, INT32, INT64, DType
+from ftuner.core.dtype import ADDRESSABLE_BYTES, BOOL, ELEMENT_DTYPES, INT32, INT64, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
@@ -56,7 +56,7 @@ class Builder:
         if dtype is None:
             array = np.asarray(array)
             # Other libraries add a bfloat16 to NumPy.
-            found = GPU_TENSOR_DTYPES.get(array.dtype.name)
+            found = ELEMENT_DTYPES.get(array.dtype.name)
             if found is None:
                 raise GraphError(f"constant of dtype {array.dtype}")
         else:

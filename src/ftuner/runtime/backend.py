@@ -109,10 +109,10 @@ class Backend(ABC):
     """One device: what it can run, its hardware, its uKernels and its operators. The operators
     return results on the device, and check what depends on it; `ftuner.ops` documents them."""
 
-    tensor_dtypes: Mapping[str, DType]
-    """Element types that the tensors of a model may have, by name."""
     product_dtypes: Mapping[str, DType]
     """Element types that are multiplied, by name."""
+    multiplies_halves: bool
+    """Whether half precision is computed as it is; otherwise it is computed in float32."""
     held_dtypes: Mapping[str, DType]
     """Element types that the float32 of a model may be held in, by name."""
 

@@ -32,7 +32,7 @@ def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
     return context.transpose(split, (0, 2, 1, 3))
 
 
-def _merged(context: Context, x: Value) -> Value:
+def merged_heads(context: Context, x: Value) -> Value:
     """The inverse of `_heads`: [batch, sequence, heads times head size]."""
     turned = context.transpose(x, (0, 2, 1, 3))
     return context.reshape(turned, (*turned.shape[:2], product(turned.shape[2:])))
@@ -51,13 +51,18 @@ def _repeated(context: Context, x: Value, heads: Dim) -> Value:
 
 def _scale(context: Context, node: NodeView, query: Value) -> Value:
     """The scale of scores, by default 1 / sqrt(head size)."""
-    size = query.shape[3]
     if node.has("scale"):
         scale = node.number("scale")
         # Queries and keys are each multiplied by its square root, as ONNX specifies.
         if not 0 <= scale < math.inf:
             raise context.malformed(f"scale is {scale}; expected a finite number, zero or more")
         return context.scalar(scale, query.dtype)
+    return default_scale(context, query)
+
+
+def default_scale(context: Context, query: Value) -> Value:
+    """1 / sqrt(head size) for queries with the axes of `_heads`."""
+    size = query.shape[3]
     if isinstance(size, int):
         return context.scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
     root = context.add("sqrt", context.count([size], query.dtype))
@@ -121,7 +126,7 @@ def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
     if not node.has("softmax_precision"):
         return dtype
     where = f"{context.builder.where}: attribute softmax_precision"
-    return dtype_of(node.integer("softmax_precision"), where, context.dtypes)
+    return dtype_of(node.integer("softmax_precision"), where)
 
 
 def _weights(
@@ -272,7 +277,7 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
     else:
         result, scores = _written_out(context, node, query, key, value, allowed, bias)
         results.append(scores[mode])
-    return [_merged(context, result) if flat else result, *results]
+    return [merged_heads(context, result) if flat else result, *results]
 
 
 def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
@@ -100,5 +99,3 @@ class Context(Composer):
     """A composer, and what importers know of the model."""
 
     names: Names = field(default_factory=Names)
-    dtypes: Mapping[str, DType] = field(default_factory=lambda: TENSOR_DTYPES)
-    """The dtypes that tensors may have, by name."""

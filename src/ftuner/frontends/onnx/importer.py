@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
+from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
+from ftuner.frontends.onnx.embedding import EMBEDDING
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.indexing import INDEXING
+from ftuner.frontends.onnx.merged_attention import MERGED_ATTENTION
 from ftuner.frontends.onnx.normalising import NORMALISING
 from ftuner.frontends.onnx.pointwise import POINTWISE
 from ftuner.frontends.onnx.pooling import POOLING
@@ -64,6 +66,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
+    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 IF = ("", "If")
@@ -102,14 +105,11 @@ def register_importer(domain: str, op: str, importer: Importer) -> None:
     _TABLE[domain, op] = importer
 
 
-def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) -> Imported:
+def import_model(source: Source) -> Imported:
     """Import a model from a path, its bytes or an `onnx.ModelProto`.
 
     A named dim becomes a symbol of that name; an unnamed one gets a name from the input and axis.
     Data outside the file is read only from the folder of the path.
-
-    Args:
-        dtypes: the dtypes that tensors may have.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -121,8 +121,7 @@ def import_model(source: Source, dtypes: Mapping[str, DType] = TENSOR_DTYPES) ->
     proto, folder = load(source)
     proto = inlined(proto)
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
-    model = read(proto, folder, dtypes)
-    return _imported(model, dtypes)
+    return _imported(read(proto, folder))
 
 
 def _expect_supported(
@@ -148,14 +147,14 @@ def _expect_supported(
     )
 
 
-def _imported(model: ModelRecord, dtypes: Mapping[str, DType]) -> Imported:
+def _imported(model: ModelRecord) -> Imported:
     for domain, version in model.opsets.items():
         if domain == "" and version < LEAST_OPSET:
             raise GraphError(
                 f"the model is of opset {version}; expected {LEAST_OPSET} or later (convert it "
                 "with onnx.version_converter)"
             )
-    context = Context(dtypes=dtypes)
+    context = Context()
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model.graph):
@@ -261,7 +260,7 @@ def _import_definition(
     name = record.name or next(filter(None, record.outputs), "")
     nodes = [
         replace(node, name=f"{name}/{next(filter(None, node.outputs), '')}")
-        for node in read_nodes(found.node, context.dtypes)
+        for node in read_nodes(found.node)
     ]
     inner: Scope = {"": None, **dict.fromkeys(found.input)}
     inner.update(zip(found.input, operands, strict=False))

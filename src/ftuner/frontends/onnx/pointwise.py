@@ -87,7 +87,7 @@ def _pow(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _cast(context: Context, node: NodeView) -> Sequence[Value]:
     what = f"{context.builder.where}: attribute to"
-    to = dtype_of(node.integer("to"), what, context.dtypes)
+    to = dtype_of(node.integer("to"), what)
     return [context.cast(node.input(0), to)]
 
 

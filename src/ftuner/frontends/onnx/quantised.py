@@ -56,7 +56,7 @@ def _attribute_dtype(context: Context, node: NodeView, name: str) -> DType | Non
     """The dtype that an attribute names; None for 0."""
     number = node.integer(name, 0)
     what = f"{context.builder.where}: attribute {name}"
-    return dtype_of(number, what, context.dtypes) if number else None
+    return dtype_of(number, what) if number else None
 
 
 def rounded(context: Context, x: Value, zero: Value | None, to: DType) -> Value:

@@ -147,12 +147,21 @@ def _qgemm(context: Context, node: NodeView) -> Sequence[Value]:
     return [_requantised(context, node, total, scale, 7)]
 
 
-def _matmul_integer_to_float(context: Context, node: NodeView) -> Sequence[Value]:
+def integer_product_as_float(
+    context: Context, node: NodeView, scales: tuple[int, int], zeros: tuple[int, int],
+    bias: Value | None,
+) -> Value:  # fmt: skip
+    """The product of the first two inputs, as floats. `scales`, `zeros`: the inputs that are the
+    scales and zero points of both."""
     a, b = node.input(0), node.input(1)
-    total = _exact_product(context, node, node.optional(4), node.optional(5))
-    a_scale = _of_matrix(context, node.input(2), a, -2, "the scale of A")
-    b_scale = _of_matrix(context, node.input(3), b, -1, "the scale of B")
-    return [_scaled_product(context, total, a_scale, b_scale, node.optional(6))]
+    total = _exact_product(context, node, *(node.optional(number) for number in zeros))
+    a_scale = _of_matrix(context, node.input(scales[0]), a, -2, "the scale of A")
+    b_scale = _of_matrix(context, node.input(scales[1]), b, -1, "the scale of B")
+    return _scaled_product(context, total, a_scale, b_scale, bias)
+
+
+def _matmul_integer_to_float(context: Context, node: NodeView) -> Sequence[Value]:
+    return [integer_product_as_float(context, node, (2, 3), (4, 5), node.optional(6))]
 
 
 def _scaled_product(

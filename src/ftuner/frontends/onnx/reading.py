@@ -7,14 +7,14 @@ of the model is opened.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, UINT16, DType
+from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, UINT16, DType
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.files import ExternalData, content
@@ -112,13 +112,13 @@ def domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else text_of(name)
 
 
-def read(model: onnx.ModelProto, folder: Path | None, dtypes: Mapping[str, DType]) -> ModelRecord:
-    """The records of a model. `dtypes`: the dtypes that tensors may have.
+def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
+    """The records of a model.
 
     Raises:
         GraphError: it is malformed, or has tensors of other dtypes.
     """
-    graph = _Reader(folder, dtypes).graph(model.graph)
+    graph = _Reader(folder).graph(model.graph)
     return ModelRecord(graph, versions_of(model.opset_import), _metadata(model))
 
 
@@ -149,9 +149,8 @@ def _metadata(model: onnx.ModelProto) -> ModelMetadata:
 
 
 class _Reader:
-    def __init__(self, folder: Path | None, dtypes: Mapping[str, DType]) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.data = None if folder is None else ExternalData(folder)
-        self.dtypes = dtypes
         self.library: Any = import_undivided("onnx")
         self.arrays: Any = import_undivided("onnx.numpy_helper")
 
@@ -176,7 +175,7 @@ class _Reader:
         if kind != "tensor_type":
             raise GraphError(f"{what}: type {kind.removesuffix('_type')} is not supported")
         tensor = value.type.tensor_type
-        dtype = dtype_of(tensor.elem_type, what, self.dtypes)
+        dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
             raise GraphError(f"{what} has no shape; its number of axes must be known")
         if len(tensor.shape.dim) > MAX_RANK:
@@ -236,7 +235,7 @@ class _Reader:
         raise GraphError(f"{what}: type {kind.lower()} is not supported")
 
     def tensor(self, tensor: onnx.TensorProto, what: str) -> TensorRecord:
-        dtype = dtype_of(tensor.data_type, what, self.dtypes)
+        dtype = dtype_of(tensor.data_type, what)
         if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
             raise GraphError(f"{what} has the shape {list(tensor.dims)}")
         if tensor.data_location == self.library.TensorProto.EXTERNAL:
@@ -274,13 +273,9 @@ class _Reader:
         return of_bfloat16(found) if dtype == BFLOAT16 else found
 
 
-def read_nodes(nodes: Sequence[onnx.NodeProto], dtypes: Mapping[str, DType]) -> list[NodeRecord]:
-    """The records of nodes that come from no file.
-
-    Raises:
-        GraphError: they have tensors of other dtypes than `dtypes`.
-    """
-    reader = _Reader(None, dtypes)
+def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
+    """The records of nodes that come from no file."""
+    reader = _Reader(None)
     return [reader.node(node) for node in nodes]
 
 
@@ -291,19 +286,18 @@ def number_of(dtype: DType) -> int:
     return found
 
 
-def dtype_of(number: int, what: str, dtypes: Mapping[str, DType]) -> DType:
+def dtype_of(number: int, what: str) -> DType:
     """The dtype of ONNX's number `number`.
 
     Raises:
-        GraphError: it is none of `dtypes`, or there is none.
+        GraphError: no tensor has it, or there is none.
     """
     names: Any = import_undivided("onnx").TensorProto.DataType
     try:
         name = names.Name(number).lower()
     except ValueError:
         raise GraphError(f"{what}: no element type has the number {number}") from None
-    found = dtypes.get({"float": "float32", "double": "float64"}.get(name, name))
+    found = ELEMENT_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
     if found is None:
-        where = " on a CPU; a GPU has it" if name in HALF_DTYPES else ""
-        raise GraphError(f"{what}: element type {name} is not supported{where}")
+        raise GraphError(f"{what}: element type {name} is not supported")
     return found

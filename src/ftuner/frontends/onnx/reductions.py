@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import BOOL, GPU_TENSOR_DTYPES, UINT8
+from ftuner.core.dtype import BOOL, UINT8
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -134,7 +134,7 @@ def expect_stash(context: Context, node: NodeView) -> None:
     effect."""
     if node.has("stash_type"):
         what = f"{context.builder.where}: attribute stash_type"
-        found = dtype_of(node.integer("stash_type"), what, GPU_TENSOR_DTYPES)
+        found = dtype_of(node.integer("stash_type"), what)
         if found.kind != "float":
             raise context.malformed(f"stash_type is {found}; expected floats")
 

@@ -50,11 +50,21 @@ _WINDOW = {
 }  # fmt: skip
 _CONV = {**_WINDOW, "group": "INT"}
 _LAST = {"channels_last": "INT"}
+_HEADS = {
+    "num_heads": "INT", "unidirectional": "INT", "scale": "FLOAT", "mask_filter_value": "FLOAT"
+}  # fmt: skip
+_SHARED = {"do_rotary": "INT", "past_present_share_buffer": "INT"}
 _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     ("", "SimplifiedLayerNormalization"): _Schema(_NORM, 2, 2),
+    (MICROSOFT, "Attention"): _Schema(
+        {**_HEADS, "qkv_hidden_sizes": "INTS", "rotary_embedding_dim": "INT", **_SHARED}, 7, 2
+    ),
     (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
     (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "DynamicQuantizeMatMul"): _Schema({}, 5, 1),
+    (MICROSOFT, "EmbedLayerNormalization"): _Schema(
+        {"epsilon": "FLOAT", "mask_index_type": "INT"}, 9, 3
+    ),
     (MICROSOFT, "FastGelu"): _Schema({}, 2, 1),
     (MICROSOFT, "FusedConv"): _Schema(
         {**_CONV, "activation": "STRING", "activation_params": "FLOATS"}, 4, 1
@@ -63,7 +73,17 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
     (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
     (MICROSOFT, "MatMulIntegerToFloat"): _Schema({}, 7, 1),
+    (MICROSOFT, "MatMulNBits"): _Schema(
+        dict.fromkeys(
+            ("K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"), "INT"
+        ),
+        6,
+        1,
+    ),
+    (MICROSOFT, "MultiHeadAttention"): _Schema(_HEADS, 10, 4),
     (MICROSOFT, "NhwcMaxPool"): _Schema({**_WINDOW, "ceil_mode": "INT"}, 1, 1),
+    (MICROSOFT, "QAttention"): _Schema({**_HEADS, **_SHARED}, 9, 2),
+    (MICROSOFT, "QEmbedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 18, 2),
     (MICROSOFT, "QGemm"): _Schema({"alpha": "FLOAT", "transA": "INT", "transB": "INT"}, 9, 1),
     (MICROSOFT, "QLinearAdd"): _Schema({}, 8, 1),
     (MICROSOFT, "QLinearAveragePool"): _Schema(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.graph.folding import Folding
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.rewriting import rewritten
+
+
+def _rounds(node: Node) -> bool:
+    """Whether a node rounds float32 to bfloat16. A CPU does this where it stores: arrays of
+    constants hold bfloat16 as float32, which is not what it has in memory."""
+    from_wide = node.op == "cast" and node.inputs[0].dtype == FLOAT32
+    return from_wide and node.output.dtype == BFLOAT16
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -20,7 +28,7 @@ def fold_constants(graph: Graph) -> Graph:
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     # What has no operands is small to store and may be large to fold.
-    for node in (node for node in graph.nodes if node.inputs):
+    for node in (node for node in graph.nodes if node.inputs and not _rounds(node)):
         known = [same.get(v, v) for v in node.inputs]
         types = [v.type for v in node.outputs]
         results = folding.folded(node.op, known, node.attributes, types)

@@ -12,6 +12,7 @@ from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, reco
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
+from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.merged_products import merge_products
@@ -52,10 +53,14 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def optimised(graph: Graph) -> Graph:
-    """The graph after all passes; it is verified after each that changes it."""
+def optimised(graph: Graph, halves: bool = True) -> Graph:
+    """The graph after all passes; it is verified after each that changes it. `halves`: whether the
+    device computes half precision; if not, it is computed in float32."""
     typed: set[Node] = set()
     verify(graph, typed)
+    if not halves:
+        graph = halves_in_float32(graph)
+        verify(graph, typed)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in PASSES:
         after = apply(graph)

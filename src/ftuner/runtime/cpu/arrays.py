@@ -7,14 +7,16 @@ are viewed without a copy.
 from __future__ import annotations
 
 import ctypes
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import ArrayField
-from ftuner.core.dtype import DTYPES, DType
-from ftuner.errors import DTypeError, OperandError
+from ftuner.core.dtype import BFLOAT16, DTYPES, DType
+from ftuner.core.forks import import_undivided
+from ftuner.errors import ConfigurationError, DTypeError, OperandError
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +59,23 @@ def _check_layout() -> None:
 
 
 _check_layout()
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """NumPy's dtype of an element type. That of bfloat16 is of the package ml_dtypes, which comes
+    with onnx.
+
+    Raises:
+        ConfigurationError: ml_dtypes is not installed.
+    """
+    if dtype != BFLOAT16:
+        return np.dtype(dtype.name)
+    if find_spec("ml_dtypes") is None:
+        raise ConfigurationError(
+            "NumPy has no bfloat16 of its own; install ml_dtypes, or: pip install 'ftuner[onnx]'"
+        )
+    found: np.dtype[Any] = np.dtype(import_undivided("ml_dtypes").bfloat16)
+    return found
 
 
 def as_array(value: object, name: str) -> Array:

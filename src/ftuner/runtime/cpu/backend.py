@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ftuner.core.dtype import DTYPES, TENSOR_DTYPES, DType
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.forks import import_undivided
 from ftuner.core.product import product_types
@@ -34,8 +34,8 @@ class CpuBackend(CpuSession, Backend):
     Compiled graphs and attention are imported on first use, so that a process that only multiplies
     matrices does not wait for them."""
 
-    tensor_dtypes = TENSOR_DTYPES
     product_dtypes = DTYPES
+    multiplies_halves = False
     held_dtypes: dict[str, DType] = {}  # noqa: RUF012, as of the contract
 
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:

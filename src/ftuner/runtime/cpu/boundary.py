@@ -11,7 +11,7 @@ from ftuner.errors import InputError, OperandError
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.backend import Boundary
-from ftuner.runtime.cpu.arrays import Array, as_array
+from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.ops.feeds import check_names
 
@@ -22,7 +22,7 @@ class CpuBoundary(Boundary):
     def __init__(self, graph: Graph) -> None:
         self._inputs = graph.inputs
         self._names = [v.name for v in graph.inputs]
-        self._dtypes = [np.dtype(v.dtype.name) for v in graph.inputs]
+        self._dtypes = [numpy_dtype(v.dtype) for v in graph.inputs]
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         check_names(feeds, self._names)

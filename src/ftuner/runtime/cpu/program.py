@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -105,7 +106,7 @@ class ProgramWriter:
         )  # fmt: skip
         self._step_slots = np.concatenate([firsts + slot for slot in slots])
         self._outputs = [
-            (dims.numbers(v.shape), np.dtype(v.layout.dtype.name)) for v in lowered.outputs
+            (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
         self._extents = {n for shape, _ in self._outputs for n in shape}
         self._extents |= {number for number, *_ in self._arena}

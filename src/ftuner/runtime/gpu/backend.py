@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.targets import Target
-from ftuner.core.dtype import GPU_DTYPES, GPU_TENSOR_DTYPES, HALF_DTYPES, DType
+from ftuner.core.dtype import GPU_DTYPES, HALF_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Graph
@@ -31,8 +31,8 @@ from ftuner.runtime.ops.layer import Activation
 class GpuBackend(GpuSession, Backend):
     """A session with its operators on tensors of its device. Launches go to the current stream."""
 
-    tensor_dtypes = GPU_TENSOR_DTYPES
     product_dtypes = GPU_DTYPES
+    multiplies_halves = True
     held_dtypes = HALF_DTYPES
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:

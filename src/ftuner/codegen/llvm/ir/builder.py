@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, TENSOR_DTYPES, DType
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, TENSOR_DTYPES, DType
 
 VOID = ir.VoidType()
 I1 = ir.IntType(1)
@@ -25,6 +25,9 @@ AVX-512."""
 SCALAR_TYPES: Mapping[DType, ir.Type] = {
     FLOAT32: ir.FloatType(),
     FLOAT64: ir.DoubleType(),
+    # Values of half precision are in memory alone.
+    FLOAT16: ir.FloatType(),
+    BFLOAT16: ir.FloatType(),
     BOOL: I1,
     **{t: ir.IntType(t.bits) for t in TENSOR_DTYPES.values() if t.kind in ("int", "uint")},
 }

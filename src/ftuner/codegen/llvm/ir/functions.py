@@ -1,6 +1,7 @@
 """Scalar functions of tensors as LLVM IR, on scalars and vectors of every element type.
 
-Values of bool are `i1` in registers and a byte in memory. Integers wrap around; division by zero
+Values of bool are `i1` in registers and a byte in memory; those of half precision are float32 in
+registers. Integers wrap around; division by zero
 gives zero, conversions of floats that no integer can hold give the nearest one.
 """
 
@@ -11,10 +12,10 @@ from importlib import import_module
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
+from ftuner.codegen.llvm.ir import half_precision, vector_arithmetic, vector_math
 from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, I32, scalar_type, splat, type_suffix
 from ftuner.core import functions as scalar
-from ftuner.core.dtype import BOOL, DType
+from ftuner.core.dtype import BOOL, HALF_DTYPES, DType
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.errors import ExpressionError
@@ -28,17 +29,24 @@ VECTOR_MATH: Mapping[str, vector_arithmetic.VectorFunction] = {
 
 
 def memory_type(dtype: DType) -> ir.Type:
-    return ir.IntType(8) if dtype == BOOL else scalar_type(dtype)
+    in_bits = dtype == BOOL or dtype.name in HALF_DTYPES
+    return ir.IntType(dtype.bits) if in_bits else scalar_type(dtype)
 
 
 def from_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
-    if dtype != BOOL:
-        return value
-    return builder.icmp_unsigned("!=", value, zero(value.type))
+    if dtype == BOOL:
+        return builder.icmp_unsigned("!=", value, zero(value.type))
+    return (
+        half_precision.WIDENED[dtype](builder, value) if dtype in half_precision.WIDENED else value
+    )
 
 
 def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
-    return builder.zext(value, like(value.type, ir.IntType(8))) if dtype == BOOL else value
+    if dtype == BOOL:
+        return builder.zext(value, like(value.type, ir.IntType(8)))
+    return (
+        half_precision.ROUNDED[dtype](builder, value) if dtype in half_precision.ROUNDED else value
+    )
 
 
 def like(shape: ir.Type, element: ir.Type) -> ir.Type:
@@ -77,9 +85,9 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
         return builder.icmp_unsigned("!=", x, zero(x.type))
     if source.kind == "float":
         if target.kind == "float":
-            if target.itemsize == source.itemsize:
+            if type_ == x.type:
                 return x
-            wider = target.itemsize > source.itemsize
+            wider = scalar_type(target) == ir.DoubleType()
             return builder.fpext(x, type_) if wider else builder.fptrunc(x, type_)
         name = "fptosi" if target.kind == "int" else "fptoui"
         return _call(builder, f"llvm.{name}.sat", [x], type_, overloads=[type_, x.type])

@@ -1,0 +1,197 @@
+"""onnxruntime's own operators that its optimisers write, beside onnxruntime's results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from tests.frontends.node_cases import compiled
+from tests.frontends.onnx_models import model_of
+
+from ftuner.errors import FTunerError, UnsupportedOperatorError
+from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.runtime.reference import run_reference
+
+RANDOM = np.random.default_rng(0)
+Inputs = Sequence["np.ndarray[Any, Any] | None"]
+
+
+def floats(*shape: int) -> Any:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def model_for(
+    op: str, inputs: Inputs, fixed: Sequence[int] = (), outputs: int = 1, **attributes: Any
+) -> tuple[Any, dict[str, Any]]:
+    """A model of one node, whose inputs have symbols for extents or are `fixed`, and its feeds."""
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    given = {n: x for n, x in zip(names, inputs, strict=True) if x is not None}
+    constants = {f"x{i}": inputs[i] for i in fixed if inputs[i] is not None}
+    feeds = {n: x for n, x in given.items() if n not in constants}
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, results, domain=MICROSOFT, **attributes)
+    types = {n: (x.dtype.name, [f"{n}_{i}" for i in range(x.ndim)]) for n, x in feeds.items()}
+    model = model_of([node], types, results, constants)
+    model.ir_version = 9
+    return model, feeds
+
+
+def agrees(
+    op: str, inputs: Inputs, fixed: Sequence[int] = (), outputs: int = 1, **attributes: Any
+) -> None:
+    """References and compiled code give what onnxruntime gives."""
+    model, feeds = model_for(op, inputs, fixed, outputs, **attributes)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    graph = import_model(model).graph
+    for found in (run_reference(graph, list(feeds.values())),
+                  compiled(graph, list(feeds.values()))):  # fmt: skip
+        for x, wanted in zip(found, expected, strict=True):
+            assert x.dtype == wanted.dtype
+            np.testing.assert_allclose(x, wanted, rtol=2e-4, atol=2e-5)
+
+
+def refused(
+    what: str, op: str, inputs: Inputs, error: type[FTunerError] = FTunerError, **attributes: Any
+) -> None:
+    model, _ = model_for(op, inputs, range(1, len(inputs)), **attributes)
+    with pytest.raises(error, match=what):
+        import_model(model)
+
+
+# Attention.
+
+B, S, N, H = 2, 5, 3, 4
+D = N * H
+RAGGED = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], np.int32)
+MASKS: Mapping[str, Any] = {
+    "none": None,
+    "of keys": RAGGED,
+    "of a whole sequence": np.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], np.int32),
+    "of queries and keys": RANDOM.integers(0, 2, (B, S, S)).astype(np.int32),
+    "of lengths": np.array([5, 2], np.int32),
+    "of ends and begins": np.array([5, 3, 1, 0], np.int32),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention(mask: str, causal: int) -> None:
+    inputs = [floats(B, S, 7), floats(7, 3 * D), floats(3 * D), MASKS[mask]]
+    agrees("Attention", inputs, [1, 2], num_heads=N, unidirectional=causal)
+
+
+def test_attention_with_all_it_takes() -> None:
+    past, bias = floats(2, B, N, 3, H), floats(1, N, S, S)
+    mask = np.ones((B, S + 3), np.int32)
+    mask[1, :4] = 0
+    inputs = [floats(B, S, 7), floats(7, 3 * D), floats(3 * D), mask, past]
+    agrees("Attention", inputs, [1, 2], 2, num_heads=N, scale=0.3, mask_filter_value=-50.0)
+    agrees("Attention", inputs, [1, 2], 2, num_heads=N, unidirectional=1)
+    agrees("Attention", inputs[:3], [1, 2], 2, num_heads=N)
+    agrees("Attention", [*inputs[:3], RAGGED, None, bias], [1, 2], num_heads=N)
+    wide = [floats(B, S, 7), floats(7, 2 * D + 2 * N), floats(2 * D + 2 * N)]
+    agrees("Attention", wide, [1, 2], num_heads=N, qkv_hidden_sizes=[D, D, 2 * N])
+
+
+def test_attention_refuses() -> None:
+    inputs = [floats(B, S, 7), floats(7, 3 * D), floats(3 * D)]
+    refused("do_rotary is 1", "Attention", inputs, num_heads=N, do_rotary=1)
+    refused("num_heads is 0", "Attention", inputs, num_heads=0)
+    refused("5 heads of", "Attention", inputs, num_heads=5)
+    refused("three numbers", "Attention", inputs, num_heads=N, qkv_hidden_sizes=[D, D])
+
+
+@pytest.mark.parametrize("mask", ["none", "of keys", "of lengths"])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_multi_head_attention(mask: str, causal: int) -> None:
+    inputs = [*(floats(B, S, D) for _ in range(3)), floats(3 * D), MASKS[mask]]
+    agrees("MultiHeadAttention", inputs, [3], num_heads=N, unidirectional=causal)
+
+
+def test_multi_head_attention_with_all_it_takes() -> None:
+    query, key, value = floats(B, S, D), floats(B, 4, D), floats(B, 4, 2 * N)
+    agrees("MultiHeadAttention", [query, key, value], num_heads=N, scale=0.4)
+    past = [floats(B, N, 3, H), floats(B, N, 3, H)]
+    same = [floats(B, S, D) for _ in range(3)]
+    bias = floats(B, 1, S, S + 3)
+    agrees("MultiHeadAttention", [*same, None, None, bias, *past], (), 3, num_heads=N)
+    heads = [floats(B, N, 6, H), floats(B, N, 6, H)]
+    agrees("MultiHeadAttention", [query, *heads], num_heads=N)
+    refused("packed", "MultiHeadAttention", [floats(B, S, N, 3, H)], num_heads=N)
+
+
+def test_quantised_attention() -> None:
+    def levels(dtype: str, *shape: int) -> Any:
+        info = np.iinfo(dtype)
+        return RANDOM.integers(info.min, info.max + 1, shape).astype(dtype)
+
+    scales = [np.float32(0.02), np.float32(0.03)]
+    for dtype, zero in (("int8", 3), ("uint8", 130)):
+        inputs = [levels("uint8", B, S, 7), levels(dtype, 7, 3 * D), floats(3 * D), *scales,
+                  RAGGED, np.uint8(120), np.array(zero, dtype)]  # fmt: skip
+        agrees("QAttention", inputs, [1, 2, 3, 4, 6, 7], num_heads=N)
+        agrees("QAttention", [*inputs[:5], None, *inputs[6:], floats(2, B, N, 3, H)],
+               [1, 2, 3, 4, 6, 7], 2, num_heads=N, unidirectional=1)  # fmt: skip
+
+
+# Embeddings.
+
+IDS = np.array([[0, 4, 8, 2, 1], [3, 3, 0, 0, 7]], np.int32)
+SEGMENTS = np.array([[0, 0, 1, 1, 1], [0, 1, 0, 1, 1]], np.int32)
+
+
+def test_embedding() -> None:
+    tables = [floats(9, 6), floats(12, 6), floats(2, 6)]
+    norm = [floats(6), floats(6)]
+    fixed = [2, 3, 4, 5, 6]
+    op = "EmbedLayerNormalization"
+    agrees(op, [IDS, SEGMENTS, *tables, *norm, RAGGED], fixed, 3, epsilon=1e-5)
+    agrees(op, [IDS, None, *tables[:2], None, *norm], fixed, 2)
+    positions = np.array([[4, 3, 2, 1, 0], [7, 8, 9, 10, 11]], np.int32)
+    agrees(op, [IDS, SEGMENTS, *tables, *norm, None, positions], fixed, 3)
+    agrees(op, [IDS, SEGMENTS, *tables, *norm, None, positions[:1]], fixed, 3)
+
+
+def test_quantised_embedding() -> None:
+    tables = [RANDOM.integers(0, 256, s).astype(np.uint8) for s in ((9, 6), (12, 6), (2, 6), 6, 6)]
+    scales = [np.float32(x) for x in (0.02, 0.03, 0.01, 0.02, 0.05)]
+    zeros = [np.uint8(x) for x in (120, 128, 99, 0, 255)]
+    inputs = [IDS, SEGMENTS, *tables, RAGGED, *scales, *zeros]
+    fixed = [i for i in range(18) if i not in (0, 1, 7)]
+    agrees("QEmbedLayerNormalization", inputs, fixed, 2, epsilon=1e-5)
+
+
+# Products.
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("depth", "block"), [(64, 16), (50, 32), (33, 64)])
+@pytest.mark.parametrize("zeros", ["none", "packed", "floats"])
+def test_products_by_blocks(bits: int, depth: int, block: int, zeros: str) -> None:
+    if (bits, zeros) == (8, "floats"):
+        pytest.skip("onnxruntime has none")
+    columns, blocks = 7, -(-depth // block)
+    weight = RANDOM.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8)
+    scales = (0.1 * floats(columns, blocks)).astype(np.float32)
+    packed = RANDOM.integers(0, 256, (columns, -(-blocks * bits // 8))).astype(np.uint8)
+    zero = {"none": None, "packed": packed, "floats": 3 * floats(columns, blocks)}[zeros]
+    inputs = [floats(2, 3, depth), weight, scales, zero, None, floats(columns)]
+    agrees("MatMulNBits", inputs, [1, 2, 3, 5], bits=bits, block_size=block, K=depth, N=columns)
+
+
+def test_products_by_blocks_refuse() -> None:
+    sizes = {"K": 32, "N": 7, "block_size": 32}
+    inputs = [floats(3, 32), np.zeros((7, 1, 16), np.uint8), floats(7, 1)]
+    refused("bits is 3", "MatMulNBits", inputs, bits=3, **sizes)
+    refused("block_size is 8", "MatMulNBits", inputs, **(sizes | {"block_size": 8}))
+    refused(r"expected \[7, 2, 16\]", "MatMulNBits", inputs, **(sizes | {"K": 64}))
+    order = np.zeros(32, np.int32)
+    refused("g_idx", "MatMulNBits", [*inputs, None, order], UnsupportedOperatorError, **sizes)
+    model, _ = model_for("MatMulNBits", inputs, **sizes)
+    with pytest.raises(UnsupportedOperatorError, match="the weight is known only at run time"):
+        import_model(model)
