@@ -1,7 +1,9 @@
 """Fits how tiles take in a B from behind L2: the `Intake` of each kind of cover and each level.
 
-Ways of reading compete on covers of each kind. Those of the way that is kept then give the share of
-the level's bandwidth and the overlap.
+Ways of reading compete on covers of each kind. Covers of all kinds, each by the way that is kept,
+are then timed in the same rounds: the planner chooses between kinds, and other load that fell on
+one of them alone would decide for it. Their times give the share of the level's bandwidth and the
+overlap.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ _FINALISTS = 4
 _SHARES = geometric(0.15, 1.6, 60)
 _OVERLAPS = (1.0, 1.2, 1.5, 1.8, 2.2, 2.6, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 _PRIOR_WEIGHT = 2e-3
+_UNSEEN_ERROR = 0.6
+"""Error of times of several workers where all bursts are slow on the caller's core: what slows the
+other workers down is not seen."""
+_WAY_SHARE = 0.4
+"""Share of the time in which ways of reading compete; in the rest covers of all kinds are timed."""
 
 
 class _Kind(NamedTuple):
@@ -72,23 +79,34 @@ def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     found: dict[str, Fitted] = {}
     kinds, last = _kinds(stand, tuning), stand.hardware.levels[-1]
     counts = sorted({1, stand.hardware.cores})
-    left = len(kinds) * len(stand.far_levels) * len(counts)
+    left = float(len(kinds) * len(stand.far_levels) * len(counts))
     for level in stand.far_levels:
         weights = stand.weights(level)
         for workers in counts:
             place = _Place(level, weights, workers)
-            for kind in kinds:
-                field = intake_field(kind.name, level is last, workers > 1)
-                prior = getattr(tuning, field)
-                found[field] = _fit(stand, tuning, kind, place, prior, 1.0 / left)
-                left -= 1
+            fields = [intake_field(kind.name, level is last, workers > 1) for kind in kinds]
+            priors = [getattr(tuning, field) for field in fields]
+            ways = []
+            for kind, prior in zip(kinds, priors, strict=True):
+                ways.append(_way(stand, kind, place, prior, _WAY_SHARE / left))
+                left -= _WAY_SHARE
+            covers = [(w, c) for w, kind in zip(ways, kinds, strict=True) for c in kind.covers]
+            together = len(kinds) * (1.0 - _WAY_SHARE)
+            slow, bursts = stand.pace.slow, stand.pace.bursts
+            timings = iter(_timed(stand, place, covers, _LAST_ROUNDS, together / left))
+            left -= together
+            unseen = 0.0
+            if workers > 1:
+                unseen = _UNSEEN_ERROR * (stand.pace.slow - slow) / (stand.pace.bursts - bursts)
+            for field, kind, way, prior in zip(fields, kinds, ways, priors, strict=True):
+                some = [next(timings) for _ in kind.covers]
+                found[field] = _fit(stand, tuning, kind, place, prior, way, some, unseen)
     return found
 
 
-def _fit(
-    stand: Stand, tuning: CpuTuning, kind: _Kind, place: _Place, prior: Intake, part: float
-) -> Fitted:
-    """`part`: of the time that is left."""
+def _way(stand: Stand, kind: _Kind, place: _Place, prior: Intake, part: float) -> Reading:
+    """The way of reading that covers of a kind take least time by. `part`: of the time that is
+    left."""
     readings = [Reading(*pair) for pair in product(_STREAMS_LOG2, _AHEAD_BYTES)]
     if kind.name == SEVERAL:
         # Later panels are fetched by the tiles of the panel before: only the first one is read so.
@@ -101,10 +119,18 @@ def _fit(
     finalists += [usual] if usual not in finalists else []
     timings = _timings(stand, kind, place, finalists, _LAST_ROUNDS, part)
     noise = max(t.spread for ts in timings.values() for t in ts)
-    chosen = preferred(_scores(timings), usual, noise)
+    chosen: Reading = preferred(_scores(timings), usual, noise)
+    return chosen
+
+
+def _fit(
+    stand: Stand, tuning: CpuTuning, kind: _Kind, place: _Place, prior: Intake, way: Reading,
+    timings: Sequence[Timing], least_error: float,
+) -> Fitted:  # fmt: skip
+    """The intake that explains the times of a kind's covers, read by the chosen way."""
     measured = [
         stand.cycles(t, c, place.weights, place.workers)
-        for t, c in zip(timings[chosen], kind.covers, strict=True)
+        for t, c in zip(timings, kind.covers, strict=True)
     ]
     own = [stand.own_cycles(cover, tuning) for cover in kind.covers]
     fetch = stand.fetch_cycles(place.level, place.workers)
@@ -116,10 +142,10 @@ def _fit(
         product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap),
         _PRIOR_WEIGHT,
     )  # fmt: skip
-    error = max(error, *(t.spread for t in timings[chosen]))
+    error = max(error, least_error, *(t.spread for t in timings))
     intake = Intake(
-        k_streams=1 << chosen.streams_log2,
-        prefetch_bytes=chosen.ahead_bytes,
+        k_streams=1 << way.streams_log2,
+        prefetch_bytes=way.ahead_bytes,
         share=between(share, prior.share, error),
         overlap=between(overlap, prior.overlap, error),
     )
@@ -131,11 +157,19 @@ def _timings(
 ) -> dict[Reading, list[Timing]]:
     """Of each way of reading, the times of all covers of a kind."""
     pairs = list(product(readings, kind.covers))
-    trials = [stand.trial(cover, place.weights, way, workers=place.workers) for way, cover in pairs]
     found: dict[Reading, list[Timing]] = {way: [] for way in readings}
-    for (way, _), timing in zip(pairs, stand.timed(trials, rounds, part), strict=True):
+    for (way, _), timing in zip(pairs, _timed(stand, place, pairs, rounds, part), strict=True):
         found[way].append(timing)
     return found
+
+
+def _timed(
+    stand: Stand, place: _Place, covers: Sequence[tuple[Reading, Segments]], rounds: int,
+    part: float,
+) -> list[Timing]:  # fmt: skip
+    """The times of covers, each read in some way, in the same rounds."""
+    trials = [stand.trial(c, place.weights, way, workers=place.workers) for way, c in covers]
+    return stand.timed(trials, rounds, part)
 
 
 def _scores(timings: dict[Reading, list[Timing]]) -> dict[Reading, float]:
