@@ -10,11 +10,13 @@ import pytest
 
 from ftuner.codegen.llvm.native.work_stealing import MAX_CHUNKS_A_WORKER
 from ftuner.errors import HardwareError
+from ftuner.hardware.constants import constants, part_of
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
+from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, to_document
-from ftuner.hardware.tuning import CpuTuning, Intake, KLoopTuning, constants, part_of
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning
 
 UNITS = {
     "bytes": ("_bytes", "_bytes_per_cycle"),

@@ -12,9 +12,11 @@ from rich.console import Console
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.core.units import capacity, count, duration, rate
+from ftuner.hardware.constants import constants
+from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
-from ftuner.hardware.tuning import CpuTuning, Intake, constants
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
 from ftuner.ukernels.cpu.library import build_library

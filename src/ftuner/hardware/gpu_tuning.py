@@ -14,7 +14,7 @@ from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing
-from ftuner.hardware.tuning import constant, constants
+from ftuner.hardware.constants import constant, constants
 
 _UNMEASURED = "assumed; not measured on a device yet"
 _PTXAS = "compared with what ptxas reports for Triton kernels for sm_80, sm_90 and sm_100"

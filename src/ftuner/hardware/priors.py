@@ -15,10 +15,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from ftuner.hardware.constants import constants
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.nearest import MAX_DISTANCE, nearest, recorded_cpus
 from ftuner.hardware.provenance import GIVEN, PRIOR, is_taken, taken_from
-from ftuner.hardware.tuning import CpuTuning, ProbeTuning, constants
+from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from ftuner.core.numbers import expected_range, to_float
 from ftuner.errors import HardwareError
+from ftuner.hardware.constants import Constant
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import APART, CpuHardware
 from ftuner.hardware.provenance import is_taken
-from ftuner.hardware.tuning import Constant
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware

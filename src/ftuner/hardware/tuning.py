@@ -1,72 +1,22 @@
 """Tuning: every constant that was fitted or measured on some machine, or assumed, as data.
 
-`CpuTuning` is a frozen value with one field for each constant. A field states its unit, its
-meaning, the values that it may have, and where the default comes from. A recorded machine may
-override single fields; `hardware.recorded` checks them when it reads a machine. Values from a
-machine's manual or from a probe are part of the hardware model instead.
+`CpuTuning` is a frozen value with one field for each constant (`hardware.constants`). A recorded
+machine may override single fields; `hardware.recorded` checks them when it reads a machine. Values
+from a machine's manual or from a probe are part of the hardware model instead.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
 
 from ftuner.core.cached_attribute import cached_attribute
-
-_T = TypeVar("_T")
+from ftuner.hardware.constants import constant, constants
+from ftuner.hardware.intake_tuning import IntakeTuning
 
 _ZEN3 = "fitted on AMD Zen 3"
 _RAPIDS = "fitted on Intel Emerald Rapids"
 _ZEN4 = "fitted on AMD Zen 4"
-_AS_ALONE = "assumed to be as of one worker"
-
-
-class Constant(NamedTuple):
-    """What is known of one field of a tuning besides its value."""
-
-    unit: str
-    """Empty for a count or a ratio."""
-    meaning: str
-    provenance: str
-    """`fitted`, `measured`, `derived` or `assumed`, and on what machine or from what."""
-    least: float | None
-    """The smallest value that is accepted; None: any positive one."""
-    most: float | None
-    """The largest value that is accepted, if there is a limit."""
-    power_of_two: bool
-    """Whether only powers of two are accepted."""
-
-    def expectation(self, value: float) -> str | None:
-        """What a positive value was expected to be, or None if it is accepted."""
-        if self.least is not None and value < self.least:
-            return f"at least {self.least}"
-        if self.most is not None and value > self.most:
-            return f"at most {self.most}"
-        if self.power_of_two and math.frexp(value)[0] != 0.5:
-            return "a power of two"
-        return None
-
-
-def constant(
-    default: Any, unit: str, meaning: str, provenance: str, *, least: float | None = None,
-    most: float | None = None, power_of_two: bool = False,
-) -> Any:  # fmt: skip
-    """The field of a tuning dataclass; its values are positive. `default`: `MISSING` if there is
-    none."""
-    known = Constant(unit, meaning, provenance, least, most, power_of_two)
-    return field(default=default, metadata={Constant: known})
-
-
-def constants(tuning: Any) -> dict[str, Constant]:
-    """What is known of each field, by name; of a tuning dataclass or a value of one."""
-    return {f.name: f.metadata[Constant] for f in fields(tuning) if Constant in f.metadata}
-
-
-def part_of(tuning: Any, part: type[_T]) -> _T:
-    """The fields of a tuning that one of its base classes has, as a value of that class."""
-    return part(**{name: getattr(tuning, name) for name in constants(part)})
 
 
 @dataclass(frozen=True)
@@ -138,132 +88,6 @@ class NativeTuning:
         16, "calls", "Short calls that run on one thread after a worker was preempted",
         "derived: trying the workers again then costs as much as the calls in between",
         most=1_000_000,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Intake:
-    """How row tiles take in a panel of B that comes from a cache after L2, or from DRAM: how they
-    read it, and how long it takes beside their multiply-adds."""
-
-    k_streams: int = constant(
-        MISSING, "", "Interleaved streams along k of the tile that reads the panel first: more "
-        "cache misses in flight", "", most=64, power_of_two=True,
-    )  # fmt: skip
-    prefetch_bytes: int = constant(
-        MISSING, "bytes", "Prefetch distance of that tile, over all its streams", "",
-        most=1 << 20,
-    )  # fmt: skip
-    share: float = constant(
-        MISSING, "", "Share of the level's bandwidth that the panel arrives with", "", most=2,
-    )  # fmt: skip
-    overlap: float = constant(
-        MISSING, "", "Computing and fetching take the p-norm of their times: 1 if neither hides "
-        "any of the other, more if they overlap", "", least=1, most=32,
-    )  # fmt: skip
-
-    def __str__(self) -> str:
-        return (
-            f"{self.k_streams} streams, {self.prefetch_bytes} bytes ahead, {self.share:.2f} of "
-            f"the bandwidth, overlap {self.overlap:.1f}"
-        )
-
-
-@dataclass(frozen=True)
-class IntakeTuning:
-    """How tiles take in a B from behind L2, by the tiles that share a panel, by the level, and by
-    whether other workers read panels of theirs from it (`shared`)."""
-
-    low_tile_rows: int = constant(
-        3, "rows", "Greatest height of a low tile, whose multiply-adds hide little of its loads",
-        _ZEN3,
-    )  # fmt: skip
-    low_l3: Intake = constant(
-        Intake(4, 2048, 0.9, 3.0), "",
-        "How B is taken in: a low tile alone, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    low_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a low tile alone, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    tall_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: a taller tile alone, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    tall_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a taller tile alone, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    parts_l3: Intake = constant(
-        Intake(1, 4096, 0.7, 3.0), "",
-        "How B is taken in: a tile in parts, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    parts_dram: Intake = constant(
-        Intake(4, 16384, 0.6, 1.5), "",
-        "How B is taken in: a tile in parts, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    several_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: several tiles, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    several_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 1.8), "",
-        "How B is taken in: several tiles, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    low_l3_shared: Intake = constant(
-        Intake(4, 2048, 0.9, 3.0), "",
-        "How B is taken in: a low tile alone, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    low_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a low tile alone, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    tall_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: a taller tile alone, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    tall_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a taller tile alone, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    parts_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.7, 3.0), "",
-        "How B is taken in: a tile in parts, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    parts_dram_shared: Intake = constant(
-        Intake(4, 16384, 0.6, 1.5), "",
-        "How B is taken in: a tile in parts, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    several_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: several tiles, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    several_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 1.8), "",
-        "How B is taken in: several tiles, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    l2_share: float = constant(
-        0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2,
-    )  # fmt: skip
-    l2_overlap: float = constant(
-        6.0, "", "The overlap of multiply-adds and a B that comes from L2, as in `Intake`", _ZEN4,
-        least=1, most=32,
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.errors import DatasetError
+from ftuner.hardware.constants import constants
 from ftuner.hardware.model import MemoryLevel
-from ftuner.hardware.tuning import constants
 from ftuner.learn.competing import Setting, best_reading, competing, sample_of
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Header, Sample, append, read

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ftuner.core.units import duration
-from ftuner.hardware.tuning import Intake
+from ftuner.hardware.intake_tuning import Intake
 
 if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration

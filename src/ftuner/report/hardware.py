@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from ftuner.core.units import capacity, count, duration, rate
+from ftuner.hardware.constants import Constant, constants
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.nearest import MAX_DISTANCE, Nearest
 from ftuner.hardware.provenance import PRIOR, taken_from
 from ftuner.hardware.recorded import to_document
-from ftuner.hardware.tuning import Constant, CpuTuning, constants
+from ftuner.hardware.tuning import CpuTuning
 
 _RATES = {
     "_bytes_per_s": "B/s",

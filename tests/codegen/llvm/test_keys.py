@@ -38,8 +38,10 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import Apply, Operand
 from ftuner.core.functions import FLOATS, ScalarFunction
 from ftuner.core.product import product_types
+from ftuner.hardware.constants import constants, part_of
+from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.isa import instruction_set
-from ftuner.hardware.tuning import CpuTuning, Intake, KLoopTuning, NativeTuning, constants, part_of
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning
 
 EMITTERS = tuple(
     f"ftuner.codegen.llvm.{name}"

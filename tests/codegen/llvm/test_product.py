@@ -29,9 +29,10 @@ from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8, DType
 from ftuner.core.product import product_types
+from ftuner.hardware.constants import constants
 from ftuner.hardware.isa import FUSED, SEPARATE, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.hardware.tuning import KLoopTuning, constants
+from ftuner.hardware.tuning import KLoopTuning
 from ftuner.ukernels.cpu.library import build_library
 
 FLOATS, DOUBLES = product_types(FLOAT32), product_types(FLOAT64)

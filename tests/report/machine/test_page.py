@@ -20,9 +20,10 @@ from tests.report.machine.files import (
 from tests.report.test_page import Parsed
 
 from ftuner.core.dtype import FLOAT16
+from ftuner.hardware.constants import constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
-from ftuner.hardware.tuning import CpuTuning, constants
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn.samples import SampleProblem
 from ftuner.report.machine.findings import read_findings
 from ftuner.report.machine.measured import Measured, read_measured

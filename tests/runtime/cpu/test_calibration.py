@@ -16,7 +16,9 @@ from ftuner.core.product import product_types
 from ftuner.cost.cpu.intake import overlapped
 from ftuner.errors import ConfigurationError
 from ftuner.hardware.calibration import Fitted
-from ftuner.hardware.tuning import CpuTuning, Intake, constants
+from ftuner.hardware.constants import constants
+from ftuner.hardware.intake_tuning import Intake
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.calibration import fits

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
-from ftuner.hardware.tuning import Intake, IntakeTuning
+from ftuner.hardware.intake_tuning import Intake, IntakeTuning
 
 
 class Reading(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 
 from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
 from ftuner.errors import DatasetError
+from ftuner.hardware.constants import constants
 from ftuner.hardware.correction import SCHEMA, LearnedCorrection, from_document
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.tuning import constants
 from ftuner.runtime.cache import CORRECTIONS, Cache
 
 

@@ -22,9 +22,10 @@ from ftuner.core.expr import Expr
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.product import ProductTypes
 from ftuner.errors import DTypeError
+from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.tuning import KLoopTuning, NativeTuning, part_of
+from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Progress, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD

@@ -15,11 +15,12 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.forks import fork_safe_lock, import_undivided
 from ftuner.core.product import ProductTypes
 from ftuner.errors import ConfigurationError, HardwareError
+from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import priors_digest, with_nearest
 from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
-from ftuner.hardware.tuning import CpuTuning, ProbeTuning, part_of
+from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 from ftuner.runtime.cache import HARDWARE, Cache, default_cache
 from ftuner.runtime.cpu.correction import corrected, keep
 from ftuner.runtime.cpu.kernels import Kernels

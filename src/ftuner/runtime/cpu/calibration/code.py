@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from ftuner.cost.cpu.intake import Reading
 from ftuner.hardware.calibration import Fitted
-from ftuner.hardware.tuning import CpuTuning, KLoopTuning, part_of
+from ftuner.hardware.constants import part_of
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning
 from ftuner.runtime.cpu.calibration.fits import preferred
 from ftuner.runtime.cpu.calibration.stand import Segments, Stand
 

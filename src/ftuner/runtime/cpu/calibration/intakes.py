@@ -24,8 +24,9 @@ from ftuner.cost.cpu.intake import (
     reading,
 )
 from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.model import MemoryLevel
-from ftuner.hardware.tuning import CpuTuning, Intake
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, preferred
 from ftuner.runtime.cpu.calibration.stand import Segments, Stand
 from ftuner.runtime.cpu.trials import Timing, Weights

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ftuner.errors import HardwareError
 from ftuner.hardware.calibration import Calibration, Fitted, confidence
+from ftuner.hardware.constants import constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.tuning import constants
 from ftuner.runtime.backend import Effort, Progress
 from ftuner.runtime.gpu.calibration.solve import (
     SETTLED_WIDTH,

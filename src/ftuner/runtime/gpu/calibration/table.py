@@ -12,9 +12,9 @@ from dataclasses import replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
+from ftuner.hardware.constants import constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.tuning import constants
 from ftuner.runtime.gpu.calibration.trials import (
     Trial,
     Workload,
