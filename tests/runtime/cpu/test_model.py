@@ -185,6 +185,21 @@ def test_sizes_in_bytes_of_every_dtype(widest: CpuBackend) -> None:
         assert_right(model, graph, B=b, S=s)
 
 
+def test_products_are_stacked_along_a_new_last_axis(widest: CpuBackend) -> None:
+    """Their elements are then not next to each other in the result."""
+
+    def body(g: Maker) -> list[Value]:
+        x = g.given("x", B, S, 8)
+        pair = [g.add("matmul", x, g.weight(8, 6)) for _ in range(2)]
+        apart = [g.add("reshape", y, shape=(*y.shape, 1)) for y in pair]
+        return [g.add("concat", *apart, axis=3)]
+
+    graph = graph_of(body)
+    model = Model(graph, widest)
+    for seed, (b, s) in enumerate(((1, 1), (2, 7), (3, 40))):
+        assert_right(model, graph, seed, B=b, S=s)
+
+
 def test_extents_that_only_data_tells(widest: CpuBackend) -> None:
     """A program ends where they are found, and another begins."""
 

@@ -98,7 +98,8 @@ class PendingProduct(PendingRows):
     def store(self, target: View, placement: Placement) -> None:
         # All rows are walked as one axis, and written in the dtype that is multiplied.
         rows = as_rows(target) if self.flat else target
-        if target.layout.dtype != self.dtype or rows is None:
+        # Kernels write contiguous rows. A product that is stacked along a new last axis has others.
+        if target.layout.dtype != self.dtype or rows is None or rows.layout.strides[-1] != 1:
             placement.store_by_copy(self, self.dtype, target)
             return
         expr, operands = self.epilogue.expr, self.ordered_operands()
