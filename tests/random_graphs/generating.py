@@ -19,7 +19,9 @@ from tests.random_graphs import (  # noqa: F401
     quantised_product_rows,
     quantised_rows,
     reduction_rows,
+    selecting_rows,
     shape_rows,
+    signal_rows,
     window_rows,
 )
 from tests.random_graphs.cases import Case, Feeds

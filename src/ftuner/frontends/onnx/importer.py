@@ -54,7 +54,9 @@ from ftuner.frontends.onnx.regions import REGIONS
 from ftuner.frontends.onnx.resizing import RESIZING
 from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
+from ftuner.frontends.onnx.selecting import SELECTING
 from ftuner.frontends.onnx.shapes import SHAPES
+from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.ir import Graph, TensorType, Value
@@ -65,7 +67,8 @@ if TYPE_CHECKING:
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
-    **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
+    **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
+    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
     **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE

@@ -226,14 +226,14 @@ def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
     return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
-def _non_zero(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+def non_zero(context: Context, node: NodeView, x: Value) -> Value:
+    """The index of each element that is not zero, one in each column, for a node."""
     if x.constant is not None and context.builder.folding.spend(
         x.rank * x.constant.size * INT64.itemsize, x.constant.size
     ):
-        return [context.builder.constant(OPERATORS["non_zero"].reference(x.constant, ""))]
+        return context.builder.constant(OPERATORS["non_zero"].reference(x.constant, ""))
     count = context.names.fresh(f"{next(iter(node.record.outputs), 'non_zero')}_count")
-    return [context.add("non_zero", x, count=str(count))]
+    return context.add("non_zero", x, count=str(count))
 
 
 INDEXING: Table = {
@@ -242,7 +242,7 @@ INDEXING: Table = {
     ("", "Gather"): _gather,
     ("", "GatherElements"): _gather_elements,
     ("", "GatherND"): _gather_nd,
-    ("", "NonZero"): _non_zero,
+    ("", "NonZero"): lambda context, node: [non_zero(context, node, node.input(0))],
     ("", "OneHot"): _one_hot,
     ("", "Scatter"): _scatter_elements,
     ("", "ScatterElements"): _scatter_elements,

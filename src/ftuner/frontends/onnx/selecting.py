@@ -1,0 +1,137 @@
+"""Operators that select or place elements by computed positions: Compress, EyeLike, Hardmax,
+ReverseSequence, TensorScatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftuner.core.dim import product
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.indexing import non_zero
+from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.ir import Value
+
+_BEYOND = 1 << 62
+"""More rows or columns than a matrix has."""
+
+
+def _compress(context: Context, node: NodeView) -> Sequence[Value]:
+    """The elements along an axis, or of the whole tensor, where a condition holds."""
+    x, condition = node.input(0), node.input(1)
+    if condition.rank != 1 or condition.dtype != BOOL:
+        raise context.malformed(f"a condition {condition.type}; expected booleans along one axis")
+    axis = 0
+    if node.has("axis"):
+        axis = context.axis(node.integer("axis"), x.rank)
+    else:
+        x = context.reshape(x, (product(x.shape),))
+    found = non_zero(context, node, condition)
+    chosen = context.reshape(found, (found.shape[1],))
+    return [context.add("gather", x, chosen, axis=axis, node=context.builder.where)]
+
+
+def _eye_like(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    if x.rank != 2:
+        raise context.malformed(f"{x.type}; expected two axes")
+    dtype = x.dtype
+    if node.has("dtype"):
+        what = f"{context.builder.where}: attribute dtype"
+        dtype = dtype_of(node.integer("dtype"), what)
+    # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
+    offset = max(min(node.integer("k", 0), _BEYOND), -_BEYOND)
+    row = context.add_to(context.iota(x.shape[0], 0, 2), offset)
+    hot = context.add("equal", row, context.iota(x.shape[1], 1, 2))
+    return [context.cast(hot, dtype)]
+
+
+def _hardmax(context: Context, node: NodeView) -> Sequence[Value]:
+    """One at the first of the largest elements, and zero elsewhere."""
+    x = node.input(0)
+    if x.dtype.kind != "float":
+        raise context.malformed(f"hardmax of {x.type}")
+    given = x
+    if node.opset >= 13:
+        axis = context.axis(node.integer("axis", -1), x.rank)
+    else:
+        # The axes from `axis` on are merged into one.
+        axis = context.axis(node.integer("axis", 1), x.rank)
+        x = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
+    best = context.add("arg_reduce", x, kind="argmax", axis=axis, last=False)
+    place = context.iota(x.shape[axis], axis, x.rank)
+    hot = context.add("equal", context.unsqueeze(best, [axis]), place)
+    return [context.reshape(context.cast(hot, x.dtype), given.shape)]
+
+
+def _reverse_sequence(context: Context, node: NodeView) -> Sequence[Value]:
+    """The first elements of each sequence of a batch, as many as its length, in reverse order."""
+    x, lengths = node.input(0), node.input(1)
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    if x.rank < 2 or sorted((time, batch)) != [0, 1]:
+        raise context.malformed(f"batch axis {batch} and time axis {time} of {x.type}")
+    if lengths.rank != 1 or lengths.dtype.kind != "int":
+        raise context.malformed(f"lengths {lengths.type}; expected integers along one axis")
+    context.builder.require(lengths.shape[0], x.shape[batch], f"lengths {lengths.type}")
+    turned = (1, 0, *range(2, x.rank))
+    if time == 0:
+        x = context.transpose(x, turned)
+    length = context.unsqueeze(context.cast(lengths, INT64), [1])
+    step = context.iota(x.shape[1], 1, 2)
+    # A length beyond the sequence is an index out of range; one below zero reverses nothing.
+    back = context.add("subtract", context.add_to(length, -1), step)
+    within = context.add("less", step, length)
+    at = context.unsqueeze(context.add("where", within, back, step), [2])
+    found = context.add("gather_nd", x, at, batch_dims=1, node=context.builder.where)
+    return [context.transpose(found, turned) if time == 0 else found]
+
+
+def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
+    """A cache with an update written along an axis, from a position of each sequence on."""
+    cache, update, start = node.input(0), node.input(1), node.optional(2)
+    mode = node.text("mode", "linear")
+    if mode not in ("linear", "circular"):
+        raise context.malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
+    axis = context.axis(node.integer("axis", -2), cache.rank)
+    what = f"an update {update.type} of {cache.type}"
+    if axis == 0 or update.rank != cache.rank:
+        raise context.malformed(f"{what} along axis {axis}")
+    for i, (have, wanted) in enumerate(zip(update.shape, cache.shape, strict=True)):
+        if i != axis:
+            context.builder.require(have, wanted, what)
+    batch, extent = cache.shape[0], cache.shape[axis]
+    place = context.iota(update.shape[axis], 1, 2)
+    if start is not None:
+        if start.rank != 1 or start.dtype.kind != "int":
+            raise context.malformed(f"positions {start.type}; expected integers along one axis")
+        context.builder.require(start.shape[0], batch, f"positions {start.type} of {what}")
+        first = context.unsqueeze(context.cast(start, INT64), [1])
+        end = context.builder.dims([extent], ())
+        # A position below zero does not count from the end: it is out of range.
+        below = context.add("less", first, context.scalar(0, INT64))
+        place = context.add("add", place, context.add("where", below, end, first))
+        if mode == "circular":
+            place = context.add("remainder", place, end)
+            place = context.add("where", below, end, place)
+    elif mode == "circular":
+        place = context.add("remainder", place, context.builder.dims([extent], ()))
+    place = context.broadcast(place, (batch, update.shape[axis]))
+    number = context.broadcast(context.iota(batch, 0, 2), place.shape)
+    at = context.concat([context.unsqueeze(number, [2]), context.unsqueeze(place, [2])], 2)
+    # Both tensors with the axis after the first.
+    order = (0, axis, *(i for i in range(1, cache.rank) if i != axis))
+    back = tuple(order.index(i) for i in range(cache.rank))
+    result = context.add(
+        "scatter_nd", context.transpose(cache, order), at, context.transpose(update, order),
+        kind="none", node=context.builder.where,
+    )  # fmt: skip
+    return [context.transpose(result, back)]
+
+
+SELECTING: Table = {
+    ("", "Compress"): _compress,
+    ("", "EyeLike"): _eye_like,
+    ("", "Hardmax"): _hardmax,
+    ("", "ReverseSequence"): _reverse_sequence,
+    ("", "TensorScatter"): _tensor_scatter,
+}
