@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, GraphError, InputError
-from ftuner.frontends.onnx.importer import import_model
+from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import ModelMetadata
+from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
+from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.model import Model
+from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.model import Model, TensorSpec
 
 
 def load(
@@ -58,16 +60,27 @@ def _loaded(
 ) -> tuple[Model, ModelMetadata]:  # fmt: skip
     """The model, as `load` returns it, and what its file says of it."""
     backend, held = _target(device, dtype)
-    graph, metadata = _read(model, backend)
-    compiled = Model(graph, backend, threads, progress, held)
-    del graph
+    record = read_model(model)
+
+    def imported(answers: Sequence[Answer]) -> Graph:
+        return import_record(record, answers).graph
+
+    def compiled(graph: Graph) -> Model:
+        graph = optimised(graph, backend.multiplies_halves)
+        return Model(graph, backend, threads, progress, held)
+
+    metadata = record.metadata
+    try:
+        found = compiled(imported(()))
+    except RunTimeNumberError as need:
+        found = LateModel(imported, compiled, need, _declared(record))
     give_back_freed()
-    return compiled, metadata
+    return found, metadata
 
 
-def _read(model: Source, backend: Backend) -> tuple[Graph, ModelMetadata]:
-    imported = import_model(model)
-    return optimised(imported.graph, backend.multiplies_halves), imported.metadata
+def _declared(record: ModelRecord) -> list[TensorSpec]:
+    """The outputs of a file as it declares them."""
+    return [TensorSpec(found.name, found.dtype, found.dims) for found in record.declared_outputs]
 
 
 def compile(

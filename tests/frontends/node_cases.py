@@ -2,7 +2,7 @@
 
 Each is a model of one operator (or of what it expands to) with inputs and outputs. A case is run as
 it is, and with a symbol for every extent of its inputs, by references and compiled. Inputs whose
-values decide shapes become constants where the importer says so.
+values decide shapes become constants where the importer says so, or stay inputs as they come.
 `python -m tests.frontends.node_cases` prints the counts.
 """
 
@@ -23,6 +23,8 @@ from onnx import numpy_helper
 from ftuner.core.dtype import HALF_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import Imported, import_model
+from ftuner.frontends.onnx.importer import import_record, read_model
+from ftuner.graph.answers import Answer, RunTimeNumberError, answered, sized
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
@@ -160,13 +162,17 @@ def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 
 @cache
-def run(case: Case, execute: Execute = run_reference) -> Outcome:
-    """Import a case, and compare what its graph gives."""
+def run(case: Case, execute: Execute = run_reference, as_it_comes: bool = False) -> Outcome:
+    """Import a case, and compare what its graph gives. `as_it_comes`: all inputs stay inputs."""
     outcome = Outcome(UNSUPPORTED_SHAPE)
-    for fixed in _candidates(case):
+    for fixed in [set[int]()] if as_it_comes else _candidates(case):
         model = _with_constants(case.model, case.inputs, fixed)
+        given = [x for i, x in enumerate(case.inputs) if i not in fixed]
         try:
-            imported = import_model(model)
+            if as_it_comes:
+                imported, given = _resolved(model, given, execute)
+            else:
+                imported = import_model(model)
         except UnsupportedOperatorError as error:
             kind = UNSUPPORTED_OPERATOR if "not supported" in str(error) else UNSUPPORTED_SHAPE
             outcome = Outcome(kind, str(error))
@@ -182,15 +188,27 @@ def run(case: Case, execute: Execute = run_reference) -> Outcome:
         except Exception as error:  # Whatever else it is, it is wrong.
             return Outcome(WRONG, f"{type(error).__name__}: {error}")
         try:
-            why = _difference(case, imported, fixed, execute)
+            why = _difference(case, imported, given, execute)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         return Outcome(WRONG if why else PASSED, why, tuple(sorted(fixed)))
     return outcome
 
 
-def _difference(case: Case, imported: Imported, fixed: set[int], execute: Execute) -> str:
-    given = [x for i, x in enumerate(case.inputs) if i not in fixed]
+def _resolved(model: Any, given: list[Any], execute: Execute) -> tuple[Imported, list[Any]]:
+    """The graph for the numbers in some inputs, and its operands."""
+    record, answers = read_model(model), list[Answer]()
+    while True:
+        try:
+            return import_record(record, answers), given
+        except RunTimeNumberError as need:
+            (found,) = execute(need.computed(), given)
+            answer, sizes = answered(need.value.name, need.exact, np.asarray(found))
+            answers.append(answer)
+            given = [*given, *map(sized, sizes)]
+
+
+def _difference(case: Case, imported: Imported, given: Sequence[Any], execute: Execute) -> str:
     results = execute(imported.graph, given)
     if len(results) != len(case.outputs):
         return f"{len(results)} outputs, not {len(case.outputs)}"
@@ -215,8 +233,13 @@ def _difference(case: Case, imported: Imported, fixed: set[int], execute: Execut
 
 def main() -> None:
     """Print what became of all cases."""
-    for title, change in (("as they are", lambda c: c), ("with symbols", symbolic)):
-        outcomes = {case: run(change(case), compiled) for case in cases()}
+    for title, change, comes in (
+        ("as they are", lambda c: c, False),
+        ("with symbols", symbolic, False),
+        ("as they come", lambda c: c, True),
+        ("as they come, with symbols", symbolic, True),
+    ):
+        outcomes = {case: run(change(case), compiled, comes) for case in cases()}
         counts = Counter(outcome.kind for outcome in outcomes.values())
         print(f"{title}: {', '.join(f'{kind} {n}' for kind, n in counts.most_common())}")
         for kind in (UNSUPPORTED_OPERATOR, UNSUPPORTED_DTYPE, UNSUPPORTED_SHAPE):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from onnx import TensorProto
 from tests.frontends.node_cases import (
@@ -21,6 +23,7 @@ from tests.frontends.node_cases import (
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.onnx.importer import LEAST_OPSET, SUPPORTED
 from ftuner.frontends.onnx.reading import domain_of, nodes_of
+from ftuner.runtime.reference import run_reference
 
 CASES = parameters()
 OPEN_HEADS = "Attention whose number of heads is a symbol, written out: it repeats heads by a shape"
@@ -69,6 +72,32 @@ def test_with_symbols(case: Case) -> None:
     assert outcome.kind != WRONG, outcome.why
     if outcome.kind == UNSUPPORTED_SHAPE:
         assert case.name.startswith(tuple(SHAPES_OF_DATA))
+
+
+AS_IT_COMES = {
+    "test_training_dropout": "random numbers",
+    "test_causal_conv_with_state_": "ONNX defines it for extents that are known only",
+}
+"""What begins the names of cases that are refused where all inputs stay inputs, and why."""
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("change", [lambda case: case, symbolic], ids=["extents", "symbols"])
+def test_as_it_comes(case: Case, change: Callable[[Case], Case]) -> None:
+    """All inputs stay inputs: numbers that decide shapes or axes come with them."""
+    outcome = run(change(case), run_reference, True)
+    assert outcome.kind != WRONG, outcome.why
+    _expect_reason(case, outcome.kind)
+    if outcome.kind == UNSUPPORTED_SHAPE:
+        assert case.name.startswith(tuple(AS_IT_COMES))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES)
+def test_as_it_comes_compiled(case: Case) -> None:
+    if run(symbolic(case), run_reference, True).kind == PASSED:
+        outcome = run(symbolic(case), compiled, True)
+        assert outcome.kind == PASSED, outcome.why
 
 
 @pytest.mark.full

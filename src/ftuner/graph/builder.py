@@ -41,14 +41,17 @@ class Builder:
         self.operands: tuple[Shape, ...] = ()
         """The shapes that the origin reads, for error messages."""
         self._names = 0
+        self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self.folding = Folding()
 
     def name(self) -> str:
         self._names += 1
-        return f"v{self._names}"
+        name = f"v{self._names}"
+        return name if name not in self._inputs else self.name()
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Value:
+        self._inputs.add(name)
         return Value(name, TensorType(dtype, shape))
 
     def constant(self, array: Any, dtype: DType | None = None) -> Value:

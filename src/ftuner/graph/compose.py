@@ -10,6 +10,7 @@ from typing import Any
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.graph.answers import Answers, RunTimeNumberError
 from ftuner.graph.builder import MAX_FOLLOWED, Builder
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
@@ -21,6 +22,8 @@ class Composer:
     """Adds operators, and compositions of them, to a builder."""
 
     builder: Builder = field(default_factory=Builder)
+    answers: Answers = field(default_factory=Answers)
+    """What is known by now of numbers that come at run time."""
     _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
@@ -29,6 +32,11 @@ class Composer:
     def unsupported(self, what: str) -> UnsupportedOperatorError:
         """The error that ftuner cannot compute `what` of the current node."""
         return UnsupportedOperatorError(f"{self.builder.where}: {what}")
+
+    def needed(self, value: Value, what: str, exact: bool) -> RunTimeNumberError:
+        """The error that elements of a tensor must be known first; see `graph.answers`."""
+        message = f"{self.builder.where}: {what} is known only at run time (data-dependent shape)"
+        return RunTimeNumberError(value, exact, message)
 
     def malformed(self, what: str) -> GraphError:
         return GraphError(f"{self.builder.where}: {what}")
@@ -73,10 +81,10 @@ class Composer:
     # Known elements of tensors.
 
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
-        """The elements of a vector of integers.
+        """The elements of a vector of integers, as numbers or as dims.
 
         Raises:
-            UnsupportedOperatorError: they are known only at run time.
+            RunTimeNumberError: they are neither.
             GraphError: it has another number of axes.
         """
         if value.rank != 1:
@@ -88,13 +96,14 @@ class Composer:
             raise self.malformed(f"{what} is {value.type}; expected integers")
         if value.dims is None and value.constant is not None:
             value = self.cast(value, INT64)
+        if value.dims is None and value.constant is not None:
+            size = value.constant.size
+            raise self.unsupported(f"{what} has {size} elements; at most {MAX_FOLLOWED}")
         if value.dims is None:
-            size = value.constant.size if value.constant is not None else None
-            reason = (
-                "is known only at run time (data-dependent shape)"
-                if size is None else f"has {size} elements; at most {MAX_FOLLOWED}"
-            )  # fmt: skip
-            raise self.unsupported(f"{what} {reason}")
+            found = self.answers.dims.get(value.name)
+            if found is None:
+                raise self.needed(value, what, exact=False)
+            return found
         return value.dims
 
     def dim_of(self, value: Value, what: str) -> Dim:
@@ -105,25 +114,53 @@ class Composer:
         return found[0]
 
     def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
-        """The elements of a vector of integers, all known now."""
-        return self.known(self.dims_of(value, what), what)
+        """The elements of a vector of integers, all known now.
+
+        Raises:
+            RunTimeNumberError: they are not.
+            GraphError: it has another number of axes.
+        """
+        if value.rank != 1:
+            raise self.malformed(f"{what} is {value.type}; expected one axis")
+        return self._integers_of(value, what)
+
+    def _integers_of(self, value: Value, what: str) -> tuple[int, ...]:
+        if value.dtype.kind not in ("int", "uint"):
+            raise self.malformed(f"{what} is {value.type}; expected integers")
+        dims = value.dims if value.constant is None else self._dims_of(value, what)
+        if dims is not None:
+            integers = tuple(n for n in dims if isinstance(n, int))
+            if len(integers) == len(dims):
+                return integers
+        found = self.answers.exact.get(value.name)
+        if found is None:
+            raise self.needed(value, what, exact=True)
+        return tuple(map(int, found.ravel()))
 
     def known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
-        """Dims that must be known now."""
-        integers = tuple(n for n in dims if isinstance(n, int))
-        if len(integers) != len(dims):
-            raise self.unsupported(f"{what} depends on the shapes of inputs: {list(dims)}")
-        return integers
+        """Dims that must be known now.
+
+        Raises:
+            RunTimeNumberError: they depend on the extents of inputs.
+        """
+        value = self.builder.dims(dims)
+        return self._integers_of(value, what)
 
     def integer_of(self, value: Value, what: str) -> int:
         """The element, known now, of an integer scalar or of a vector of one element."""
-        return self.known([self.dim_of(value, what)], what)[0]
+        found = self._integers_of(value, what)
+        if len(found) != 1 or value.rank > 1:
+            raise self.malformed(f"{what} is {value.type}; expected one element")
+        return found[0]
 
     def array_of(self, value: Value, what: str) -> Array:
         """The elements of a constant."""
-        if value.constant is None:
-            raise self.unsupported(f"{what} is known only at run time (data-dependent shape)")
-        return value.constant
+        if value.constant is not None:
+            return value.constant
+        found = self.answers.exact.get(value.name)
+        if found is None:
+            raise self.needed(value, what, exact=True)
+        return found
 
     def axis(self, axis: int, rank: int) -> int:
         return axis_of(axis, rank, self.builder.where)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
+from ftuner.core.dtype import INT8
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
@@ -59,7 +60,14 @@ from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
-from ftuner.graph.ir import Graph, TensorType, Value
+from ftuner.graph.answers import (
+    Answer,
+    Answers,
+    RunTimeNumberError,
+    dims_of_pattern,
+    input_name,
+)
+from ftuner.graph.ir import Array, Graph, TensorType, Value
 
 if TYPE_CHECKING:
     import onnx
@@ -117,14 +125,24 @@ def import_model(source: Source) -> Imported:
     Raises:
         ConfigurationError: `onnx` is not installed.
         UnsupportedOperatorError: the model has operators that ftuner lacks, all of which the
-            message lists, or a node needs elements that are known only at run time.
+            message lists.
+        RunTimeNumberError: the graph depends on elements that are known only at run time.
         GraphError: the model is malformed, or has unsupported dtypes.
         ShapeError: extents contradict each other.
+    """
+    return import_record(read_model(source))
+
+
+def read_model(source: Source) -> ModelRecord:
+    """The contents of a model whose operators all have an importer; see `import_model`.
+
+    Raises:
+        ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
     proto, folder = load(source)
     proto = inlined(proto)
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
-    return _imported(read(proto, folder))
+    return read(proto, folder)
 
 
 def _expect_supported(
@@ -150,14 +168,22 @@ def _expect_supported(
     )
 
 
-def _imported(model: ModelRecord) -> Imported:
+def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Imported:
+    """Import the contents of a model. `answers`: to each `RunTimeNumberError` so far, in order; the
+    graph then has an input more for each of their symbols.
+
+    Raises:
+        UnsupportedOperatorError, RunTimeNumberError, GraphError, ShapeError: as `import_model`.
+    """
     for domain, version in model.opsets.items():
         if domain == "" and version < LEAST_OPSET:
             raise GraphError(
                 f"the model is of opset {version}; expected {LEAST_OPSET} or later (convert it "
                 "with onnx.version_converter)"
             )
-    context = Context()
+    exact: dict[str, Array] = {}
+    dims: dict[str, tuple[Dim, ...]] = {}
+    context = Context(answers=Answers(exact, dims))
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model.graph):
@@ -165,14 +191,29 @@ def _imported(model: ModelRecord) -> Imported:
         value = context.builder.input(record.name, record.dtype, shape)
         inputs.append(value)
         scope[record.name] = value
-    _import_graph(context, model.graph, scope, model.opsets)
+    given = tuple(inputs)
+    for answer in answers:
+        if answer.exact is not None:
+            exact[answer.name] = answer.exact
+            continue
+        symbols = []
+        for number in range(sum(entry.number is None for entry in answer.pattern)):
+            symbols.append(context.names.fresh(f"{answer.name}_{number}"))
+            name = input_name(answer.name, number)
+            inputs.append(context.builder.input(name, INT8, (symbols[-1],)))
+        dims[answer.name] = dims_of_pattern(answer, symbols)
+    try:
+        _import_graph(context, model.graph, scope, model.opsets)
+    except RunTimeNumberError as need:
+        need.graph = context.builder.graph(inputs, [(need.value.name, need.value)])
+        raise
     outputs = [(name, _output(scope, name)) for name in model.graph.outputs]
     if not outputs:
         raise GraphError("the model has no outputs")
     graph = context.builder.graph(inputs, outputs)
     return Imported(
         graph,
-        tuple((value.name, value.type) for value in inputs),
+        tuple((value.name, value.type) for value in given),
         tuple(model.graph.outputs),
         tuple(map(str, model.graph.nodes)),
         model.metadata,
@@ -237,11 +278,11 @@ def _import_graph(
 def _import_branch(
     context: Context, record: NodeRecord, scope: Scope, opsets: Mapping[str, int]
 ) -> list[Value]:
-    """The outputs of the branch that an If takes; its condition must be a constant."""
+    """The outputs of the branch that an If takes. Another condition makes another graph."""
     view = NodeView(record, 0, tuple(scope[name] for name in record.inputs))
-    condition = view.input(0).constant
-    if condition is None or condition.size != 1:
-        raise context.unsupported("the condition is known only at run time")
+    condition = context.array_of(view.input(0), "the condition")
+    if condition.size != 1:
+        raise context.malformed(f"the condition is {view.input(0).type}; expected one element")
     branch = view.graph("then_branch" if condition.item() else "else_branch")
     inner = ChainMap({}, scope)
     _import_graph(context, branch, inner, opsets)

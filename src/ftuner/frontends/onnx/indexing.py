@@ -171,12 +171,14 @@ def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
     extent = context.dim_of(depth, "the depth")
     if isinstance(extent, int) and extent < 1:
         raise context.malformed(f"the depth is {extent}; expected one or more")
-    if values.shape != (2,):
-        raise context.malformed(f"values {values.type}; expected two")
+    what = f"values {values.type}; expected two"
+    if values.rank != 1:
+        raise context.malformed(what)
+    context.builder.require(values.shape[0], 2, what)
     axis = context.axis(node.integer("axis", -1), indices.rank + 1)
     chosen = context.unsqueeze(_hot_positions(context, indices, extent), [axis])
     hot = context.add("equal", chosen, context.iota(extent, axis, chosen.rank))
-    off, on = (context.reshape(v, ()) for v in context.pieces(values, 0, (1, 1)))
+    off, on = (context.reshape(context.slice(values, 0, i, 1), ()) for i in range(2))
     return [context.add("where", hot, on, off)]
 
 

@@ -25,6 +25,7 @@ from ftuner.frontends.onnx.records import (
     ModelMetadata,
     ModelRecord,
     NodeRecord,
+    OutputRecord,
     TensorRecord,
 )
 from ftuner.graph.arrays import held_in, of_bfloat16
@@ -118,8 +119,10 @@ def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
     Raises:
         GraphError: it is malformed, or has tensors of other dtypes.
     """
-    graph = _Reader(folder).graph(model.graph)
-    return ModelRecord(graph, versions_of(model.opset_import), _metadata(model))
+    reader = _Reader(folder)
+    graph = reader.graph(model.graph)
+    declared = tuple(reader.output(v) for v in model.graph.output)
+    return ModelRecord(graph, declared, versions_of(model.opset_import), _metadata(model))
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -191,6 +194,16 @@ class _Reader:
                 name = text_of(dim.dim_param)
                 dims.append(None if name in UNNAMED else name)
         return InputRecord(text_of(value.name), dtype, tuple(dims))
+
+    def output(self, value: onnx.ValueInfoProto) -> OutputRecord:
+        """What is declared of an output, which is never refused: nothing depends on it."""
+        name = text_of(value.name)
+        try:
+            found = self.input(value)
+        except GraphError:
+            return OutputRecord(name, "", ())
+        dims = tuple("?" if n is None else n for n in found.dims)
+        return OutputRecord(name, found.dtype.name, dims)
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
         record = NodeRecord(

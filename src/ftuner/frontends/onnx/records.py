@@ -92,8 +92,20 @@ class ModelMetadata:
 
 
 @dataclass(frozen=True)
+class OutputRecord:
+    """An output as a file declares it, which may be less than it is."""
+
+    name: str
+    dtype: str
+    """Empty if it is not declared."""
+    dims: tuple[int | str, ...]
+    """`?` where nothing is declared; empty if the number of axes is not."""
+
+
+@dataclass(frozen=True)
 class ModelRecord:
     graph: GraphRecord
+    declared_outputs: tuple[OutputRecord, ...]
     opsets: Mapping[str, int]
     """The operator set version by domain."""
     metadata: ModelMetadata

@@ -97,12 +97,8 @@ def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
     x, given = node.input(0), _given_axes(context, node)
     if given is not None:
         return [context.squeeze(x, context.axes(given, x.rank))]
-    if not all(isinstance(n, int) for n in x.shape):
-        raise context.unsupported(
-            f"which axes of {x.type} have one element is known only at run time (data-dependent "
-            "shape)"
-        )
-    return [context.squeeze(x, [i for i, n in enumerate(x.shape) if n == 1])]
+    shape = context.known(x.shape, f"which axes of {x.type} have one element")
+    return [context.squeeze(x, [i for i, n in enumerate(shape) if n == 1])]
 
 
 def _unsqueeze(context: Context, node: NodeView) -> Sequence[Value]:
@@ -191,8 +187,11 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
     start, limit, delta = (node.input(i) for i in range(3))
-    if any(v.rank and v.shape != (1,) for v in (start, limit, delta)):
-        raise context.malformed(f"a range from {start.type} to {limit.type} by {delta.type}")
+    what = f"a range from {start.type} to {limit.type} by {delta.type}"
+    if any(v.rank > 1 for v in (start, limit, delta)):
+        raise context.malformed(what)
+    for one in (n for v in (start, limit, delta) for n in v.shape):
+        context.builder.require(one, 1, what)
     if start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
         steps = float(last - first) / float(step) if step else math.nan

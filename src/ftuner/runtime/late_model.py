@@ -1,0 +1,139 @@
+"""Models that depend on numbers which are known only when inputs are: each run computes these
+first, then runs the model that they make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.forks import fork_safe_lock
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
+from ftuner.graph.ir import Graph
+from ftuner.graph.steps import Step
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.model import Model, TensorSpec
+
+_LOG = logging.getLogger(__name__)
+
+MAX_MODELS = 32
+"""Models that are kept for other answers to one question."""
+
+Import = Callable[[Sequence[Answer]], Graph]
+"""Makes the graph for some answers, or raises `RunTimeNumberError`."""
+Compile = Callable[[Graph], Model]
+Feeds = Mapping[str, object]
+
+
+class _Question:
+    """Numbers that are needed, the model that computes them, and what follows for each answer."""
+
+    def __init__(self, need: RunTimeNumberError, model: Model, before: tuple[Answer, ...]) -> None:
+        self.name, self.exact, self.what = need.value.name, need.exact, str(need)
+        self.model, self.before = model, before
+        self.next: RecentlyUsed[object, Model | _Question] = RecentlyUsed(MAX_MODELS)
+
+
+class LateModel(Model):
+    """A model whose graph depends on numbers that are known only at run time. It has the interface
+    of `Model`; the model for other numbers is compiled in the call that brings them, and kept."""
+
+    def __init__(
+        self, imported: Import, compiled: Compile, need: RunTimeNumberError,
+        outputs: Sequence[TensorSpec],
+    ) -> None:  # fmt: skip
+        """`need`: the first one. `outputs`: as the file declares them."""
+        self._import, self._compile = imported, compiled
+        self._lock = fork_safe_lock()
+        self._outputs = list(outputs)
+        self._first = self._question(need, ())
+        self._recorded = True
+        self._last: Model | None = None
+        """That of the last run."""
+
+    def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
+        return _Question(need, self._compile(need.computed()), before)
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return self._first.model.inputs
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        return self._outputs
+
+    @property
+    def threads(self) -> int:
+        return self._first.model.threads
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those of the last run; before any, those that compute what is needed first."""
+        return (self._last or self._first.model).steps
+
+    def __call__(self, **inputs: object) -> dict[str, Any]:
+        results = self.run(inputs)
+        return {spec.name: x for spec, x in zip(self._outputs, results, strict=True)}
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        """As `Model.run`.
+
+        Raises:
+            UnsupportedOperatorError, GraphError: what the file computes of such numbers.
+        """
+        model, given = self._resolved(feeds)
+        return model.run(given)
+
+    def record(self, wanted: bool) -> None:
+        self._recorded = wanted
+        if self._last is not None:
+            self._last.record(wanted)
+
+    def step_seconds(self, feeds: Feeds) -> list[float]:
+        model, given = self._resolved(feeds)
+        return model.step_seconds(given)
+
+    def memory(self, feeds: Feeds) -> Memory:
+        model, given = self._resolved(feeds)
+        return model.memory(given)
+
+    def _resolved(self, feeds: Feeds) -> tuple[Model, Feeds]:
+        """The model for the numbers in some feeds, and the feeds with the sizes of its symbols."""
+        given = dict(feeds)
+        at: Model | _Question = self._first
+        while isinstance(at, _Question):
+            (found,) = at.model.run(given)
+            answer, sizes = answered(at.name, at.exact, _on_host(found))
+            given.update((input_name(at.name, i), sized(n)) for i, n in enumerate(sizes))
+            key = key_of(answer)
+            after = at.next.get(key)
+            if after is None:
+                with self._lock:
+                    after = at.next.get(key)
+                    if after is None:
+                        after = self._after(at, answer)
+                        at.next.add(key, after)
+            at = after
+        self._last = at
+        return at, given
+
+    def _after(self, question: _Question, answer: Answer) -> Model | _Question:
+        answers = (*question.before, answer)
+        try:
+            graph = self._import(answers)
+        except RunTimeNumberError as need:
+            return self._question(need, answers)
+        _LOG.info("%s: compiled for a new one", question.what)
+        model = self._compile(graph)
+        model.record(self._recorded)
+        return model
+
+
+def _on_host(x: Any) -> Array:
+    """An array, or a tensor on a GPU, as an array."""
+    found: Array = np.asarray(x.cpu() if hasattr(x, "cpu") else x)
+    return found

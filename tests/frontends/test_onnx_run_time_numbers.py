@@ -1,0 +1,240 @@
+"""Files whose shapes, axes, repeats and conditions are inputs, or are computed from data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ftuner.errors import FTunerError, GraphError, InputError, ShapeError
+from ftuner.inference import InferenceSession, load
+from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.model import Model
+
+Feeds = dict[str, Any]
+X = np.arange(2 * 3 * 5 * 7, dtype=np.float32).reshape(2, 3, 5, 7)
+FAR = 2**63 - 1
+
+
+def int64s(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], inputs: dict[str, Sequence[int | str | None]],
+    rank: int | None, **constants: Any,
+) -> bytes:  # fmt: skip
+    """A model of float32 `x` and int64 inputs, whose output `y` has some axes."""
+    infos = [
+        helper.make_tensor_value_info(
+            name, TensorProto.FLOAT if name == "x" else TensorProto.BOOL
+            if name == "condition" else TensorProto.INT64, list(dims),
+        )
+        for name, dims in inputs.items()
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        list(nodes), "g", infos,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank if rank else None)],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+    )  # fmt: skip
+    opset = [helper.make_opsetid("", 17)]
+    found: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return found
+
+
+def node(op: str, *inputs: str, y: str = "y", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [y], **attributes)
+
+
+FREE = ("a", "b", "c", "d")
+# fmt: off
+CASES: dict[str, tuple[bytes, list[Feeds]]] = {
+    "reshape": (
+        model_of([node("Reshape", "x", "shape")], {"x": FREE, "shape": [3]}, 3),
+        [{"shape": int64s(*s)} for s in ((6, 5, 7), (10, 3, 7), (0, 3, 35), (-1, 7, 5))],
+    ),
+    "reshape by as many axes as come": (
+        model_of([node("Reshape", "x", "shape")], {"x": FREE, "shape": ["n"]}, None),
+        [{"shape": int64s(*s)} for s in ((210,), (15, 14), (3, 5, 7, 2, 1))],
+    ),
+    "slice": (
+        model_of(
+            [node("Slice", "x", "starts", "ends", "axes", "steps")],
+            {"x": FREE, "starts": [2], "ends": [2], "axes": [2], "steps": [2]}, 4,
+        ),
+        [
+            {"starts": int64s(s, 1), "ends": int64s(e, FAR), "axes": int64s(2, a),
+             "steps": int64s(t, 2)}
+            for s, e, a, t in ((0, 3, 3, 1), (-4, -1, 1, 1), (4, 0, 3, -1), (2, -9, -1, -2),
+                               (2, 99, 0, 1), (3, 3, 0, 1))
+        ],
+    ),
+    "axes": (
+        model_of([node("ReduceSum", "x", "axes", keepdims=0)], {"x": FREE, "axes": [2]}, 2),
+        [{"axes": int64s(*a)} for a in ((0, 1), (-1, 2), (3, 0))],
+    ),
+    "tile": (
+        model_of([node("Tile", "x", "repeats")], {"x": FREE, "repeats": [4]}, 4),
+        [{"repeats": int64s(*r)} for r in ((1, 2, 3, 1), (0, 1, 1, 1), (1, 1, 1, 1), (5, 1, 2, 2))],
+    ),
+    "pad": (
+        model_of([node("Pad", "x", "pads")], {"x": FREE, "pads": [8]}, 4),
+        [{"pads": int64s(*p)} for p in ((0, 1, 2, 3, 4, 5, 0, 1), (0, -1, 0, 2, 0, 0, -2, -3))],
+    ),
+    "the largest": (
+        model_of(
+            [helper.make_node("TopK", ["x", "k"], ["y", "at"])], {"x": FREE, "k": [1]}, 4
+        ),
+        [{"k": int64s(k)} for k in (1, 3, 7, 0)],
+    ),
+    "from data": (
+        # As many rows as x has elements above 200, of the same number.
+        model_of(
+            [
+                node("Greater", "x", "limit", y="more"), node("NonZero", "more", y="where"),
+                node("Shape", "where", y="s"), node("Gather", "s", "one", y="count"),
+                node("Expand", "x", "shape", y="wide"), node("Slice", "wide", "zero", "count"),
+            ],
+            {"x": FREE, "shape": [5]}, 5,
+            limit=np.float32(204), one=int64s(1), zero=int64s(0),
+        ),
+        [{"shape": int64s(9, 1, 1, 1, 1)}, {"shape": int64s(4, 2, 3, 5, 7)}],
+    ),
+    "branches": (
+        model_of(
+            [
+                node(
+                    "If", "condition",
+                    then_branch=helper.make_graph(
+                        [node("Neg", "x", y="a")], "then", [],
+                        [helper.make_tensor_value_info("a", TensorProto.FLOAT, [None] * 4)],
+                    ),
+                    else_branch=helper.make_graph(
+                        [node("Transpose", "x", y="b")], "else", [],
+                        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [None] * 4)],
+                    ),
+                )
+            ],
+            {"x": FREE, "condition": []}, 4,
+        ),
+        [{"condition": np.array(c)} for c in (True, False, True)],
+    ),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_onnxruntime(name: str) -> None:
+    data, feeds = CASES[name]
+    model = load(data)
+    assert isinstance(model, LateModel)
+    peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for given in feeds * 2:
+        for x in (X, X[:1, :, :, ::-1].repeat(2, 0)):
+            full = {"x": x, **given}
+            (wanted,) = peer.run(["y"], {n: np.ascontiguousarray(v) for n, v in full.items()})
+            found = model(**full)["y"]
+            assert found.shape == wanted.shape
+            np.testing.assert_array_equal(found, wanted)
+
+
+def load_late(name: str) -> LateModel:
+    found = load(CASES[name][0])
+    assert isinstance(found, LateModel)
+    return found
+
+
+def test_other_numbers_need_no_other_model(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ftuner")
+    model = load_late("reshape")
+    compiled: list[Model] = []
+    real = model._compile
+    monkeypatch.setattr(
+        model, "_compile", lambda graph: compiled.append(real(graph)) or compiled[-1]
+    )
+    for shape in ((6, 5, 7), (10, 3, 7), (7, 5, 6), (2, 3, 35), (3, 70, -1)):
+        model(x=X, shape=int64s(*shape))
+    # One for numbers, one for minus one.
+    assert len(compiled) == 2
+    said = [r.message for r in caplog.records if "compiled for a new one" in r.message]
+    assert len(said) == 2
+    assert "the shape is known only at run time" in said[0]
+
+
+def test_axes_make_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_late("axes")
+    compiled: list[Model] = []
+    real = model._compile
+    monkeypatch.setattr(
+        model, "_compile", lambda graph: compiled.append(real(graph)) or compiled[-1]
+    )
+    for _ in range(3):
+        for axes in ((0, 1), (2, 3)):
+            assert model(x=X, axes=int64s(*axes))["y"].shape == (
+                (5, 7) if axes == (0, 1) else (2, 3)
+            )
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "error"),
+    [
+        ("reshape", {"shape": int64s(4, 5, 6)}, ShapeError),
+        ("reshape", {"shape": int64s(-1, -1, 7)}, FTunerError),
+        ("reshape", {"shape": int64s(-2, 3, 7)}, FTunerError),
+        ("reshape", {"shape": np.zeros(3, np.int32)}, InputError),
+        ("reshape", {"shape": int64s(6, 35)}, ShapeError),
+        ("axes", {"axes": int64s(0, 4)}, ShapeError),
+        ("axes", {"axes": int64s(1, 1)}, GraphError),
+        ("tile", {"repeats": int64s(1, 1, -2, 1)}, FTunerError),
+        ("tile", {"repeats": int64s(1, 1, 1, 1 << 62)}, FTunerError),
+        ("slice", {"starts": int64s(0, 0), "ends": int64s(2, 2), "axes": int64s(0, 1),
+                   "steps": int64s(0, 1)}, GraphError),
+        ("the largest", {"k": int64s(99)}, FTunerError),
+        ("the largest", {"k": int64s(-1)}, FTunerError),
+        ("branches", {}, InputError),
+    ],
+)  # fmt: skip
+def test_bad_numbers(name: str, given: Feeds, error: type[Exception]) -> None:
+    """A named error, and the model is as good as before."""
+    model = load_late(name)
+    with pytest.raises(error):
+        model(x=X, **given)
+    good = CASES[name][1][0]
+    assert model(x=X, **good)["y"].size
+
+
+def test_interface() -> None:
+    model = load_late("reshape")
+    assert [s.name for s in model.inputs] == ["x", "shape"]
+    assert [(s.name, s.dtype, s.shape) for s in model.outputs] == [("y", "float32", ("?",) * 3)]
+    feeds = {"x": X, "shape": int64s(6, 5, 7)}
+    (result,) = model.run(feeds)
+    assert result.shape == (6, 5, 7)
+    assert len(model.step_seconds(feeds)) == len(model.steps)
+    assert model.memory(feeds).arena_bytes >= 0
+    assert model.threads >= 1
+    session = InferenceSession(CASES["reshape by as many axes as come"][0])
+    assert session.get_outputs()[0].shape == []
+    assert session.run(None, {"x": X, "shape": int64s(14, 15)})[0].shape == (14, 15)
+
+
+def test_several_threads() -> None:
+    model = load_late("axes")
+    axes = [(0, 1), (2, 3), (1, 2), (0, 3)]
+
+    def total(number: int) -> bool:
+        pair = axes[number % len(axes)]
+        return bool(np.array_equal(model(x=X, axes=int64s(*pair))["y"], X.sum(axis=pair)))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(total, range(64)))
