@@ -14,7 +14,7 @@ from tests.graph.graphs import (
 import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
-from ftuner.errors import ConfigurationError, GraphError, InputError
+from ftuner.errors import ConfigurationError, InputError
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cpu.backend import CpuBackend
 
