@@ -170,6 +170,26 @@ def test_other_numbers_need_no_other_model(
     assert "the shape is known only at run time" in said[0]
 
 
+def test_numbers_that_came_before_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_late("reshape")
+    first = model._first.model
+    runs: list[object] = []
+    real = type(first).run
+    monkeypatch.setattr(
+        type(first), "run", lambda self, feeds: runs.append(self) or real(self, feeds)
+    )
+    for _ in range(3):
+        for shape in ((6, 5, 7), (10, 3, 7)):
+            assert model(x=X, shape=int64s(*shape))["y"].shape == shape
+    assert runs.count(first) == 2
+    # Elements that are many decide as well.
+    from_data = load_late("from data")
+    shape = int64s(2, 2, 3, 5, 7)
+    for rows in (0, 1, 2):
+        x = np.where(np.arange(210).reshape(X.shape) < rows, 300, 0).astype(np.float32)
+        assert from_data(x=x, shape=shape)["y"].shape == (rows, 2, 3, 5, 7)
+
+
 def test_axes_make_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_late("axes")
     compiled: list[Model] = []

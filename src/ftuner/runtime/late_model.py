@@ -22,6 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 MAX_MODELS = 32
 """Models that are kept for other answers to one question."""
+MAX_KNOWN = 256
+"""Inputs of which it is kept which model they lead to."""
+MOST_READ = 64
+"""Elements of an input that are compared with those of earlier runs."""
 
 Import = Callable[[Sequence[Answer]], Graph]
 """Makes the graph for some answers, or raises `RunTimeNumberError`."""
@@ -35,6 +39,10 @@ class _Question:
     def __init__(self, need: RunTimeNumberError, model: Model, before: tuple[Answer, ...]) -> None:
         self.name, self.exact, self.what = need.value.name, need.exact, str(need)
         self.model, self.before = model, before
+        graph = need.computed()
+        read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
+        self.reads = frozenset(v.name for v in graph.inputs if v in read)
+        """The inputs of whose elements the answer depends, beside the extents of all."""
         self.next: RecentlyUsed[object, Model | _Question] = RecentlyUsed(MAX_MODELS)
 
 
@@ -50,13 +58,18 @@ class LateModel(Model):
         self._import, self._compile = imported, compiled
         self._lock = fork_safe_lock()
         self._outputs = list(outputs)
+        self._reads: frozenset[str] = frozenset()
+        """Those of all questions so far."""
+        self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._first = self._question(need, ())
         self._recorded = True
         self._last: Model | None = None
         """That of the last run."""
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
-        return _Question(need, self._compile(need.computed()), before)
+        found = _Question(need, self._compile(need.computed()), before)
+        self._reads |= found.reads
+        return found
 
     @property
     def inputs(self) -> list[TensorSpec]:
@@ -103,12 +116,24 @@ class LateModel(Model):
 
     def _resolved(self, feeds: Feeds) -> tuple[Model, Feeds]:
         """The model for the numbers in some feeds, and the feeds with the sizes of its symbols."""
-        given = dict(feeds)
+        key = _key_of(feeds, self._reads)
+        known = None if key is None else self._known.get(key)
+        if known is None:
+            known = self._asked(feeds)
+            key = _key_of(feeds, self._reads)
+            if key is not None:
+                self._known.add(key, known)
+        self._last, sizes = known
+        return self._last, {**feeds, **sizes}
+
+    def _asked(self, feeds: Feeds) -> tuple[Model, Feeds]:
+        """The same, of which all numbers are computed; the sizes alone."""
+        sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model.run(given)
-            answer, sizes = answered(at.name, at.exact, _on_host(found))
-            given.update((input_name(at.name, i), sized(n)) for i, n in enumerate(sizes))
+            (found,) = at.model.run({**feeds, **sizes})
+            answer, found_sizes = answered(at.name, at.exact, _on_host(found))
+            sizes.update((input_name(at.name, i), sized(n)) for i, n in enumerate(found_sizes))
             key = key_of(answer)
             after = at.next.get(key)
             if after is None:
@@ -118,8 +143,7 @@ class LateModel(Model):
                         after = self._after(at, answer)
                         at.next.add(key, after)
             at = after
-        self._last = at
-        return at, given
+        return at, sizes
 
     def _after(self, question: _Question, answer: Answer) -> Model | _Question:
         answers = (*question.before, answer)
@@ -131,6 +155,21 @@ class LateModel(Model):
         model = self._compile(graph)
         model.record(self._recorded)
         return model
+
+
+def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:
+    """What decides all answers: the types of arrays, and the elements of those that are read. None
+    if these are many, or not in the memory of the CPU."""
+    parts: list[object] = []
+    for name, x in feeds.items():
+        if not isinstance(x, (np.ndarray, np.generic)):
+            return None
+        parts += (name, x.shape, x.dtype.str)
+        if name in reads:
+            if x.size > MOST_READ:
+                return None
+            parts.append(x.tobytes())
+    return tuple(parts)
 
 
 def _on_host(x: Any) -> Array:
