@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +28,7 @@ def test_only_the_public_interface(path: Path) -> None:
             assert node.value.id != "ftuner" or node.attr in ftuner.__all__
 
 
-def output_of(example: str, cache_folder: Path, *needed: str) -> list[str]:
+def output_of(example: str, cache_folder: Path, *needed: str, path_variable: str = "") -> list[str]:
     """The lines that an example prints; skips unless the distributions `needed` are installed."""
     for name in needed:
         try:
@@ -36,7 +38,7 @@ def output_of(example: str, cache_folder: Path, *needed: str) -> list[str]:
     (path,) = (p for p in EXAMPLES if p.name == example)
     done = subprocess.run(
         [sys.executable, str(path)],
-        env={"FTUNER_CACHE_DIR": str(cache_folder), "PATH": ""},
+        env={"FTUNER_CACHE_DIR": str(cache_folder), "PATH": path_variable},
         capture_output=True,
         text=True,
         check=False,
@@ -65,3 +67,18 @@ def test_ocr(cache_folder: Path) -> None:
     assert text[0] == "Region-based segmentation"
     assert text[-1] == "markers = np.zeros_like(coins)"
     assert verdict == f"the same {len(text)} lines with both"
+
+
+@pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")
+def test_speech(cache_folder: Path) -> None:
+    lines = output_of(
+        "speech.py", cache_folder, "onnx", "onnxruntime", "silero-vad",
+        path_variable=os.environ["PATH"],
+    )  # fmt: skip
+    assert [line.split(":")[0] for line in lines[:2]] == ["ftuner", "onnxruntime"]
+    spoken = [line.split() for line in lines[2:-1]]
+    assert all(words[:2] == ["speech", "from"] for words in spoken)
+    # Two sentences with silence around them.
+    assert lines[-1] == "the same 2 segments with both"
+    begins, ends = ([float(words[at]) for words in spoken] for at in (2, 5))
+    assert 0.5 < begins[0] < ends[0] < begins[1] < ends[1]
