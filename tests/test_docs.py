@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -86,6 +87,18 @@ def test_readme_names_operators() -> None:
     assert len(lacks) > 10
     assert [op for op in runs if op not in supported] == []
     assert [op for op in lacks if op in supported] == []
+
+
+def test_operators_are_those_of_the_registry() -> None:
+    from tests import operator_table
+
+    found = operator_table.table()
+    if f"schemas of onnx {version('onnx')}." not in operator_table.PATH.read_text(encoding="utf-8"):
+        pytest.skip("the page is of another release of onnx")
+    assert operator_table.PATH.read_text(encoding="utf-8") == found
+    # What runs has no reason not to.
+    runs, _, _ = found.partition("## Those that do not")
+    assert [op for op in operator_table.LEFT_OUT if f"`{op}`" in runs] == []
 
 
 def test_readme_describes_the_session() -> None:
