@@ -182,8 +182,6 @@ def run(case: Case, execute: Execute = run_reference, as_it_comes: bool = False)
         except GraphError as error:
             if "is not supported" in str(error):
                 return Outcome(UNSUPPORTED_DTYPE, str(error))
-            if "of opset" in str(error):
-                return Outcome(UNSUPPORTED_OPERATOR, str(error))
             return Outcome(WRONG, f"{type(error).__name__}: {error}")
         except Exception as error:  # Whatever else it is, it is wrong.
             return Outcome(WRONG, f"{type(error).__name__}: {error}")

@@ -21,7 +21,7 @@ from tests.frontends.node_cases import (
 )
 
 from ftuner.core.dtype import ELEMENT_DTYPES
-from ftuner.frontends.onnx.importer import LEAST_OPSET, SUPPORTED
+from ftuner.frontends.onnx.importer import SUPPORTED
 from ftuner.frontends.onnx.reading import domain_of, nodes_of
 from ftuner.runtime.reference import run_reference
 
@@ -41,8 +41,7 @@ def _expect_reason(case: Case, kind: str) -> None:
     model = case.model
     nodes = {(domain_of(n.domain), n.op_type) for n in nodes_of(model.graph.node)}
     if kind == UNSUPPORTED_OPERATOR:
-        old = any(o.domain == "" and o.version < LEAST_OPSET for o in model.opset_import)
-        assert old or not nodes <= SUPPORTED
+        assert not nodes <= SUPPORTED
     elif kind == UNSUPPORTED_DTYPE:
         aliases = {"float": "float32", "double": "float64"}
         known = [

@@ -6,6 +6,7 @@ the importer of its operator.
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
+from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
@@ -72,6 +74,8 @@ from ftuner.graph.ir import Array, Graph, TensorType, Value
 if TYPE_CHECKING:
     import onnx
 
+_LOG = logging.getLogger(__name__)
+
 _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
@@ -85,7 +89,7 @@ IF = ("", "If")
 SUPPORTED = frozenset({*IMPORTERS, IF})
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
-"""First opset whose operators broadcast as NumPy does."""
+"""First opset whose operators broadcast as NumPy does. Models of older ones are converted."""
 NODES_LISTED = 3
 """Names of nodes that an error message lists for each unsupported operator."""
 
@@ -140,9 +144,29 @@ def read_model(source: Source) -> ModelRecord:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
     proto, folder = load(source)
-    proto = inlined(proto)
+    proto = _modern(inlined(proto))
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
     return read(proto, folder)
+
+
+def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with operators of `LEAST_OPSET` or later, converted by onnx where they are older.
+
+    Raises:
+        GraphError: onnx cannot convert it.
+    """
+    opset = versions_of(model.opset_import).get("", LEAST_OPSET)
+    if opset >= LEAST_OPSET:
+        return model
+    converter = import_undivided("onnx.version_converter")
+    try:
+        found: onnx.ModelProto = converter.convert_version(model, LEAST_OPSET)
+    except Exception as error:  # Raised by the C++ part of onnx.
+        raise GraphError(
+            f"the model is of opset {opset}, and onnx cannot convert it to {LEAST_OPSET}: {error}"
+        ) from error
+    _LOG.info("the model is of opset %d; onnx has converted it to %d", opset, LEAST_OPSET)
+    return found
 
 
 def _expect_supported(
@@ -175,12 +199,6 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     Raises:
         UnsupportedOperatorError, RunTimeNumberError, GraphError, ShapeError: as `import_model`.
     """
-    for domain, version in model.opsets.items():
-        if domain == "" and version < LEAST_OPSET:
-            raise GraphError(
-                f"the model is of opset {version}; expected {LEAST_OPSET} or later (convert it "
-                "with onnx.version_converter)"
-            )
     exact: dict[str, Array] = {}
     dims: dict[str, tuple[Dim, ...]] = {}
     context = Context(answers=Answers(exact, dims))
