@@ -84,11 +84,11 @@ def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
     prior = with_nearest(bare)
     isa = os.environ.get(ISA_VARIABLE) or backend.hardware.widest.name
     began = time.perf_counter()
-    found = calibrate(Kernels(prior, isa, backend.cache), budget_s)
+    found = calibrate(Kernels(prior, isa, backend.cache), budget_s, backend.with_tuning)
     took_s = time.perf_counter() - began
     tunings = {CALIBRATED: replace(prior, tuning=found.tuning), "prior": prior}
     for name, machine in wrong_priors(bare).items():
-        again = calibrate(Kernels(machine, isa, backend.cache), budget_s)
+        again = calibrate(Kernels(machine, isa, backend.cache), budget_s, backend.with_tuning)
         tunings[name] = replace(machine, tuning=again.tuning)
     backend.use(tunings[CALIBRATED])
     widest = isa == backend.hardware.widest.name

@@ -170,7 +170,6 @@ MALFORMED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "two givers": ([NODE("Relu", ["x"], ["y"]), NODE("Abs", ["x"], ["y"])], X, "already"),
     "gives an input": ([NODE("Relu", ["x"], ["x"]), NODE("Abs", ["x"], ["y"])], X, "already"),
     "too many outputs": ([NODE("Relu", ["x"], ["y", "z"])], X, "2 outputs; at most 1"),
-    "float16": ([NODE("Relu", ["x"], ["y"])], {"x": ("float16", [3])}, "float16 is not supported"),
     "cast to text": ([NODE("Cast", ["x"], ["y"], to=8)], X, "string is not supported"),
     "unknown dtype": ([NODE("Cast", ["x"], ["y"], to=99)], X, "no element type"),
     "contradicting extents": (

@@ -175,7 +175,7 @@ STEP_FIELDS = {
 def steps_fitted(backend: CpuBackend, samples: Callable[[int], list[float]]) -> dict[str, Fitted]:
     """What is found if run i of those that compete takes `samples(i)`."""
     kernels = backend.kernels
-    stand = Stand(backend.products(product_types(FLOAT32)), 0.0)
+    stand = Stand(backend.products(product_types(FLOAT32)), 0.0, backend.with_tuning)
 
     def timed(ring: Ring, runs: list[Run], rounds: int) -> list[list[float]]:
         for run in runs:
@@ -221,7 +221,7 @@ def test_steps_of_this_machine(tmp_path: Path) -> None:
 
 def test_a_stand_has_what_it_runs(tmp_path: Path) -> None:
     backend = CpuBackend(Cache(tmp_path), HOST_ISAS[0])
-    stand = Stand(backend.products(product_types(FLOAT32)), 0.0)
+    stand = Stand(backend.products(product_types(FLOAT32)), 0.0, backend.with_tuning)
     assert stand.pace.seconds < 1e-3
     levels = backend.hardware.levels
     sizes = []

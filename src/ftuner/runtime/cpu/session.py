@@ -111,6 +111,12 @@ class CpuSession:
                 "product, or by the command ftuner tune"
             )
 
+    def with_tuning(self, tuning: CpuTuning) -> CpuSession:
+        """Another session of this machine and ISA, with another tuning."""
+        found = type(self)(self.cache, self._chosen_isa())
+        found.use(replace(self.hardware, tuning=tuning))
+        return found
+
     def calibrate(
         self, seconds: float, progress: Progress | None = None, steps: bool = False
     ) -> Calibration:
@@ -122,8 +128,9 @@ class CpuSession:
         bare = replace(self.hardware, correction=None)
         kernels = Kernels(bare, self._chosen_isa(), self.cache)
         found: Calibration = room.calibrate(
-            kernels, seconds, progress, (*room.FITS, *room.STEP_FITS) if steps else room.FITS
-        )
+            kernels, seconds, self.with_tuning, progress,
+            (*room.FITS, *room.STEP_FITS) if steps else room.FITS,
+        )  # fmt: skip
         tuned = corrected(self.cache, replace(bare, tuning=found.tuning))
         with self._lock:
             keep_hardware(self.cache, tuned, self._asked_isa)

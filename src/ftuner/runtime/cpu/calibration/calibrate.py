@@ -65,17 +65,18 @@ def _products_of(kernels: Kernels) -> Products:
 
 
 def calibrate(
-    kernels: Kernels, budget_s: float, progress: Progress | None = None, fits: Sequence[Fit] = FITS
-) -> Calibration:
+    kernels: Kernels, budget_s: float, session: Callable[[CpuTuning], Any],
+    progress: Progress | None = None, fits: Sequence[Fit] = FITS,
+) -> Calibration:  # fmt: skip
     """Measure the fields of the tuning of a machine, whose values are the priors.
 
-    `kernels`: of the ISA to measure with; `budget_s`: seconds to measure for, beside what a fit
-    takes at least, and after compiling the uKernels that are measured.
+    `kernels`: of the ISA to measure with; `session`: as of `Stand`; `budget_s`: seconds to measure
+    for, beside what a fit takes at least, and after compiling the uKernels that are measured.
     """
     products = _products_of(kernels)
     began = time.perf_counter()
     before = tuning = kernels.hardware.tuning
-    stand = Stand(products, began + budget_s)
+    stand = Stand(products, began + budget_s, session)
     found: dict[str, Fitted] = {}
     left = sum(fit.share for fit in fits)
     for done, fit in enumerate(fits):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ftuner.core.cpu.tile import PACKED, ROW, RegisterTile
 from ftuner.cost.cpu.intake import AT_HAND, Reading, overlapped
@@ -36,8 +37,12 @@ def stand_families(library: Library) -> tuple[Family, ...]:
 class Stand:
     """Times covers of one panel width, with one worker."""
 
-    def __init__(self, products: Products, deadline: float) -> None:
-        """`deadline`: of `time.perf_counter`; rounds after it are left out."""
+    def __init__(
+        self, products: Products, deadline: float, session: Callable[[CpuTuning], Any]
+    ) -> None:
+        """`deadline`: of `time.perf_counter`; rounds after it are left out. `session`: makes a back
+        end of this machine with another tuning, for what is no product."""
+        self.session = session
         self.deadline = deadline
         self.products = products
         self.library = library = products.compiled.library

@@ -149,17 +149,10 @@ _CONTESTS = (
 def fit_steps(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     """The fields that cut convolutions, chains and attention, as pays on this machine; and how long
     Winograd's transforms take, from what a convolution takes beside its estimate."""
-    # Imported here: a back end calibrates by this module.
-    from ftuner.runtime.cpu.backend import CpuBackend
-
-    kernels = stand.products.kernels
     chosen: dict[str, Any] = {}
 
-    def make(changes: Changes) -> CpuBackend:
-        backend = CpuBackend(kernels.cache, kernels.isa.name)
-        values = {**chosen, **changes}
-        backend.use(replace(kernels.hardware, tuning=replace(tuning, **values)))
-        return backend
+    def make(changes: Changes) -> Any:
+        return stand.session(replace(tuning, **{**chosen, **changes}))
 
     ring = Ring(make, 1)
     found: dict[str, Fitted] = {}
