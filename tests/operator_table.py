@@ -33,7 +33,7 @@ LEFT_OUT = {
     "StringSplit": TEXT,
     "TfIdfVectorizer": TEXT,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), NOT_YET),
-    **dict.fromkeys(("LinearAttention", "Loop", "Scan"), NOT_YET),
+    **dict.fromkeys(("LinearAttention",), NOT_YET),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), NOT_YET),
     **dict.fromkeys(
         ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",

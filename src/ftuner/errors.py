@@ -65,6 +65,10 @@ class IndexRangeError(FTunerError, IndexError):
     """An index in a tensor that is outside the axis it selects from."""
 
 
+class IterationLimitError(FTunerError, RuntimeError):
+    """A loop of a model that has not ended after the most iterations that are allowed."""
+
+
 class AllocationError(FTunerError, MemoryError):
     """Memory that the system does not give, or more than it can address."""
 

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from tests.random_graphs import (  # noqa: F401
     attention_rows,
     contraction_rows,
+    control_rows,
     idiom_rows,
     image_rows,
     indexing_rows,

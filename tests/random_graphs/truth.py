@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,12 @@ def wide_outputs(
 
     for node in graph.nodes:
         arrays = [read(node, v) for v in node.inputs]
-        attributes = {name: _bound(v, symbols) for name, v in node.attributes.items()}
+        attributes = {
+            name: partial(_run_within, v, random, scale, rounds, ours)
+            if isinstance(v, Graph)
+            else _bound(v, symbols)
+            for name, v in node.attributes.items()
+        }
         if node.op == "cast":
             results: Any = _cast(arrays[0], node, random)
         else:
@@ -195,6 +201,15 @@ def wide_outputs(
         for _, v in graph.outputs
     ]
     return outputs, any(x.size == 0 for x in known.values())
+
+
+def _run_within(
+    graph: Graph, random: np.random.Generator | None, scale: float, rounds: bool, ours: bool,
+    arrays: Sequence[Array],
+) -> list[Array]:  # fmt: skip
+    """The outputs of a graph that a node runs."""
+    feeds = {v.name: x for v, x in zip(graph.inputs, arrays, strict=True)}
+    return wide_outputs(graph, feeds, random, scale, rounds, ours)[0]
 
 
 def _results(

@@ -8,6 +8,7 @@ pass.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -40,14 +41,19 @@ class Builder:
         """Origin of the next nodes, for error messages."""
         self.operands: tuple[Shape, ...] = ()
         """The shapes that the origin reads, for error messages."""
-        self._names = 0
+        self._numbers = itertools.count(1)
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self.folding = Folding()
 
+    def within(self) -> Builder:
+        """A builder of a graph within this one, which may read the values of this one."""
+        found = Builder()
+        found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
+        return found
+
     def name(self) -> str:
-        self._names += 1
-        name = f"v{self._names}"
+        name = f"v{next(self._numbers)}"
         return name if name not in self._inputs else self.name()
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Value:
@@ -133,7 +139,8 @@ class Builder:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
-            binds = tuple(attributes[name] for name in operator.binds)
+            named = (attributes[name] for name in operator.binds)
+            binds = tuple(n for names in named for n in _all(names))
             self.nodes.append(Node(op, inputs, found, attributes, binds))
         return found
 
@@ -231,6 +238,10 @@ def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorTyp
         return False
     array = inputs[0].constant
     return array.ndim == 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
+
+
+def _all(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
 
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:

@@ -56,8 +56,8 @@ class Operator:
 
     `lower(node, placement)` is the operator's own lowering: it adds steps, and returns a form for
     each result, or None to have the node lowered by its definition. An operator has a definition, a
-    lowering or both; one without either, whose results have data-dependent extents, is computed by
-    its reference between two programs (`graph.splitting`).
+    lowering or both; one without either, whose results have data-dependent extents or that runs
+    graphs, is computed by its reference between two programs (`graph.splitting`).
 
     `work(types, attributes, results)` is the time of the reference beyond reading the operands and
     writing the results, in the elements that NumPy reads or writes in that time. All extents are
@@ -70,7 +70,7 @@ class Operator:
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
     binds: tuple[str, ...] = ()
-    """The attributes that name data-dependent extents of the results."""
+    """The attributes that name data-dependent extents of the results, each one or several."""
     work: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], int] | None = None
     numerics: Numerics | Callable[[Attributes], Numerics] = Numerics.PLAIN
     """For all nodes, or by the attributes of a node."""
@@ -80,6 +80,11 @@ class Operator:
     """The operand, of 8-bit integers, that a GPU's memory holds in the dtype of the result."""
     moves: bool = False
     """Whether the reference only moves elements, so that it also takes arrays of dims."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether nodes are computed by the reference, between two programs."""
+        return self.define is None and self.lower is None
 
     def numerics_of(self, attributes: Attributes) -> Numerics:
         """The numerics of a node with these attributes."""

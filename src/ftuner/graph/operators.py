@@ -11,6 +11,7 @@ from ftuner.errors import ConfigurationError
 from ftuner.graph.operator import Operator
 from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
+from ftuner.graph.ops.control import CONTROL
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
@@ -39,6 +40,7 @@ _TABLE: dict[str, Operator] = {
         *RESAMPLING,
         *SUPPRESSION,
         *WINDOWS,
+        *CONTROL,
     )
 }
 OPERATORS: Mapping[str, Operator] = _TABLE

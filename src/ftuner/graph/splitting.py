@@ -1,7 +1,8 @@
-"""Splits graphs with data-dependent shapes into several graphs that run one after the other.
+"""Splits graphs with nodes that a host computes into several graphs that run one after the other.
 
-Extents must be known before a program is bound. At a node whose data decides an extent of its
-result, the program ends, and the next one begins with the extents known by then.
+Extents must be known before a program is bound, and a program has no loops. At a node whose data
+decides an extent of its result, or that runs graphs, the program ends. The next one begins with
+what is known by then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.ir import Graph, Node, Value, live_nodes
+from ftuner.graph.operators import OPERATORS
 
 MAX_PARTS = 64
 """Most parts of a model. Detection models have two or three."""
@@ -18,9 +20,8 @@ MAX_PARTS = 64
 
 @dataclass(frozen=True)
 class Part:
-    """A graph without data-dependent shapes, and the data-dependent node that follows it, None
-    for the last part. The node's operand is the graph's first output; the other outputs are what
-    later parts read."""
+    """A graph without host nodes, and the host node that follows it, None for the last part. The
+    outputs are what that node or later parts read; there may be none, and then no nodes either."""
 
     graph: Graph
     node: Node | None
@@ -39,21 +40,21 @@ def split(graph: Graph) -> tuple[Part, ...]:
     inputs = list(graph.inputs)
     left = graph.nodes
     while True:
-        at = next((i for i, node in enumerate(left) if node.binds), None)
+        at = next((i for i, node in enumerate(left) if OPERATORS[node.op].on_host), None)
         if at is None:
             parts.append(Part(Graph(tuple(inputs), graph.outputs, left, graph.constraints), None))
             return tuple(parts)
         if len(parts) == MAX_PARTS - 1:
             raise UnsupportedOperatorError(
-                f"more than {MAX_PARTS - 1} extents depend on data, one after the other"
+                f"more than {MAX_PARTS - 1} loops or extents that depend on data, one after the "
+                "other"
             )
         node, after = left[at], left[at + 1 :]
-        wanted = _crossing(left[:at], after, [value for _, value in graph.outputs])
-        outputs = [node.inputs[0], *wanted]
-        nodes = live_nodes(left[:at], outputs)
-        named = tuple((value.name, value) for value in outputs)
+        wanted = _crossing(left[:at], left[at:], [value for _, value in graph.outputs])
+        nodes = live_nodes(left[:at], wanted)
+        named = tuple((value.name, value) for value in wanted)
         parts.append(Part(Graph(tuple(inputs), named, nodes, graph.constraints), node))
-        inputs += [*wanted, node.output]
+        inputs += [*wanted, *node.outputs]
         left = after
 
 

@@ -15,7 +15,7 @@ from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 if TYPE_CHECKING:
-    from ftuner.graph.ir import Graph, Node
+    from ftuner.graph.ir import Graph, Node, Value
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
@@ -100,9 +100,17 @@ class Boundary(ABC):
         """What the caller gets for the outputs of a run."""
 
     @abstractmethod
-    def evaluated(self, node: Node, operand: Any) -> Any:
-        """The result of a node whose output has a data-dependent shape: computed by its NumPy
-        reference between two executables."""
+    def evaluated(self, node: Node, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results of a node that is computed by its NumPy reference between two
+        executables."""
+
+    @abstractmethod
+    def constant(self, value: Value) -> Any:
+        """A constant as an operand of executables."""
+
+    @abstractmethod
+    def stacked(self, operands: Sequence[Any]) -> Any:
+        """Operands of equal shapes along a new first axis."""
 
 
 class Backend(ABC):
@@ -197,4 +205,4 @@ class Backend(ABC):
     @abstractmethod
     def boundary(self, graph: Graph, in_parts: bool) -> Boundary:
         """How the inputs and outputs of a graph enter and leave the device. `in_parts`: whether it
-        is several executables, with data-dependent shapes between them."""
+        is several executables, between which the host reads data."""

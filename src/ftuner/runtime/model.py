@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ftuner.core.dtype import DType
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Step
 from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
 
 
@@ -40,10 +41,11 @@ class Model:
         """
         parts = split(graph)
         self._graph = replace(graph, nodes=())
-        self._pieces = [replace(part, graph=replace(part.graph, nodes=())) for part in parts]
         self._boundary = backend.boundary(self._graph, len(parts) > 1)
-        self.parts = [backend.compile(part.graph, threads, held, progress) for part in parts]
-        """Executables that run one after the other: several where an extent depends on data."""
+        self._chain = Chain(parts, backend, self._boundary, threads, held, progress)
+        self.parts = self._chain.executables
+        """Executables that run one after the other: several where an extent depends on data, or
+        around a loop. The graphs within loops have others."""
 
     @property
     def inputs(self) -> list[TensorSpec]:
@@ -60,7 +62,7 @@ class Model:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All steps of a run, in order."""
+        """All steps of a run, in order, without those within loops."""
         return tuple(step for part in self.parts for step in part.lowered.steps)
 
     def __call__(self, **inputs: object) -> dict[str, Any]:
@@ -85,15 +87,12 @@ class Model:
             ShapeError: extents that contradict the model.
             AllocationError: the device does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
+            IterationLimitError: a loop does not end; see `FTUNER_MAX_TRIPS`.
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
-                GPU: inputs are arrays, or an extent depends on data.
+                GPU: inputs are arrays, an extent depends on data, or there is a loop.
         """
         operands = self._boundary.admitted(feeds)
-        if len(self.parts) == 1:
-            results = self.parts[0].run(operands)
-        else:
-            results = self._through(operands, lambda part, given: part.run(given))
-        return self._boundary.delivered(results, feeds)
+        return self._boundary.delivered(self._chain.run(operands), feeds)
 
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded as CUDA graphs, as they are by default on a
@@ -115,12 +114,12 @@ class Model:
             times.extend(part.step_seconds(operands))
             return part.run(operands)
 
-        self._through(self._boundary.admitted(feeds), run)
+        self._chain.through(self._boundary.admitted(feeds), run)
         return times
 
     def memory(self, feeds: Mapping[str, object]) -> Memory:
-        """The bytes that a run on such arrays takes; see `run`. Where an extent depends on data,
-        all parts of the model but the last are run to know it.
+        """The bytes that a run on such arrays takes, without what is within loops; see `run`. Where
+        an extent depends on data, all parts of the model but the last are run to know it.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes.
@@ -134,21 +133,8 @@ class Model:
             found.append(part.memory(operands))
             return part.run(operands) if part is not self.parts[-1] else []
 
-        self._through(self._boundary.admitted(feeds), run)
+        self._chain.through(self._boundary.admitted(feeds), run)
         return together(found)
-
-    def _through(
-        self, operands: list[Any], run: Callable[[Executable, list[Any]], list[Any]]
-    ) -> list[Any]:
-        """The results of the last part, after the ones before it."""
-        known: dict[Value, Any] = dict(zip(self._graph.inputs, operands, strict=True))
-        results: list[Any] = []
-        for part, piece in zip(self.parts, self._pieces, strict=True):
-            results = run(part, [known[v] for v in piece.graph.inputs])
-            if piece.node is not None:
-                known.update(zip((v for _, v in piece.graph.outputs), results, strict=True))
-                known[piece.node.output] = self._boundary.evaluated(piece.node, results[0])
-        return results
 
 
 def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:

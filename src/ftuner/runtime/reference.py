@@ -4,6 +4,7 @@ schedules must agree with it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,10 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
     for node in graph.nodes:
         arrays = [widened(array_of(v), v.dtype) for v in node.inputs]
-        attributes = _bound(node.attributes, symbols)
+        attributes = {
+            name: partial(run_reference, x) if isinstance(x, Graph) else x
+            for name, x in _bound(node.attributes, symbols).items()
+        }
         with np.errstate(all="ignore"):
             results = OPERATORS[node.op].reference(*arrays, **attributes)
         if len(node.outputs) == 1:
@@ -35,7 +39,7 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         for value, result in zip(node.outputs, results, strict=True):
             known[value] = reference_result(result, value.type)
         for name in node.binds:
-            (symbols[name],) = (
+            symbols[name] = next(
                 extent
                 for value in node.outputs
                 for dim, extent in zip(value.shape, known[value].shape, strict=True)

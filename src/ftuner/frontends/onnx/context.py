@@ -7,14 +7,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ftuner.core.dtype import DType
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 from ftuner.graph.names import Names
 
+MAX_REPEATED = 1 << 16
+"""Most nodes, in all, of graphs that are imported again."""
 T = TypeVar("T")
-Importer = Callable[["Context", "NodeView"], Sequence[Value]]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A sequence of tensors whose length is known."""
+
+    values: tuple[Value, ...]
+    dtype: DType | None = None
+    """Of the elements, if it was given."""
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An optional without an element. One with an element is the element itself."""
+
+
+Operand = Value | Items | Nothing
+Importer = Callable[["Context", "NodeView"], Sequence[Operand]]
+Inner = Callable[["Context", GraphRecord, Sequence[Operand]], list[Operand]]
+"""Imports a graph that a node has as an attribute, for some inputs; returns its outputs."""
 Table = Mapping[tuple[str, str], Importer]
 """Importers by domain and type of operator."""
 
@@ -26,18 +48,33 @@ class NodeView:
     record: NodeRecord
     opset: int
     """The version of the operators of the node's domain."""
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[Operand | None, ...]
     """None for an input that is left out."""
+    inner: Inner
 
     def input(self, number: int) -> Value:
-        """A required input."""
+        """A required tensor."""
         found = self.optional(number)
         if found is None:
             raise GraphError(f"{self.record.label}: input {number} is missing")
         return found
 
     def optional(self, number: int) -> Value | None:
+        found = self.operand(number)
+        if found is not None and not isinstance(found, Value):
+            raise GraphError(f"{self.record.label}: input {number} is no tensor")
+        return found
+
+    def operand(self, number: int) -> Operand | None:
+        """An input of any kind."""
         return self.inputs[number] if number < len(self.inputs) else None
+
+    def items(self, number: int) -> Items:
+        """A required sequence."""
+        found = self.operand(number)
+        if not isinstance(found, Items):
+            raise GraphError(f"{self.record.label}: input {number} is no sequence")
+        return found
 
     def present(self) -> list[Value]:
         """All inputs of an operator that takes one or more."""
@@ -94,8 +131,36 @@ class NodeView:
         return found
 
 
+class Repeats:
+    """Counts the nodes of graphs that are imported more than once: for other extents, or for each
+    iteration of a loop. Nested loops could ask for any number."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REPEATED
+
+    def take(self, graph: GraphRecord) -> bool:
+        """Count one more import of a graph; False if there were too many."""
+        self._left -= 1 + node_count(graph)
+        return self._left >= 0
+
+
+def node_count(graph: GraphRecord) -> int:
+    """The nodes of a graph, and of graphs within them."""
+    inner = (x for n in graph.nodes for x in n.attributes.values() if isinstance(x, GraphRecord))
+    return len(graph.nodes) + sum(map(node_count, inner))
+
+
 @dataclass(frozen=True)
 class Context(Composer):
     """A composer, and what importers know of the model."""
 
     names: Names = field(default_factory=Names)
+    repeats: Repeats = field(default_factory=Repeats)
+    nested: bool = False
+    """Whether this is of a graph that a node runs."""
+
+    def within(self) -> Context:
+        """The context of a graph within a node."""
+        return Context(
+            self.builder.within(), self.answers, names=self.names, repeats=self.repeats, nested=True
+        )

@@ -10,6 +10,7 @@ import logging
 from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
@@ -19,8 +20,9 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Operand, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
+from ftuner.frontends.onnx.control import CONTROL
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
@@ -81,19 +83,17 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
-    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED,
+    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
-IF = ("", "If")
-"""Imported here: the graph gets the nodes of one branch, and has no If."""
-SUPPORTED = frozenset({*IMPORTERS, IF})
+SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does. Models of older ones are converted."""
 NODES_LISTED = 3
 """Names of nodes that an error message lists for each unsupported operator."""
 
-Scope = MutableMapping[str, "Value | None"]
+Scope = MutableMapping[str, "Operand | None"]
 """Values by name; None for the empty name."""
 
 
@@ -115,7 +115,7 @@ def register_importer(domain: str, op: str, importer: Importer) -> None:
     Raises:
         ConfigurationError: the operator has an importer.
     """
-    if IMPORTERS.get((domain, op), importer) is not importer or (domain, op) == IF:
+    if IMPORTERS.get((domain, op), importer) is not importer:
         raise ConfigurationError(f"operator {op!r} of the domain {domain!r} has an importer")
     _TABLE[domain, op] = importer
 
@@ -177,8 +177,7 @@ def _expect_supported(
     missing: dict[str, list[str]] = {}
     for node in nodes_of(nodes):
         domain, op = domain_of(node.domain), text_of(node.op_type)
-        known = (domain, op) in IMPORTERS or (domain, op) == IF
-        if not known and not is_defined(domain, op, opsets.get(domain, 0)):
+        if (domain, op) not in IMPORTERS and not is_defined(domain, op, opsets.get(domain, 0)):
             name = f"{domain}.{op}" if domain else op
             missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
     if not missing:
@@ -205,7 +204,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     context = Context(answers=Answers(exact, dims))
     scope: Scope = {"": None}
     inputs = []
-    for record in _distinct(model.graph):
+    for record in _distinct(model):
         shape = tuple(_extent(context, record, axis) for axis in range(len(record.dims)))
         value = context.builder.input(record.name, record.dtype, shape)
         inputs.append(value)
@@ -226,7 +225,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     except RunTimeNumberError as need:
         need.graph = context.builder.graph(inputs, [(need.value.name, need.value)])
         raise
-    outputs = [(name, _output(scope, name)) for name in model.graph.outputs]
+    outputs = [(name, _tensor(scope, name)) for name in model.graph.outputs]
     if not outputs:
         raise GraphError("the model has no outputs")
     graph = context.builder.graph(inputs, outputs)
@@ -239,13 +238,13 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     )
 
 
-def _distinct(graph: GraphRecord) -> tuple[InputRecord, ...]:
+def _distinct(model: ModelRecord) -> tuple[InputRecord, ...]:
     """The inputs. Raises GraphError unless inputs and outputs have distinct, non-empty names."""
-    for what, names in (("inputs", [i.name for i in graph.inputs]), ("outputs", graph.outputs)):
+    for what, names in (("inputs", model.graph.inputs), ("outputs", model.graph.outputs)):
         for name, count in Counter(names).items():
             if count > 1 or not name:
                 raise GraphError(f"{count} {what} of the model are named {name!r}")
-    return graph.inputs
+    return model.inputs
 
 
 def _extent(context: Context, record: InputRecord, axis: int) -> Dim:
@@ -255,10 +254,17 @@ def _extent(context: Context, record: InputRecord, axis: int) -> Dim:
     return context.names.fresh(f"{record.name}_{axis}") if dim is None else context.names.named(dim)
 
 
-def _output(scope: Scope, name: str) -> Value:
+def _output(scope: Scope, name: str) -> Operand:
     found = scope.get(name)
     if found is None:
         raise GraphError(f"no node gives the output {name!r}")
+    return found
+
+
+def _tensor(scope: Scope, name: str) -> Value:
+    found = _output(scope, name)
+    if not isinstance(found, Value):
+        raise UnsupportedOperatorError(f"output {name!r}, a sequence or optional, is not supported")
     return found
 
 
@@ -276,16 +282,15 @@ def _import_graph(
         if opset is None:
             raise GraphError(f"{record.label}: the model names no version of {record.domain!r}")
         expect_valid(record, opset)
-        if (record.domain, record.op) == IF:
-            results: Sequence[Value] = _import_branch(context, record, scope, opsets)
+        operands = tuple(scope[name] for name in record.inputs)
+        context.builder.operands = tuple(v.shape for v in operands if isinstance(v, Value))
+        importer = IMPORTERS.get((record.domain, record.op))
+        results: Sequence[Operand]
+        if importer is None:
+            results = _import_definition(context, record, operands, opsets)
         else:
-            operands = tuple(scope[name] for name in record.inputs)
-            context.builder.operands = tuple(v.shape for v in operands if v is not None)
-            importer = IMPORTERS.get((record.domain, record.op))
-            if importer is None:
-                results = _import_definition(context, record, operands, opsets)
-            else:
-                results = importer(context, NodeView(record, opset, operands))
+            inner = partial(_import_inner, scope, opsets)
+            results = importer(context, NodeView(record, opset, operands, inner))
         if len(results) < len([name for name in record.outputs if name]):
             raise GraphError(
                 f"{record.label}: {len(record.outputs)} outputs; there are {len(results)}"
@@ -294,28 +299,29 @@ def _import_graph(
         context.builder.where, context.builder.operands = "", ()
 
 
-def _import_branch(
-    context: Context, record: NodeRecord, scope: Scope, opsets: Mapping[str, int]
-) -> list[Value]:
-    """The outputs of the branch that an If takes. Another condition makes another graph."""
-    view = NodeView(record, 0, tuple(scope[name] for name in record.inputs))
-    condition = context.array_of(view.input(0), "the condition")
-    if condition.size != 1:
-        raise context.malformed(f"the condition is {view.input(0).type}; expected one element")
-    branch = view.graph("then_branch" if condition.item() else "else_branch")
-    inner = ChainMap({}, scope)
-    _import_graph(context, branch, inner, opsets)
-    return [_output(inner, name) for name in branch.outputs]
+def _import_inner(
+    scope: Scope, opsets: Mapping[str, int], context: Context, graph: GraphRecord,
+    operands: Sequence[Operand],
+) -> list[Operand]:  # fmt: skip
+    """The outputs of a graph within a node, of which `scope` has the values around it."""
+    where = context.builder.where
+    if len(operands) != len(graph.inputs):
+        raise GraphError(f"{where}: {len(operands)} inputs of a graph that has {len(graph.inputs)}")
+    given: Scope = dict(zip(graph.inputs, operands, strict=True))
+    inner: Scope = ChainMap(given, scope)
+    _import_graph(context, graph, inner, opsets)
+    context.builder.where = where
+    return [_output(inner, name) for name in graph.outputs]
 
 
 def _import_definition(
     context: Context,
     record: NodeRecord,
-    operands: Sequence[Value | None],
+    operands: Sequence[Operand | None],
     opsets: Mapping[str, int],
-) -> list[Value]:
+) -> list[Operand]:
     """The outputs of a node whose operator is defined by others."""
-    types = [None if v is None else v.type for v in operands]
+    types = [v.type if isinstance(v, Value) else None for v in operands]
     found = definition_of(record, opsets[record.domain], types)
     inner_opsets = {**opsets, **versions_of(found.opset_import)}
     _expect_supported(found.node, inner_opsets, f"the definition of {record.label}")
@@ -382,7 +388,7 @@ def names_read(node: NodeRecord) -> Iterator[str]:
 
 
 def _names_around(graph: GraphRecord) -> Iterator[str]:
-    own = {*graph.constants, *(i.name for i in graph.inputs)}
+    own = {*graph.constants, *graph.inputs}
     own |= {name for node in graph.nodes for name in node.outputs}
     for node in graph.nodes:
         yield from (name for name in names_read(node) if name not in own)

@@ -44,14 +44,18 @@ def _folded(op: str) -> Importer:
     """An operator of two operands, applied to any number of them."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        first, *others = node.present()
-        if node.opset < 8:
-            _expect_one_shape(context, node)
-        for other in others:
-            first = context.add(op, first, other)
-        return [first]
+        return [_fold(context, node, op)]
 
     return convert
+
+
+def _fold(context: Context, node: NodeView, op: str) -> Value:
+    first, *others = node.present()
+    if node.opset < 8:
+        _expect_one_shape(context, node)
+    for other in others:
+        first = context.add(op, first, other)
+    return first
 
 
 def _expect_one_shape(context: Context, node: NodeView) -> None:
@@ -66,7 +70,7 @@ def _expect_one_shape(context: Context, node: NodeView) -> None:
 
 
 def _mean(context: Context, node: NodeView) -> Sequence[Value]:
-    (total,) = _folded("add")(context, node)
+    total = _fold(context, node, "add")
     return [context.scaled(total, 1 / len(node.present()))]
 
 

@@ -49,6 +49,7 @@ def _of_one(importer: Importer, version: int | None = _OPSET) -> Importer:
         x = channels_first(context, x) if last and x.rank > 2 else x
         opset = node.integer("opset") if version is None else version
         (y,) = importer(context, replace(node, inputs=(x,), opset=opset))
+        assert isinstance(y, Value)
         return [_levels(context, node, channels_last(context, y) if last else y, 3)]
 
     return convert

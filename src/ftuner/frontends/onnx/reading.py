@@ -121,8 +121,9 @@ def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
     """
     reader = _Reader(folder)
     graph = reader.graph(model.graph)
+    inputs = tuple(reader.input(v) for v in model.graph.input if v.name not in graph.constants)
     declared = tuple(reader.output(v) for v in model.graph.output)
-    return ModelRecord(graph, declared, versions_of(model.opset_import), _metadata(model))
+    return ModelRecord(graph, inputs, declared, versions_of(model.opset_import), _metadata(model))
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -166,7 +167,7 @@ class _Reader:
             if not name or name in constants:
                 raise GraphError(f"more than one initialiser is named {name!r}")
             constants[name] = self.tensor(tensor, f"initialiser {name!r}")
-        inputs = tuple(self.input(v) for v in graph.input if v.name not in constants)
+        inputs = tuple(text_of(v.name) for v in graph.input if v.name not in constants)
         outputs = tuple(text_of(v.name) for v in graph.output)
         return GraphRecord(inputs, outputs, constants, tuple(self.node(n) for n in graph.node))
 

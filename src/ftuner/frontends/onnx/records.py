@@ -68,9 +68,9 @@ class InputRecord:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """A graph, or a branch of an If, which may read the values around it."""
+    """The graph of a model, or one within a node, which may read the values around it."""
 
-    inputs: tuple[InputRecord, ...]
+    inputs: tuple[str, ...]
     """The inputs that are not initialisers, which are constants."""
     outputs: tuple[str, ...]
     constants: Mapping[str, TensorRecord]
@@ -105,6 +105,8 @@ class OutputRecord:
 @dataclass(frozen=True)
 class ModelRecord:
     graph: GraphRecord
+    inputs: tuple[InputRecord, ...]
+    """The inputs of the graph with their types. Graphs within nodes take any."""
     declared_outputs: tuple[OutputRecord, ...]
     opsets: Mapping[str, int]
     """The operator set version by domain."""

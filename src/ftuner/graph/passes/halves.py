@@ -33,7 +33,19 @@ def halves_in_float32(graph: Graph) -> Graph:
                 wide[value] = nodes[-1].output
         return wide[value]
 
+    def rounded(value: Value) -> Value:
+        """The value in the dtype that the file gives it."""
+        found = widened(value)
+        if not _is_half(value):
+            return found
+        nodes.append(made("cast", [found], value.type, f"{value.name}_rounded", to=value.dtype))
+        return nodes[-1].output
+
     for node in graph.nodes:
+        if any(isinstance(x, Graph) for x in node.attributes.values()):
+            # The inputs and outputs of graphs have the dtypes of the file.
+            nodes.append(replace(node, inputs=tuple(map(rounded, node.inputs))))
+            continue
         inputs = tuple(map(widened, node.inputs))
         for value in filter(_is_half, node.outputs):
             wide[value] = replace(value, type=replace(value.type, dtype=FLOAT32))
@@ -44,15 +56,8 @@ def halves_in_float32(graph: Graph) -> Graph:
             continue
         attributes = {n: _wide_attribute(x) for n, x in node.attributes.items()}
         nodes.append(replace(node, inputs=inputs, outputs=results, attributes=attributes))
-    outputs: list[tuple[str, Value]] = []
-    for name, value in graph.outputs:
-        found = widened(value)
-        if _is_half(value):
-            rounded = made("cast", [found], value.type, f"{value.name}_rounded", to=value.dtype)
-            nodes.append(rounded)
-            found = rounded.output
-        outputs.append((name, found))
-    return Graph(graph.inputs, tuple(outputs), tuple(nodes), graph.constraints)
+    outputs = tuple((name, rounded(value)) for name, value in graph.outputs)
+    return Graph(graph.inputs, outputs, tuple(nodes), graph.constraints)
 
 
 def _wide_attribute(attribute: Any) -> Any:

@@ -56,6 +56,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 def optimised(graph: Graph, halves: bool = True) -> Graph:
     """The graph after all passes; it is verified after each that changes it. `halves`: whether the
     device computes half precision; if not, it is computed in float32."""
+    graph = replace(graph, nodes=tuple(_inside(node, halves) for node in graph.nodes))
     typed: set[Node] = set()
     verify(graph, typed)
     if not halves:
@@ -68,3 +69,9 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             verify(after, typed)
         graph = after
     return graph
+
+
+def _inside(node: Node, halves: bool) -> Node:
+    """The node with the graphs that it runs after all passes."""
+    graphs = {n: optimised(x, halves) for n, x in node.attributes.items() if isinstance(x, Graph)}
+    return replace(node, attributes={**node.attributes, **graphs}) if graphs else node

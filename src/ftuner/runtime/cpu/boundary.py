@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ftuner.errors import InputError, OperandError
-from ftuner.graph.ir import Graph, Node
+from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
@@ -45,5 +45,14 @@ class CpuBoundary(Boundary):
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
         return results
 
-    def evaluated(self, node: Node, operand: Array) -> Array:
-        return np.ascontiguousarray(OPERATORS[node.op].reference(operand, **node.attributes))
+    def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
+        results = OPERATORS[node.op].reference(*operands, **node.attributes)
+        return [
+            np.asarray(x, order="C") for x in (results if len(node.outputs) > 1 else (results,))
+        ]
+
+    def constant(self, value: Value) -> Array:
+        return np.asarray(value.constant, numpy_dtype(value.dtype), order="C")
+
+    def stacked(self, operands: Sequence[Array]) -> Array:
+        return np.stack(operands)

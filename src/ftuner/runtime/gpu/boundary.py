@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ftuner.core.dtype import BFLOAT16
@@ -41,7 +42,7 @@ class GpuBoundary(Boundary):
             host = [name for name, x in feeds.items() if not isinstance(x, torch.Tensor)]
             if host or self._in_parts:
                 why = (
-                    f"{', '.join(host)} lie in the CPU's memory" if host else "extents are in data"
+                    f"{', '.join(host)} lie in the CPU's memory" if host else "the host reads data"
                 )
                 raise UnsupportedKernelError(f"cannot be captured in a CUDA graph: {why}")
         if feeds and self._only_tensors and not _any_tensor(feeds):
@@ -56,10 +57,19 @@ class GpuBoundary(Boundary):
             return results
         return [x.cpu().numpy() for x in results]
 
-    def evaluated(self, node: Node, operand: Tensor) -> Tensor:
-        data = operand.float() if node.inputs[0].dtype == BFLOAT16 else operand
-        found = OPERATORS[node.op].reference(data.cpu().numpy(), **node.attributes)
-        return torch.as_tensor(found.copy(), device=self._device)
+    def evaluated(self, node: Node, operands: Sequence[Tensor]) -> list[Tensor]:
+        known = [x.float() if x.dtype == torch.bfloat16 else x for x in operands]
+        results = OPERATORS[node.op].reference(*(x.cpu().numpy() for x in known), **node.attributes)
+        results = results if len(node.outputs) > 1 else (results,)
+        return [torch.as_tensor(x.copy(), device=self._device) for x in results]
+
+    def constant(self, value: Value) -> Tensor:
+        dtype = TORCH_DTYPES[value.dtype.name]
+        # A copy: the constant may be read-only, which torch warns of.
+        return torch.as_tensor(np.array(value.constant), device=self._device).to(dtype)
+
+    def stacked(self, operands: Sequence[Tensor]) -> Tensor:
+        return torch.stack(tuple(operands))
 
     def _tensor(self, value: Value, given: object) -> Tensor:
         if value.dtype == BFLOAT16 and not isinstance(given, torch.Tensor):

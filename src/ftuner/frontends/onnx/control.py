@@ -1,0 +1,228 @@
+"""Control flow: If, Loop and Scan.
+
+A graph that is taken for certain, and few iterations, become nodes of the graph around. Other loops
+run a graph that is compiled once. Where such a graph would differ from iteration to iteration,
+because it needs numbers that the loop carries, the iterations become nodes, however many they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ftuner.core.dtype import BOOL, INT64
+from ftuner.frontends.onnx.context import Context, NodeView, Operand, Table, node_count
+from ftuner.frontends.onnx.inner import (
+    Body,
+    CarriedNumberError,
+    Step,
+    chosen,
+    looped,
+    starting,
+    unrolled,
+)
+from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.graph.ir import Value
+
+FEW_TRIPS = 8
+FEW_NODES = 64
+"""Loops of at most this many iterations, and of this many nodes in all of them, become nodes of the
+graph around, where they are fused with what is before and after them."""
+MOST_TRIPS = 4096
+"""Most iterations that become nodes because their graph needs numbers that the loop carries."""
+FOREVER = 1 << 62
+"""Iterations of a loop that only a condition ends."""
+
+
+def _if(context: Context, node: NodeView) -> Sequence[Operand]:
+    condition = node.input(0)
+    known = condition.constant is not None or condition.name in context.answers.exact
+    branches = [node.graph(name) for name in ("then_branch", "else_branch")]
+    if context.nested and not known:
+        results = chosen(
+            context, context.reshape(condition, ()),
+            [partial(_branch, node, graph) for graph in branches],
+        )  # fmt: skip
+        if results is not None:
+            return results
+    # Another condition makes another graph.
+    found = context.array_of(condition, "the condition")
+    if found.size != 1:
+        raise context.malformed(f"the condition is {condition.type}; expected one element")
+    return node.inner(context, branches[0 if found.item() else 1], ())
+
+
+def _branch(node: NodeView, graph: GraphRecord, inner: Context) -> Sequence[Operand]:
+    return node.inner(inner, graph, ())
+
+
+def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
+    graph, initial = node.graph("body"), list(node.inputs[2:])
+    zero, always = starting(context)
+    trips, going = node.optional(0), node.optional(1)
+    if trips is None:
+        trips = context.builder.constant(np.int64(FOREVER))
+    going = always if going is None else going
+    for value, dtype in ((trips, INT64), (going, BOOL)):
+        if value.dtype != dtype or value.rank > 1 or any(n != 1 for n in value.shape):
+            raise context.malformed(f"{value.type} begins a loop; expected one {dtype}")
+    trips, going = context.reshape(trips, ()), context.reshape(going, ())
+    if len(graph.inputs) != 2 + len(initial) or len(graph.outputs) < 1 + len(initial):
+        raise context.malformed(
+            f"{len(initial)} carried values, {len(graph.inputs)} inputs and {len(graph.outputs)} "
+            "outputs of the body"
+        )
+    carried = [v for v in initial if v is not None]
+    if len(carried) < len(initial):
+        raise context.malformed("a carried value is missing")
+
+    def body(inner: Context, values: Sequence[Operand]) -> Step:
+        _expect_few(inner, graph)
+        number, condition, *others = values
+        goes_on, *results = node.inner(inner, graph, [number, condition, *others])
+        assert isinstance(number, Value)
+        assert isinstance(goes_on, Value)
+        unchanged = goes_on is condition
+        goes_on = inner.reshape(goes_on, ())
+        after = [inner.add_to(number, 1), goes_on, *results[: len(others)]]
+        return Step(None if unchanged else goes_on, after, results[len(others) :])
+
+    return _repeated(context, trips, going, [zero, going, *carried], body, 2, node_count(graph))
+
+
+def _repeated(
+    context: Context, trips: Value, going: Value, initial: Sequence[Operand], body: Body,
+    optional: int, nodes: int,
+) -> Sequence[Operand]:  # fmt: skip
+    """The results of a loop, without the `optional` first carried values. `nodes`: how many nodes
+    an iteration has."""
+    known = None if trips.constant is None else int(trips.constant.item())
+    sequences = not all(isinstance(v, Value) for v in initial)
+    if not sequences and known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
+        found = unrolled(context, known, going, initial, body, optional, asks=False)
+        if found is not None:
+            return found
+    if not sequences:
+        tensors = [v for v in initial if isinstance(v, Value)]
+        try:
+            return looped(context, trips, going, tensors, body, optional)
+        except CarriedNumberError:
+            pass
+    count = context.integer_of(trips, "the number of iterations")
+    found = unrolled(context, min(count, MOST_TRIPS + 1), going, initial, body, optional, asks=True)
+    assert found is not None
+    return found
+
+
+def _expect_few(context: Context, graph: GraphRecord) -> None:
+    if not context.repeats.take(graph):
+        raise context.unsupported("too many iterations or nested loops to import")
+
+
+def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
+    graph, count = node.graph("body"), node.integer("num_scan_inputs")
+    operands = node.present()
+    states, inputs = operands[: len(operands) - count], operands[len(operands) - count :]
+    outputs = len(graph.outputs) - len(states)
+    axes = node.integers("scan_input_axes", (0,) * count)
+    results = _scanned(
+        context, node, graph, states, inputs,
+        [context.axis(a, x.rank) for a, x in zip(axes, inputs, strict=False)],
+        node.integers("scan_input_directions", (0,) * count), None,
+    )  # fmt: skip
+    axes = node.integers("scan_output_axes", (0,) * outputs)
+    backwards = node.integers("scan_output_directions", (0,) * outputs)
+    _expect_lengths(context, outputs, axes, backwards)
+    found: list[Operand] = list(results[: len(states)])
+    for x, axis, reverse in zip(results[len(states) :], axes, backwards, strict=True):
+        if reverse:
+            x = context.slice(x, 0, x.shape[0] - 1, x.shape[0], -1)
+        axis = context.axis(axis, x.rank)
+        found.append(context.transpose(x, (*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
+    return found
+
+
+def _expect_lengths(context: Context, count: int, *lists: Sequence[int]) -> None:
+    if count < 0 or any(len(found) != count for found in lists):
+        raise context.malformed(f"axes and directions {lists}; expected {count} each")
+
+
+def _scanned(
+    context: Context, node: NodeView, graph: GraphRecord, states: Sequence[Value],
+    inputs: Sequence[Value], axes: Sequence[int], backwards: Sequence[int], length: Value | None,
+) -> list[Value]:  # fmt: skip
+    """The last states, and the outputs stacked along the first axis.
+
+    Args:
+        length: the number of elements that count, if not all do. After them states stay, and
+            outputs are zero.
+    """
+    _expect_lengths(context, len(inputs), axes, backwards)
+    if not inputs:
+        raise context.malformed("there is nothing to scan")
+    extent = inputs[0].shape[axes[0]]
+    for x, axis in zip(inputs, axes, strict=True):
+        context.builder.require(x.shape[axis], extent, "lengths of what is scanned")
+    where = context.builder.where
+
+    def body(inner: Context, values: Sequence[Operand]) -> Step:
+        _expect_few(inner, graph)
+        number, *before = (v for v in values if isinstance(v, Value))
+        last = inner.builder.dims([extent - 1], ())
+        at = [inner.add("subtract", last, number) if back else number for back in backwards]
+        elements = [
+            inner.add("gather", x, i, axis=axis, node=where)
+            for x, i, axis in zip(inputs, at, axes, strict=True)
+        ]
+        results = node.inner(inner, graph, [*before, *elements])
+        if length is not None:
+            tensors = [v for v in results if isinstance(v, Value)]
+            counts = inner.add("less", number, length)
+            old = [*before, *(inner.scalar(0, v.dtype) for v in tensors[len(before) :])]
+            results = [inner.add("where", counts, x, y) for x, y in zip(tensors, old, strict=True)]
+        after = [inner.add_to(number, 1), *results[: len(before)]]
+        return Step(None, after, results[len(before) :])
+
+    zero, always = starting(context)
+    trips = context.builder.dims([extent], ())
+    found = _repeated(context, trips, always, [zero, *states], body, 1, node_count(graph))
+    return [v for v in found if isinstance(v, Value)]
+
+
+def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
+    """The first version: all operands begin with an axis of images, each scanned by itself."""
+    graph, count = node.graph("body"), node.integer("num_scan_inputs")
+    lengths = node.optional(0)
+    operands = [node.input(i) for i in range(1, len(node.inputs))]
+    if any(x.rank < 1 for x in operands) or len(operands) < count or not operands:
+        raise context.malformed("expected operands with an axis of the batch")
+    batch = operands[0].shape[0]
+    for x in operands:
+        context.builder.require(x.shape[0], batch, "extents of the batch")
+    backwards = node.integers("directions", (0,) * count)
+    where = context.builder.where
+
+    def body(inner: Context, values: Sequence[Operand]) -> Step:
+        (number,) = (v for v in values if isinstance(v, Value))
+
+        def element(x: Value) -> Value:
+            return inner.add("gather", x, number, axis=0, node=where)
+
+        found = [element(x) for x in operands]
+        states, inputs = found[: len(found) - count], found[len(found) - count :]
+        length = None if lengths is None else element(lengths)
+        results = _scanned(inner, node, graph, states, inputs, [0] * count, backwards, length)
+        return Step(None, [inner.add_to(number, 1)], results)
+
+    zero, always = starting(context)
+    trips = context.builder.dims([batch], ())
+    return _repeated(context, trips, always, [zero], body, 1, node_count(graph))
+
+
+def _any_scan(context: Context, node: NodeView) -> Sequence[Operand]:
+    return _scan(context, node) if node.opset >= 9 else _scan_batch(context, node)
+
+
+CONTROL: Table = {("", "If"): _if, ("", "Loop"): _loop, ("", "Scan"): _any_scan}

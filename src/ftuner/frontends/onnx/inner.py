@@ -1,0 +1,301 @@
+"""Makes nodes that run graphs: loops, and choices between two graphs.
+
+A graph within a node is imported into a builder of its own. What it reads of the values around it
+become operands of the node. So do extents that it reads: of each symbol that no operand has there
+is an empty operand with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Symbolic, maximum, symbol
+from ftuner.core.dim_symbols import UsedSymbols, symbols_of
+from ftuner.core.dtype import BOOL, INT64, DType
+from ftuner.errors import UnsupportedOperatorError
+from ftuner.frontends.onnx.context import Context, Operand
+from ftuner.graph.answers import RunTimeNumberError
+from ftuner.graph.ir import Graph, TensorType, Value, used_dims
+
+
+class Step(NamedTuple):
+    """What one iteration of a loop gives."""
+
+    condition: Operand | None
+    """Whether to go on; None for as before."""
+    carried: Sequence[Operand]
+    stacked: Sequence[Operand]
+
+
+Body = Callable[[Context, Sequence[Operand]], Step]
+"""Imports an iteration for some carried values."""
+Branch = Callable[[Context], Sequence[Operand]]
+
+
+class CarriedNumberError(UnsupportedOperatorError):
+    """Numbers that must be known depend on what a loop carries."""
+
+
+def looped(
+    context: Context, trips: Value, going: Value, initial: Sequence[Value], body: Body,
+    optional: int,
+) -> list[Value]:  # fmt: skip
+    """The results of a loop whose graph is compiled once: the last carried values and the stacked
+    ones. Extents of carried values may change from iteration to iteration.
+
+    Args:
+        optional: how many of the first carried values are left out, with their results, if
+            iterations do not read them.
+
+    Raises:
+        CarriedNumberError: the graph differs from iteration to iteration.
+        GraphError: a carried value changes its element type or its number of axes.
+    """
+    types, varying = [v.type for v in initial], set[str]()
+    while True:
+        inner = context.within()
+        given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
+        try:
+            step = body(inner, given)
+        except RunTimeNumberError as need:
+            _hoist(context, inner, need.value, given, varying)
+            raise
+        carried = [_tensor(context, v) for v in step.carried]
+        wider = _widened(context, types, carried, varying)
+        if wider == types:
+            break
+        types = wider
+    conditions = [] if step.condition is None else [_tensor(context, step.condition)]
+    if any(v.constant is not None and v.constant.all() for v in conditions):
+        conditions = []
+    stacked = [_tensor(context, v) for v in step.stacked]
+    unread = _unread(inner, given[:optional], carried, [*conditions, *stacked])
+    kept = [i for i in range(len(given)) if i not in unread]
+    graph, captured = _closed(
+        context, inner, [given[i] for i in kept],
+        [*conditions, *(carried[i] for i in kept), *stacked],
+    )  # fmt: skip
+    own = varying | _bound_within(inner)
+    results = _Results(context, own)
+    found = [results.type(types[i].dtype, types[i].shape) for i in kept]
+    if stacked:
+        count = _count(trips, going) if not conditions else None
+        if count is None:
+            count = results.symbol()
+        found += [results.type(v.dtype, v.shape, (count,)) for v in stacked]
+    empty = [_empty(context, t, results.symbols) for t in found[len(kept) :]]
+    made = context.builder.add_many(
+        "loop", trips, going, *(initial[i] for i in kept), *captured, *empty,
+        body=graph, carried=len(kept), conditional=bool(conditions),
+        types=tuple(found), counts=tuple(results.symbols),
+    )  # fmt: skip
+    return [*made[len(kept) - (len(initial) - optional) :]]
+
+
+def unrolled(
+    context: Context, trips: int, going: Value, initial: Sequence[Operand], body: Body,
+    optional: int, asks: bool,
+) -> list[Operand] | None:  # fmt: skip
+    """The results of a loop whose iterations follow each other in the graph; see `looped`. None if
+    a condition is known only at run time, unless one `asks` for it."""
+    values = list(initial)
+    parts: list[list[Value]] = []
+    for _ in range(trips):
+        if going.constant is None and not asks:
+            return None
+        if not context.array_of(going, "the condition").all():
+            break
+        step = body(context, values)
+        values = list(step.carried)
+        parts.append([_tensor(context, v) for v in step.stacked])
+        going = going if step.condition is None else _tensor(context, step.condition)
+    if parts:
+        stacked = [
+            context.concat([context.unsqueeze(v, [0]) for v in found], 0)
+            for found in zip(*parts, strict=True)
+        ]
+    else:
+        inner = context.within()
+        step = body(inner, values)
+        own = _bound_within(inner)
+        types = [_tensor(context, v).type for v in step.stacked]
+        stacked = [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
+    return [*values[optional:], *stacked]
+
+
+def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> list[Value] | None:
+    """The results of the first of two graphs where a condition holds, else of the second. None if
+    these have other types."""
+    inners, results = [], []
+    for branch in branches:
+        inners.append(context.within())
+        try:
+            outputs = branch(inners[-1])
+        except RunTimeNumberError as need:
+            _hoist(context, inners[-1], need.value, (), set())
+            raise
+        results.append([v for v in outputs if isinstance(v, Value)])
+        if len(results[-1]) < len(outputs):
+            return None
+    kinds = [[(v.dtype, v.rank) for v in found] for found in results]
+    if kinds[0] != kinds[1]:
+        return None
+    closed = [_closed(context, x, [], found) for x, found in zip(inners, results, strict=True)]
+    captured = list(dict.fromkeys(v for _, found in closed for v in found))
+    graphs = [replace(graph, inputs=tuple(captured)) for graph, _ in closed]
+    own = _bound_within(inners[0]) | _bound_within(inners[1])
+    outer = _Results(context, own)
+    types = [
+        outer.type(x.dtype, [m if m == n else None for m, n in zip(x.shape, y.shape, strict=True)])
+        for x, y in zip(*results, strict=True)
+    ]
+    made = context.builder.add_many(
+        "choose", condition, *captured, then=graphs[0], otherwise=graphs[1],
+        types=tuple(types), counts=tuple(outer.symbols),
+    )  # fmt: skip
+    return list(made)
+
+
+class _Results:
+    """The types of the results of a node that runs graphs. Symbols that only the graphs know are
+    replaced by `symbols`, which the node binds."""
+
+    def __init__(self, context: Context, own: set[str]) -> None:
+        self._context, self._own = context, own
+        self.symbols: list[str] = []
+
+    def symbol(self) -> Symbolic:
+        found = self._context.names.fresh("extent")
+        self.symbols.append(str(found))
+        return found
+
+    def type(
+        self, dtype: DType, shape: Sequence[Dim | None], first: tuple[Dim, ...] = ()
+    ) -> TensorType:
+        """A type. None is an extent that is known only at run time."""
+        dims = (
+            self.symbol() if n is None or not self._own.isdisjoint(symbols_of([n])) else n
+            for n in shape
+        )
+        return TensorType(dtype, (*first, *dims))
+
+
+def _tensor(context: Context, operand: Operand) -> Value:
+    if not isinstance(operand, Value):
+        raise context.unsupported("a sequence whose length is known only at run time")
+    return operand
+
+
+def _widened(
+    context: Context, types: Sequence[TensorType], carried: Sequence[Value], varying: set[str]
+) -> list[TensorType]:
+    """The types of carried values, with symbols for extents that iterations change. These are added
+    to `varying`."""
+    found = []
+    for number, (before, after) in enumerate(zip(types, carried, strict=True)):
+        if (before.dtype, before.rank) != (after.dtype, after.rank):
+            raise context.malformed(
+                f"carried value {number} is {before} before an iteration and {after.type} after it;"
+                " expected one element type and number of axes"
+            )
+        dims: list[Dim] = []
+        for m, n in zip(before.shape, after.shape, strict=True):
+            if m != n and str(m) not in varying:
+                m = context.names.fresh("carried")
+                varying.add(str(m))
+            dims.append(m)
+        found.append(TensorType(before.dtype, tuple(dims)))
+    return found
+
+
+def _unread(
+    inner: Context, optional: Sequence[Value], carried: Sequence[Value], others: Sequence[Value]
+) -> set[int]:
+    """Which carried values only they themselves depend on."""
+    found = set()
+    for number, value in enumerate(optional):
+        outputs = [*others, *(v for i, v in enumerate(carried) if i != number and i not in found)]
+        graph = inner.builder.graph((), [("", v) for v in outputs])
+        read = {v for node in graph.nodes for v in node.inputs}
+        if value not in read and all(v is not value for _, v in graph.outputs):
+            found.add(number)
+    return found
+
+
+def _closed(
+    context: Context, inner: Context, given: Sequence[Value], outputs: Sequence[Value]
+) -> tuple[Graph, list[Value]]:
+    """The graph within a node, whose inputs are those given and what it reads around it; and the
+    operands for the latter."""
+    named = [(f"result {i}", v) for i, v in enumerate(outputs)]
+    graph = inner.builder.graph(given, named)
+    made = {*given, *(v for node in graph.nodes for v in node.outputs)}
+    read = [v for node in graph.nodes for v in node.inputs] + [v for _, v in graph.outputs]
+    captured = list(dict.fromkeys(v for v in read if v.constant is None and v not in made))
+    inputs = [*given, *captured]
+    used = _symbols_used(graph, inputs)
+    known = {str(n) for v in inputs for n in v.shape} | _bound_within(inner)
+    for name in used:
+        if name not in known:
+            nothing = context.builder.constant(np.zeros((1, 0), np.bool_), BOOL)
+            captured.append(context.add("broadcast", nothing, shape=(symbol(name), 0)))
+    return replace(graph, inputs=(*given, *captured)), captured
+
+
+def _symbols_used(graph: Graph, inputs: Iterable[Value]) -> list[str]:
+    found = UsedSymbols()
+    for value in (*inputs, *(v for _, v in graph.outputs)):
+        found.add(value.shape)
+    for node in graph.nodes:
+        found.add(used_dims(node))
+    found.add(side for c in graph.constraints for side in (c.x, c.y))
+    return list(found.names)
+
+
+def _bound_within(inner: Context) -> set[str]:
+    """The symbols that nodes of an inner graph bind."""
+    return {name for node in inner.builder.nodes for name in node.binds}
+
+
+def _count(trips: Value, going: Value) -> Dim | None:
+    """The number of iterations of a loop without a condition, if it is known as a dim."""
+    if trips.dims is None or going.constant is None:
+        return None
+    (count,) = trips.dims
+    return maximum(count, 0) if going.constant.all() else 0
+
+
+def _empty(context: Context, type_: TensorType, unknown: Iterable[str]) -> Value:
+    """A stacked result of no iteration: extents that iterations would decide are 0."""
+    without = set(unknown)
+    shape = [0 if not without.isdisjoint(symbols_of([n])) else n for n in type_.shape[1:]]
+    nothing = context.builder.constant(np.zeros((0,) + (1,) * len(shape)), type_.dtype)
+    return context.broadcast(nothing, (0, *shape))
+
+
+def _hoist(
+    context: Context, inner: Context, value: Value, given: Sequence[Value], varying: set[str]
+) -> None:
+    """Have the nodes around a graph compute a value that the graph needs as a number.
+
+    Raises:
+        CarriedNumberError: it depends on what a loop carries.
+    """
+    graph = inner.builder.graph((), [("", value)])
+    read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
+    used = set(_symbols_used(replace(graph, constraints=()), ()))
+    if not read.isdisjoint(given) or not used.isdisjoint(varying):
+        raise CarriedNumberError(
+            f"{inner.builder.where}: a number that depends on what a loop carries must be known "
+            "(data-dependent shape)"
+        )
+    context.builder.nodes += graph.nodes
+
+
+def starting(context: Context) -> tuple[Value, Value]:
+    """The number 0 of the first iteration, and a condition that holds."""
+    return context.scalar(0, INT64), context.scalar(True, BOOL)

@@ -1,0 +1,103 @@
+"""Operators that run graphs: loops, and the choice between two graphs.
+
+A host runs them between two programs (`graph.splitting`). The graphs are attributes, of which the
+references get functions from a list of arrays to a list of arrays. Arrays may be of any library:
+references only count, choose and stack, so that tensors stay on their device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftuner.errors import GraphError, IterationLimitError
+from ftuner.graph.ir import Graph, TensorType
+from ftuner.graph.operator import Attributes, Operator, Require
+
+Types = Sequence[TensorType]
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+"""A graph that is run on arrays."""
+
+MAX_TRIPS = 1 << 24
+"""Most iterations of a loop, unless a limit is set: minutes of the shortest ones."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What runs the graphs of a node."""
+
+    stack: Callable[[Sequence[Any]], Any] = np.stack
+    """Stacks arrays of equal shapes along a new first axis."""
+    max_trips: int = MAX_TRIPS
+    """Most iterations of a loop."""
+
+
+def _expect_operands(what: str, body: Graph, types: Types) -> None:
+    given = [(t.dtype, t.rank) for t in types]
+    if given != [(v.dtype, v.rank) for v in body.inputs]:
+        raise GraphError(f"{what} of {', '.join(map(str, types))} by {body}")
+
+
+def _infer_loop(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
+    results: tuple[TensorType, ...] = attributes["types"]
+    stacked = len(results) - attributes["carried"]
+    _expect_operands("loop", attributes["body"], types[2 : len(types) - stacked])
+    return results
+
+
+def _reference_loop(
+    trips: Any, going: Any, *operands: Any, body: Run, carried: int, conditional: bool,
+    types: Types, counts: tuple[str, ...], host: Host = Host(),
+) -> Any:  # fmt: skip
+    limit, goes_on = trips.item(), bool(going.item())
+    empty = operands[len(operands) - (len(types) - carried) :]
+    values = list(operands[:carried])
+    captured = operands[carried : len(operands) - len(empty)]
+    stacked: list[list[Any]] = [[] for _ in empty]
+    number = 0
+    while goes_on and number < limit:
+        if number == host.max_trips:
+            raise IterationLimitError(f"a loop has not ended after {number} iterations")
+        results = body([*values, *captured])
+        if conditional:
+            goes_on, results = bool(results[0].item()), results[1:]
+        values = list(results[:carried])
+        for parts, part in zip(stacked, results[carried:], strict=True):
+            parts.append(part)
+        number += 1
+    results = (*values, *(host.stack(p) if p else x for p, x in zip(stacked, empty, strict=True)))
+    return results if len(results) > 1 else results[0]
+
+
+def _infer_choose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
+    for branch in ("then", "otherwise"):
+        _expect_operands("choose", attributes[branch], types[1:])
+    results: tuple[TensorType, ...] = attributes["types"]
+    return results
+
+
+def _reference_choose(
+    condition: Any, *operands: Any, then: Run, otherwise: Run, types: Types,
+    counts: tuple[str, ...], host: Host = Host(),
+) -> Any:  # fmt: skip
+    results = (then if condition.item() else otherwise)(operands)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+CONTROL = (
+    Operator("loop", _infer_loop, _reference_loop, binds=("counts",)),
+    Operator("choose", _infer_choose, _reference_choose, binds=("counts",)),
+)
+"""`loop` takes a number of iterations, whether to begin, the first carried values (`carried` of
+them), values that every iteration reads, and an empty array for each stacked result. The graph
+`body` takes carried values and the values that every iteration reads. It gives, if the loop is
+`conditional`, whether to go on, then carried values, then an element of each stacked result. The
+results are the last carried values and the stacked ones; these are the empty arrays if there is no
+iteration.
+
+`choose` takes a condition and the operands of both graphs, `then` and `otherwise`, and gives what
+the chosen one gives. `types` are the types of the results; `counts` names the symbols of their
+data-dependent extents."""

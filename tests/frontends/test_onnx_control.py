@@ -1,0 +1,406 @@
+"""Control flow against ONNX Runtime: loops, scans and branches on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ftuner.errors import GraphError, IterationLimitError, ShapeError
+from ftuner.frontends.onnx import import_model
+from ftuner.inference import load
+from ftuner.runtime.chain import MAX_TRIPS_VARIABLE
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+NODE = helper.make_node
+RNG = np.random.default_rng(0)
+
+
+def value(name: str, shape: Sequence[int | str] | None = None, dtype: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def stored(name: str, array: Any) -> Any:
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def body_of(
+    nodes: Sequence[Any],
+    carried: Sequence[Any],
+    outputs: Sequence[Any],
+    constants: Sequence[Any] = (),
+) -> Any:
+    """The body of a loop: `i` counts, `go` is the condition."""
+    inputs = [value("i", [], INT64), value("go", [], BOOL), *carried]
+    return helper.make_graph(list(nodes), "body", inputs, list(outputs), list(constants))
+
+
+def model_of(
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any],
+    constants: Sequence[Any] = (), opset: int = 18,
+) -> Any:  # fmt: skip
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(constants))
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def expect_agreement(model: Any, *feeds: dict[str, Any]) -> Model:
+    """That ftuner, compiled and by references, gives what ONNX Runtime gives."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    peer = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    loaded = load(model)
+    for given in feeds:
+        wanted = peer.run(None, given)
+        for found, x in zip(loaded.run(given), wanted, strict=True):
+            # Of no iteration, ONNX Runtime has extents of 0 for all that it has no numbers for.
+            assert found.shape == x.shape or (found.ndim == x.ndim and len(found) == len(x) == 0)
+            assert found.dtype == x.dtype
+            np.testing.assert_allclose(found.reshape(x.shape), x, 1e-4, 1e-5)
+    if type(loaded) is Model:
+        graph = import_model(model).graph
+        for found, x in zip(run_reference(graph, [*feeds[-1].values()]), wanted, strict=True):
+            np.testing.assert_allclose(found.reshape(x.shape), x, 1e-4, 1e-5)
+    return loaded
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def growing() -> Any:
+    """A loop that carries a tensor that grows, and stacks the sums of what it has so far."""
+    nodes = [
+        NODE("Concat", ["c", "w"], ["c_next"], axis=0),
+        NODE("ReduceSum", ["c_next"], ["sum"], keepdims=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p", 3]), value("sum", [])]
+    body = body_of(nodes, [value("c", ["p", 3])], outputs)
+    return model_of(
+        [NODE("Loop", ["n", "", "first"], ["last", "sums"], body=body)],
+        [value("n", [], INT64), value("first", ["a", 3]), value("w", ["b", 3])],
+        [value("last", ["q", 3]), value("sums", ["k"])],
+    )
+
+
+def test_carried_extents_grow(widest: CpuBackend) -> None:
+    feeds = [
+        {"n": np.array(n), "first": floats(a, 3), "w": floats(b, 3)}
+        for n, a, b in ((5, 2, 1), (0, 2, 1), (1, 0, 0), (3, 0, 2), (20, 1, 4), (-1, 1, 1))
+    ]
+    expect_agreement(growing(), *feeds)
+
+
+def test_a_body_is_compiled_once(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    compile_ = CpuBackend.compile
+
+    def counted(self: CpuBackend, *args: Any) -> Any:
+        compiled.append(args[0])
+        return compile_(self, *args)
+
+    monkeypatch.setattr(CpuBackend, "compile", counted)
+    model = load(growing())
+    count = len(compiled)
+    assert count <= 3
+    for n in (1, 7, 30):
+        model.run({"n": np.array(n), "first": floats(2, 3), "w": floats(1, 3)})
+    assert len(compiled) == count
+
+
+def while_model() -> Any:
+    """Halves x until its sum is below a limit; counts how often."""
+    nodes = [
+        NODE("Mul", ["x", "half"], ["x_next"]),
+        NODE("ReduceSum", ["x_next"], ["sum"], keepdims=0),
+        NODE("Less", ["limit", "sum"], ["go_next"]),
+        NODE("Identity", ["i"], ["count_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("x_next", ["n"]), value("count_next", [], INT64)]
+    body = body_of(
+        nodes,
+        [value("x", ["n"]), value("count", [], INT64)],
+        outputs,
+        [stored("half", np.float32(0.5))],
+    )
+    return model_of(
+        [NODE("Loop", ["", "begin", "first", "zero"], ["last", "count_last"], body=body)],
+        [value("begin", [], BOOL), value("first", ["n"]), value("limit", [])],
+        [value("last", ["n"]), value("count_last", [], INT64)],
+        [stored("zero", np.int64(0))],
+    )
+
+
+def test_a_condition_ends_a_loop(widest: CpuBackend) -> None:
+    feeds = [
+        {"begin": np.array(begin), "first": np.abs(floats(n)), "limit": np.array(0.01, np.float32)}
+        for begin, n in ((True, 5), (False, 5), (True, 0), (True, 100))
+    ]
+    nan = {"begin": np.array(True), "first": np.array([np.nan], np.float32), "limit": np.float32(1)}
+    nan["limit"] = np.ones((), np.float32)
+    expect_agreement(while_model(), *feeds, nan)
+
+
+def test_endless_loops_are_stopped(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MAX_TRIPS_VARIABLE, "50")
+    model = load(while_model())
+    feeds = {"begin": np.array(True), "limit": np.array(-1, np.float32)}
+    with pytest.raises(IterationLimitError, match="50 iterations"):
+        model.run({**feeds, "first": np.ones(3, np.float32)})
+
+
+def test_loops_within_loops_read_values_around_them(widest: CpuBackend) -> None:
+    """The inner one runs i + 1 times, and reads the input and what the outer one carries."""
+    inner = helper.make_graph(
+        [
+            NODE("Gather", ["w", "j"], ["row"], axis=0),
+            NODE("MatMul", ["row", "x"], ["y"]),
+            NODE("Add", ["c", "y"], ["c_next"]),
+            NODE("Identity", ["on"], ["on_next"]),
+        ],
+        "inner",
+        [value("j", [], INT64), value("on", [], BOOL), value("c", ["m"])],
+        [value("on_next", [], BOOL), value("c_next", ["m"])],
+    )
+    nodes = [
+        NODE("Add", ["i", "one"], ["trips"]),
+        NODE("Loop", ["trips", "", "s"], ["s_next"], body=inner),
+        NODE("Tanh", ["s_next"], ["t"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("s_next", ["m"]), value("t", ["m"])]
+    body = body_of(nodes, [value("s", ["m"])], outputs)
+    model = model_of(
+        [
+            NODE("Loop", ["n", "", "s0"], ["last", "all"], body=body),
+            NODE("Exp", ["last"], ["after"]),
+        ],
+        [value("n", [], INT64), value("s0", ["m"]), value("w", ["r", "k"]), value("x", ["k", "m"])],
+        [value("after", ["m"]), value("all", ["t", "m"])],
+        [stored("one", np.int64(1))],
+    )
+    feeds = [
+        {"n": np.array(n), "s0": floats(m), "w": floats(9, k), "x": floats(k, m) / 50}
+        for n, k, m in ((3, 4, 5), (9, 1, 2), (0, 2, 2), (2, 0, 3))
+    ]
+    expect_agreement(model, *feeds)
+
+
+def test_extents_that_data_tells_within_a_loop(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("Greater", ["c", "zero"], ["chosen"]),
+        NODE("NonZero", ["chosen"], ["at"]),
+        NODE("Squeeze", ["at", "first_axis"], ["where"]),
+        NODE("Gather", ["c", "where"], ["kept"], axis=0),
+        NODE("Sub", ["kept", "step"], ["c_next"]),
+        NODE("Size", ["c_next"], ["count"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("count", [], INT64)]
+    body = body_of(nodes, [value("c", ["p"])], outputs, [stored("zero", np.float32(0))])
+    model = model_of(
+        [NODE("Loop", ["n", "", "x"], ["last", "counts"], body=body)],
+        [value("n", [], INT64), value("x", ["m"]), value("step", [])],
+        [value("last", ["q"]), value("counts", ["k"], INT64)],
+        [stored("first_axis", np.array([0]))],
+    )
+    feeds = [
+        {"n": np.array(n), "x": floats(m), "step": np.array(0.3, np.float32)}
+        for n, m in ((3, 40), (12, 30), (0, 3), (2, 0))
+    ]
+    expect_agreement(model, *feeds)
+
+
+@pytest.mark.parametrize("trips", [3, 40])
+def test_shapes_around_a_loop_are_known_within(widest: CpuBackend, trips: int) -> None:
+    """A body reshapes by the shape of the input."""
+    nodes = [
+        NODE("Reshape", ["c", "shape"], ["matrix"]),
+        NODE("ReduceSum", ["matrix", "last"], ["sums"], keepdims=0),
+        NODE("Cast", ["i"], ["i_float"], to=FLOAT),
+        NODE("Add", ["c", "i_float"], ["c_next"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sums", ["a"])]
+    body = body_of(nodes, [value("c", ["p"])], outputs)
+    model = model_of(
+        [
+            NODE("Shape", ["x"], ["shape"]),
+            NODE("Reshape", ["x", "all"], ["flat"]),
+            NODE("Loop", ["n", "", "flat"], ["end", "sums"], body=body),
+        ],
+        [value("x", ["a", "b"])],
+        [value("end", ["q"]), value("sums", ["k", "a"])],
+        [
+            stored("all", np.array([-1])),
+            stored("last", np.array([1])),
+            stored("n", np.int64(trips)),
+        ],
+    )
+    expect_agreement(model, *({"x": floats(a, b)} for a, b in ((2, 3), (5, 1), (0, 4))))
+
+
+def test_a_branch_on_data_within_a_loop(widest: CpuBackend) -> None:
+    then = helper.make_graph([NODE("Mul", ["c", "c"], ["a"])], "then", [], [value("a", ["m"])])
+    otherwise = helper.make_graph([NODE("Add", ["c", "w"], ["b"])], "else", [], [value("b", ["m"])])
+    nodes = [
+        NODE("ReduceSum", ["c"], ["sum"], keepdims=0),
+        NODE("Less", ["sum", "zero"], ["low"]),
+        NODE("If", ["low"], ["c_next"], then_branch=then, else_branch=otherwise),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["m"]), value("sum", [])]
+    body = body_of(nodes, [value("c", ["m"])], outputs, [stored("zero", np.float32(0))])
+    model = model_of(
+        [NODE("Loop", ["n", "", "x"], ["last", "sums"], body=body)],
+        [value("n", [], INT64), value("x", ["m"]), value("w", ["m"])],
+        [value("last", ["m"]), value("sums", ["k"])],
+    )
+    loaded = expect_agreement(
+        model,
+        *({"n": np.array(n), "x": -(floats(5) ** 2), "w": -np.ones(5, np.float32)} for n in (3, 5)),
+    )
+    assert type(loaded) is Model
+
+
+def test_numbers_that_a_loop_carries(widest: CpuBackend) -> None:
+    """A body that slices at what it carries differs from iteration to iteration."""
+    nodes = [
+        NODE("Slice", ["x", "begin", "end"], ["piece"]),
+        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
+        NODE("Identity", ["end"], ["begin_next"]),
+        NODE("Add", ["end", "one"], ["grown"]),
+        NODE("Add", ["grown", "one"], ["end_next"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [
+        value("go_next", [], BOOL), value("begin_next", [1], INT64), value("end_next", [1], INT64),
+        value("sum", []),
+    ]  # fmt: skip
+    carried = [value("begin", [1], INT64), value("end", [1], INT64)]
+    model = model_of(
+        [
+            NODE(
+                "Loop",
+                ["n", "", "zero", "one"],
+                ["b", "e", "sums"],
+                body=body_of(nodes, carried, outputs),
+            )
+        ],
+        [value("n", [], INT64), value("x", ["m"])],
+        [value("e", [1], INT64), value("sums", ["k"])],
+        [stored("zero", np.array([0])), stored("one", np.array([1]))],
+    )
+    expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0)))
+
+
+SCANS = {
+    "plain": {},
+    "reverse": {"scan_input_directions": [1, 0], "scan_output_directions": [1]},
+    "axes": {"scan_input_axes": [1, -1], "scan_output_axes": [1]},
+    "last axis": {"scan_input_directions": [0, 1], "scan_output_axes": [-1]},
+}
+
+
+@pytest.mark.parametrize("attributes", SCANS.values(), ids=SCANS)
+def test_scans(widest: CpuBackend, attributes: dict[str, Any]) -> None:
+    nodes = [
+        NODE("MatMul", ["x", "w"], ["y"]),
+        NODE("Add", ["y", "h"], ["sum"]),
+        NODE("Tanh", ["sum"], ["h_next"]),
+        NODE("Mul", ["h_next", "z"], ["out"]),
+        NODE("Add", ["count", "one"], ["count_next"]),
+    ]
+    body = helper.make_graph(
+        nodes, "body",
+        [value("h", ["m"]), value("count", []), value("x", ["k"]), value("z", ["m"])],
+        [value("h_next", ["m"]), value("count_next", []), value("out", ["m"])],
+        [stored("one", np.float32(1))],
+    )  # fmt: skip
+    node = NODE(
+        "Scan", ["h0", "c0", "xs", "zs"], ["h_last", "c_last", "all"], body=body,
+        num_scan_inputs=2, **attributes,
+    )  # fmt: skip
+    axes = attributes.get("scan_input_axes", [0, 0])
+    xs, zs = (
+        (["t", "k"] if axes[0] == 0 else ["k", "t"]),
+        (["t", "m"] if axes[1] == 0 else ["m", "t"]),
+    )
+    model = model_of(
+        [node],
+        [
+            value("h0", ["m"]),
+            value("c0", []),
+            value("xs", xs),
+            value("zs", zs),
+            value("w", ["k", "m"]),
+        ],
+        [value("h_last", ["m"]), value("c_last", []), value("all", ["p", "q"])],
+    )
+
+    def given(t: int, k: int, m: int) -> dict[str, Any]:
+        sides = {"t": t, "k": k, "m": m}
+        x, z = (floats(*(sides[n] for n in names)) for names in (xs, zs))
+        zero = np.zeros((), np.float32)
+        return {"h0": floats(m), "c0": zero, "xs": x, "zs": z, "w": floats(k, m)}
+
+    expect_agreement(model, given(7, 3, 4), given(1, 1, 1), given(30, 2, 5))
+
+
+def changing(*nodes: Any, dtype: int = FLOAT) -> Any:
+    outputs = [value("go", [], BOOL), value("c_next", None, dtype)]
+    body = body_of(nodes, [value("c")], outputs)
+    return model_of(
+        [NODE("Loop", ["n", "", "x"], ["last"], body=body)],
+        [value("n", [], INT64), value("x", ["m"])], [value("last", None, dtype)],
+        [stored("axis", np.array([0]))],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        changing(NODE("Cast", ["c"], ["c_next"], to=INT64), dtype=INT64),
+        changing(NODE("Unsqueeze", ["c", "axis"], ["c_next"])),
+    ],
+    ids=["dtype", "rank"],
+)
+def test_a_carried_value_that_changes_its_type(model: Any) -> None:
+    with pytest.raises(GraphError, match=r"Loop node .* carried value 2 is float32\[m\] before"):
+        import_model(model)
+
+
+def test_extents_that_do_not_fit(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("Concat", ["c", "c"], ["c_next"], axis=0),
+        NODE("Add", ["c", "x"], ["sum"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sum", ["q"])]
+    model = load(
+        model_of(
+            [
+                NODE(
+                    "Loop",
+                    ["n", "", "x"],
+                    ["last", "sums"],
+                    body=body_of(nodes, [value("c", ["p"])], outputs),
+                )
+            ],
+            [value("n", [], INT64), value("x", ["m"])],
+            [value("last", ["p"]), value("sums", ["k", "q"])],
+        )
+    )
+    model.run({"n": np.array(1), "x": floats(3)})
+    with pytest.raises(ShapeError, match="Add node"):
+        model.run({"n": np.array(2), "x": floats(3)})
