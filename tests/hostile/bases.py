@@ -72,7 +72,7 @@ class Node:
         inputs = [
             helper.make_tensor_value_info(
                 f"x{i}", helper.np_dtype_to_tensor_dtype(x.dtype),
-                [f"d{i}_{axis}" for axis in range(x.ndim)],
+                self._dims(i, x.shape),
             )
             for i in self.given if (x := self.inputs[i]) is not None
         ]  # fmt: skip
@@ -86,6 +86,14 @@ class Node:
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
+    def _dims(self, number: int, shape: tuple[int, ...]) -> list[int | str]:
+        """The dims of an input."""
+        dims: list[int | str] = [f"d{number}_{axis}" for axis in range(len(shape))]
+        if self.op in ("DFT", "STFT") and number == 0:
+            # It decides whether numbers are complex.
+            dims[-1] = shape[-1]
+        return dims
+
 
 def bases(most: int = 2) -> dict[Key, list[Node]]:
     """Up to so many nodes of each operator, that differ in their attributes or element types."""
@@ -96,7 +104,7 @@ def bases(most: int = 2) -> dict[Key, list[Node]]:
         names = [onnx.AttributeProto.FromString(data).name for data in node.attributes]
         alike = (tuple(sorted(names)), kinds)
         if alike not in seen.setdefault(key, set()) and len(seen[key]) < most:
-            fixed = _fixed(node)
+            fixed = node.fixed or _fixed(node)
             if fixed is not None:
                 seen[key].add(alike)
                 found.setdefault(key, []).append(replace(node, fixed=fixed))
@@ -175,6 +183,13 @@ def _own() -> Iterator[tuple[Key, Node]]:
     region = np.array([[0, 1, 0, 5, 4]], np.float32)
     activation = {"activation": "LeakyRelu"}
     window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
+    words, segments = (
+        np.array([[0, 4, 2], [3, 3, 1]], np.int32),
+        np.array([[0, 1, 1]] * 2, np.int32),
+    )
+    joint, joint_bias, heads = floats(8, 12), floats(12), {"num_heads": 2}
+    tables = [random.integers(0, 256, n, np.uint8) for n in ((5, 8), (4, 8), (2, 8), 8, 8)]
+    blocks = {"K": 8, "N": 5, "bits": 4, "block_size": 16}
     for domain, op, inputs, attributes in (
         ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
         ("", "GlobalLpPool", [image], {"p": 3}),
@@ -185,6 +200,41 @@ def _own() -> Iterator[tuple[Key, Node]]:
         (MICROSOFT, "Gelu", [x], {}),
         (MICROSOFT, "QuickGelu", [x], {"alpha": 1.5}),
         (MICROSOFT, "FusedMatMul", [x, column], {"transB": 1, "alpha": 0.5}),
+        (MICROSOFT, "Attention", [x, joint, joint_bias], heads),
+        (MICROSOFT, "MultiHeadAttention", [x, x + 1, x - 1], heads),
+        (
+            MICROSOFT,
+            "QAttention",
+            [
+                levels[0, :, :3, :4],
+                random.integers(-99, 99, (4, 12), np.int8),
+                joint_bias,
+                scale,
+                scale,
+                None,
+                zero,
+                own_zero,
+            ],
+            heads,
+        ),
+        (
+            MICROSOFT,
+            "EmbedLayerNormalization",
+            [words, segments, floats(5, 8), floats(4, 8), floats(2, 8), row, row],
+            {"epsilon": 1e-5},
+        ),
+        (
+            MICROSOFT,
+            "QEmbedLayerNormalization",
+            [words, segments, *tables, None, *[scale] * 5, *[zero] * 5],
+            {"epsilon": 1e-5},
+        ),
+        (
+            MICROSOFT,
+            "MatMulNBits",
+            [x, random.integers(0, 256, (5, 1, 8), np.uint8), floats(5, 1)],
+            blocks,
+        ),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
         (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
         (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),
@@ -214,5 +264,9 @@ def _own() -> Iterator[tuple[Key, Node]]:
     ):
         made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
         given = tuple(None if i is None else np.asarray(i) for i in inputs)
-        node = Node(op, domain, op, 17, given, frozenset(), made, (True,))
+        # The norm comes with the number of tokens that count.
+        outputs = (True, True) if "EmbedLayer" in op else (True,)
+        # onnxruntime takes tables only as constants, or of known extents.
+        fixed = [i for i in range(2, len(given)) if "EmbedLayer" in op and given[i] is not None]
+        node = Node(op, domain, op, 17, given, frozenset(fixed), made, outputs)
         yield (domain, op), node

@@ -11,6 +11,7 @@ import numpy as np
 
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
 from ftuner.graph.steps import Step
@@ -24,6 +25,8 @@ MAX_MODELS = 32
 """Models that are kept for other answers to one question."""
 MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
+MOST_EXACT = 4096
+"""Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
 """Elements of an input that are compared with those of earlier runs."""
 
@@ -132,7 +135,12 @@ class LateModel(Model):
         at: Model | _Question = self._first
         while isinstance(at, _Question):
             (found,) = at.model.run({**feeds, **sizes})
-            answer, found_sizes = answered(at.name, at.exact, _on_host(found))
+            elements = _on_host(found)
+            if elements.size > MOST_EXACT:
+                raise UnsupportedOperatorError(
+                    f"{at.what}, and has {elements.size} elements; at most {MOST_EXACT}"
+                )
+            answer, found_sizes = answered(at.name, at.exact, elements)
             sizes.update((input_name(at.name, i), sized(n)) for i, n in enumerate(found_sizes))
             key = key_of(answer)
             after = at.next.get(key)

@@ -52,7 +52,7 @@ def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
     blocks = -(-depth // block)
     packed = context.array_of(b, "the weight")
     size = block * bits // 8
-    if packed.size != columns * blocks * size:
+    if packed.size != columns * blocks * size or b.rank > 3:
         raise context.malformed(
             f"the weight is {b.type}; expected [{columns}, {blocks}, {size}] for N {columns}, "
             f"K {depth} and blocks of {block}"

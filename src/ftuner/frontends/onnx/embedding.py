@@ -41,7 +41,7 @@ def _embedded(
             what = f"indices {index.type} for tokens {ids.type}"
             if index.rank != 2:
                 raise context.malformed(what)
-            context.builder.require(index.shape[0], batch, what, or_one=True)
+            context.builder.require(index.shape[0], batch, what, or_one=number == 3)
             context.builder.require(index.shape[1], length, what)
         rows = read(number, index)
         total = rows if total is None else context.add("add", total, rows)

@@ -152,7 +152,11 @@ def _of_projection(
 def _with_bias(context: Context, x: Value, bias: Value | None) -> Value:
     if bias is None:
         return x
-    return context.add("add", x, context.fitting(bias, x, "the bias"))
+    what = f"the bias {bias.type} of {x.type}"
+    if bias.rank != 1:
+        raise context.malformed(what)
+    context.builder.require(bias.shape[0], x.shape[-1], what)
+    return context.add("add", x, bias)
 
 
 def _attention(context: Context, node: NodeView) -> Sequence[Value]:
@@ -174,9 +178,10 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _qattention(context: Context, node: NodeView) -> Sequence[Value]:
     """The same of a quantised input and weight."""
-    qkv = integer_product_as_float(context, node, (3, 4), (6, 7), node.input(2))
+    qkv = integer_product_as_float(context, node, (3, 4), (6, 7), None)
     if qkv.rank != 3:
         raise context.malformed(f"attention of {node.input(0).type}")
+    qkv = _with_bias(context, qkv, node.input(2))
     sizes = [quotient(qkv.shape[2], 3)] * 3
     return _of_projection(context, node, qkv, sizes, node.optional(5), node.optional(8), None)
 

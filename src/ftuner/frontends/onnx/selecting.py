@@ -3,6 +3,7 @@ ReverseSequence, TensorScatter."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import product
@@ -58,7 +59,12 @@ def _hardmax(context: Context, node: NodeView) -> Sequence[Value]:
         # The axes from `axis` on are merged into one.
         axis = context.axis(node.integer("axis", 1), x.rank)
         x = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
-    best = context.add("arg_reduce", x, kind="argmax", axis=axis, last=False)
+    # One element more, which is never the first of the largest: an axis may have none.
+    least = context.scalar(-math.inf, x.dtype)
+    more = context.broadcast(least, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
+    best = context.add(
+        "arg_reduce", context.concat([x, more], axis), kind="argmax", axis=axis, last=False
+    )
     place = context.iota(x.shape[axis], axis, x.rank)
     hot = context.add("equal", context.unsqueeze(best, [axis]), place)
     return [context.reshape(context.cast(hot, x.dtype), given.shape)]

@@ -33,14 +33,14 @@ def _waves(
 
 def _parts(context: Context, x: Value) -> tuple[Value, Value | None]:
     """The real part, and the imaginary part if there is one: the elements of the last axis."""
-    if x.rank >= 2 and not isinstance(x.shape[-1], int):
-        raise context.unsupported(
-            f"whether {x.type} has complex numbers is known only at run time (data-dependent shape)"
-        )
-    if x.rank < 2 or x.dtype.kind != "float" or x.shape[-1] not in (1, 2):
-        raise context.malformed(f"a signal {x.type}; expected floats and a last axis of 1 or 2")
+    what = f"a signal {x.type}; expected floats and a last axis of 1 or 2"
+    if x.rank < 2 or x.dtype.kind != "float":
+        raise context.malformed(what)
     last = x.rank - 1
-    count = 1 if x.shape[-1] == 1 else 2
+    (count,) = context.known(x.shape[-1:], f"whether {x.type} has complex numbers")
+    if count not in (1, 2):
+        raise context.malformed(what)
+    x = context.reshape(x, (*x.shape[:-1], count))
     found = [context.squeeze(part, [last]) for part in context.pieces(x, last, (1,) * count)]
     return found[0], found[1] if len(found) > 1 else None
 
