@@ -78,6 +78,15 @@ EXPLAINED = {
     "scores overflow, and which of several infinite ones counts is open": (
         r"(MultiHeadAttention|Attention) \S+ (input [01]|all inputs): huge",
     ),
+    "sums of products with sines: infinities times zeros are no numbers, and huge terms cancel": (
+        r"DFT \S+ .*: (infinity|minus infinity|mixed)", r"STFT \S+ input 0: huge",
+        r"STFT \S+ input 1: an axis in front",
+    ),
+    "filters beyond the spectrum have no weights": (r"MelWeightMatrix \S+ input 2: ",),
+    "onnxruntime has no Scan of nothing": (r"Scan \S+ .*: 0 along axis",),
+    "an operator of a later set than peers have, for which nothing is checked": (
+        r"CumProd \S+ one more input",
+    ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",
     ),

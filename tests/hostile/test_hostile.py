@@ -17,7 +17,7 @@ from tests.hostile.sweeping import sweep
 from ftuner.frontends.onnx.importer import IMPORTERS
 from ftuner.graph.operators import OPERATORS
 
-ELSEWHERE = {"int8_matmul", "fmod", "shift_left", "erfc"}
+ELSEWHERE = {"int8_matmul", "fmod", "shift_left", "erfc", "choose"}
 """Operators of graphs that only passes make, of several nodes, or that an attribute asks for which
 the first node of an operator lacks: their own tests have them."""
 

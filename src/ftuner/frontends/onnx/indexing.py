@@ -205,8 +205,10 @@ def _cumulative(op: str) -> Importer:
     """The importer of a running reduction."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x = node.input(0)
-        axis = context.axis(context.integer_of(node.input(1), "the axis"), x.rank)
+        x, given = node.input(0), node.input(1)
+        if op == "cumulative_product" and given.rank:
+            raise context.malformed(f"the axis is {given.type}; expected a number")
+        axis = context.axis(context.integer_of(given, "the axis"), x.rank)
         exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
         return [context.add(op, x, axis=axis, exclusive=exclusive, reverse=reverse)]
 

@@ -84,7 +84,9 @@ def _reverse_sequence(context: Context, node: NodeView) -> Sequence[Value]:
         x = context.transpose(x, turned)
     length = context.unsqueeze(context.cast(lengths, INT64), [1])
     step = context.iota(x.shape[1], 1, 2)
-    # A length beyond the sequence is an index out of range; one below zero reverses nothing.
+    # A length beyond the sequence is an index out of range, and so is one below zero.
+    below = context.add("less", length, context.scalar(0, INT64))
+    length = context.add("where", below, context.count([x.shape[1] + 1], INT64), length)
     back = context.add("subtract", context.add_to(length, -1), step)
     within = context.add("less", step, length)
     at = context.unsqueeze(context.add("where", within, back, step), [2])

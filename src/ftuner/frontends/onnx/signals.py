@@ -170,6 +170,11 @@ def _mel_weights(context: Context, node: NodeView) -> Sequence[Value]:
     """Triangles that overlap by half, evenly apart on the mel scale: (spectrum bins, mel bins)."""
     what = f"{context.builder.where}: attribute output_datatype"
     dtype = dtype_of(node.integer("output_datatype", 1), what)
+    for number in range(5):
+        if node.input(number).rank != 0:
+            raise context.malformed(
+                f"input {number} is {node.input(number).type}; expected a number"
+            )
     bins, length = (
         context.dim_of(node.input(i), name)
         for i, name in ((0, "the number of mel bins"), (1, "the length of the transform"))
