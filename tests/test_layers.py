@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ftuner
+from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.graph.steps import (
     AttentionStep,
     ConvolutionStep,
@@ -40,11 +41,13 @@ ONLY_ON_CPU = {
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
     "cost.winograd": "a GPU computes convolutions by their definition",
     "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
+    "cost.recurrence": "no GPU kernel computes recurrent layers",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
+    "planner.recurrence": "no GPU kernel computes recurrent layers",
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.call_cache": "native code that skips Python for calls seen before",
@@ -214,7 +217,7 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
     kinds |= {ConvolutionStep.kind, DepthwiseStep.kind}
     only = {
-        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind},
+        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind, RecurrenceStep.kind},
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]

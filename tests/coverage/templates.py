@@ -9,11 +9,23 @@ from typing import Any
 
 import numpy as np
 from tests.codegen.llvm.nest_cases import CASES
-from tests.codegen.llvm.nest_running import A, Array, B, C, Case, below, values_of
+from tests.codegen.llvm.nest_running import (
+    A,
+    Array,
+    B,
+    Bindings,
+    C,
+    Case,
+    Make,
+    below,
+    values_of,
+)
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Shape, minimum
 from ftuner.core.dtype import TENSOR_DTYPES, DType
+from ftuner.core.evaluation import evaluate
+from ftuner.core.recurrence import Activation, Cell
 from ftuner.graph.ops.layout import _PAD_MODES
 from ftuner.graph.ops.reduction import KINDS
 from ftuner.graph.ops.scattering import _COMBINE
@@ -131,6 +143,7 @@ def _others() -> Iterator[Template]:
         frozenset({1}),
     )
     yield from _attentions()
+    yield from _recurrences()
 
 
 def _attentions() -> Iterator[Template]:
@@ -148,6 +161,32 @@ def _attentions() -> Iterator[Template]:
 def _large_sums(*arrays: Array, **attributes: Any) -> Array:
     """A size of weighted sums of values, and of what scores change them by."""
     return np.asarray(50.0)
+
+
+def _recurrences() -> Iterator[Template]:
+    """With every optional operand, and with none."""
+    hidden, sigmoid, tanh = 5, Activation("sigmoid"), Activation("tanh")
+    lstm = Cell("lstm", (sigmoid, tanh, tanh), reverse=True, initial=True, peepholes=True,
+                lengths=True)  # fmt: skip
+    gru = Cell("gru", (sigmoid, tanh))
+    for cell in (lstm, gru):
+        columns = len(cell.gates) * hidden
+        shapes: list[Shape] = [(A, B, columns), (columns, hidden)]
+        operands = [("float32", shape) for shape in shapes]
+        if cell is lstm:
+            operands += [("float32", (B, hidden))] * 2
+            operands += [("float32", (3 * hidden,)), ("int32", (B,))]
+        makes = (*(values_of for _ in operands[:-1]), _lengths if cell is lstm else values_of)
+        attributes = {"cell": cell}
+        yield Template((
+            Case("recurrence", tuple(operands), attributes, makes),
+        ))  # fmt: skip
+
+
+def _lengths(bindings: Bindings) -> Make:
+    """Lengths of sequences of up to A steps."""
+    most = evaluate(A, bindings)
+    return lambda random, shape, dtype: random.integers(0, most + 1, shape).astype(dtype)
 
 
 def _by_operator(templates: Iterable[Template]) -> dict[str, tuple[Template, ...]]:

@@ -19,6 +19,7 @@ from tests.random_graphs import (  # noqa: F401
     pointwise_rows,
     quantised_product_rows,
     quantised_rows,
+    recurrent_rows,
     reduction_rows,
     selecting_rows,
     shape_rows,

@@ -16,6 +16,7 @@ from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
+from ftuner.graph.ops.recurrence import RECURRENCE
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
 from ftuner.graph.ops.rotary import ROTARY
@@ -36,6 +37,7 @@ _TABLE: dict[str, Operator] = {
         *REDUCTIONS,
         *CONTRACTIONS,
         *ATTENTION,
+        *RECURRENCE,
         *ROTARY,
         *RESAMPLING,
         *SUPPRESSION,

@@ -10,6 +10,7 @@ from tests.graph.graphs import B, Maker, S, graph_of, layer
 from tests.runtime.chains import Chain
 
 from ftuner.core.dtype import INT64
+from ftuner.core.recurrence import Activation, Cell
 from ftuner.cost.step import Machine
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
@@ -56,6 +57,12 @@ def best(g: Maker) -> Value:
     return g.add_many("top_k", g.given("x", S, 1000), axis=1, k=5, largest=True)[0]
 
 
+def recurrent(g: Maker) -> Value:
+    sigmoid, tanh = Activation("sigmoid"), Activation("tanh")
+    cell = Cell("lstm", (sigmoid, tanh, tanh))
+    return g.add_many("recurrence", g.given("x", S, B, 256), g.weight(256, 64), cell=cell)[0]
+
+
 EXTENTS = {"B": 12, "S": 77}
 
 
@@ -89,6 +96,9 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
         (norm, 1, "8 lanes along axis 1, 77 tasks", 77 * (3 * 768 + 4), 8 * 77 * 768),
         (copy, 1, "8 lanes along axis 1, 77 tasks", 0, 8 * 77 * 8),
         (best, 1, "77 tasks", 0, 77 * (4000 + 5 * 12)),
+        # Eight sums, three products, five functions.
+        (recurrent, 1, "1 task of 12 sequences", 77 * 12 * 64 * (8 * 64 + 13),
+         4 * (256 * 64 + 77 * 12 * (256 + 64) + 2 * 12 * 64)),
     ],
 )  # fmt: skip
 def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: int) -> None:
@@ -97,7 +107,7 @@ def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: i
     assert (found.cost.estimate.synchronise_s > 0) == (workers > 1)
 
 
-@pytest.mark.parametrize("body", [linear, gelu, batched, attention, norm, copy, best])
+@pytest.mark.parametrize("body", [linear, gelu, batched, attention, norm, copy, best, recurrent])
 def test_more_rows_are_not_cheaper(body: object, recorded: CpuHardware) -> None:
     """Products to within a few percent: tiles fit some heights better than others."""
     (step, *_) = steps_of(body)

@@ -122,6 +122,12 @@ class NodeView:
     def numbers(self, name: str) -> tuple[float, ...]:
         return self._attribute(name, tuple, None)
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = self._attribute(name, tuple, None)
+        if not all(isinstance(x, str) for x in found):
+            raise GraphError(f"{self.record.label}: attribute {name} is not a list of texts")
+        return found
+
     def _attribute(self, name: str, kind: type[T], default: T | None) -> T:
         found = self.record.attributes.get(name, default)
         if found is None:

@@ -54,6 +54,7 @@ from ftuner.frontends.onnx.records import (
     ModelRecord,
     NodeRecord,
 )
+from ftuner.frontends.onnx.recurrent import RECURRENT
 from ftuner.frontends.onnx.reductions import REDUCTIONS
 from ftuner.frontends.onnx.regions import REGIONS
 from ftuner.frontends.onnx.resizing import RESIZING
@@ -83,7 +84,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
-    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
+    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL, **RECURRENT,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)

@@ -128,6 +128,36 @@ class Depthwise:
     SIZE = 15
 
 
+class Recurrence:
+    """Parameters of the recurrence kernel besides addresses; distances in bytes."""
+
+    STEPS = 0
+    ROWS = 1
+    """Sequences of the batch."""
+    HIDDEN = 2
+    BLOCK = 3
+    """Sequences of a task; the last one may have fewer."""
+    X_STEP = 4
+    X_ROW = 5
+    Y_STEP = 6
+    Y_ROW = 7
+    H_ROW = 8
+    """Of the states after the last step."""
+    C_ROW = 9
+    PANEL = 10
+    """Columns of a full panel."""
+    WEIGHT = 11
+    """Address of the weight in panels, unless it is packed at run time."""
+    PACK = 12
+    """Address of the packing function."""
+    TAIL = 13
+    """Columns of the last packed panel, if it is not full."""
+    COVERS = 14
+    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
+    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    SIZE = COVERS + 4 * 3 * MAX_SEGMENTS
+
+
 class AllCovers:
     """The covers of any number of rows by the panels of one width."""
 

@@ -1,0 +1,306 @@
+"""One direction of a recurrent layer, all of its time steps, in LLVM IR.
+
+A task is a block of sequences. Each step multiplies the state by the recurrent weight, panel by
+panel, with the uKernels of a cover, and then computes the cell's expressions row by row
+(`core.recurrence`). The sums and the planes of a block stay in the caches from step to step.
+
+`buffers` holds the views of `RecurrenceStep`, then the memory of sums and planes, and that of the
+panels if the weight is packed here; `dims` the slots of `kernel_records.Recurrence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    at,
+    call_address,
+    const,
+    maximum,
+    minimum,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    set_slot,
+    slot,
+)
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.native.kernel_records import Recurrence
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.core.dtype import DType
+from ftuner.core.expr import operands
+from ftuner.core.recurrence import Cell, Stage
+
+LENGTH_BYTES = 4
+WRONG_LENGTH = 1
+"""The status of a sequence that is longer than the data, or of a negative length."""
+
+
+def emit(
+    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool
+) -> None:
+    """Add the kernel of a cell to a module. `packs`: whether it packs the weight."""
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    _Emission(function, dtype, cell, packs, lanes, fused).emit()
+
+
+class _Emission:
+    def __init__(
+        self, function: ir.Function, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool
+    ) -> None:
+        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self._cell, self._lanes, self._fused = cell, lanes, fused
+        self._size = dtype.itemsize
+        self._vector = ir.VectorType(scalar_type(dtype), lanes)
+        buffers, self._dims, self._status, _, self._begin, self._end = function.args
+        names = ["x"]
+        names += [f"first {state}" for state in cell.states] if cell.initial else []
+        names += ["columns"] if cell.columns else []
+        names += ["lengths"] if cell.lengths else []
+        names += ["weight"] if packs else []
+        names += ["y", *(f"last {state}" for state in cell.states), "memory"]
+        names += ["panels"] if packs else []
+        self._buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
+        self._hidden, self._rows = self._dim(Recurrence.HIDDEN), self._dim(Recurrence.ROWS)
+        self._width = builder.mul(self._hidden, const(len(cell.gates)))
+        self._row_bytes = builder.mul(self._hidden, const(self._size))
+        self._sum_bytes = builder.mul(self._width, const(self._size))
+        plane_bytes = builder.mul(self._rows, self._row_bytes)
+        first = at(builder, self._buffers["memory"], builder.mul(self._rows, self._sum_bytes))
+        self._planes = {
+            plane: at(builder, first, builder.mul(plane_bytes, const(number)))
+            for number, plane in enumerate(cell.planes)
+        }
+        self._context = product_context(builder)
+        if packs:
+            self._weight = self._buffers["panels"]
+            self._pack()
+        else:
+            self._weight = pointer_slot(builder, self._dims, Recurrence.WEIGHT)
+
+    def _dim(self, index: int) -> ir.Value:
+        return slot(self._builder, self._dims, index)
+
+    def emit(self) -> None:
+        builder, cell = self._builder, self._cell
+        steps, block = self._dim(Recurrence.STEPS), self._dim(Recurrence.BLOCK)
+        set_slot(builder, self._context, Context.A_STRIDE, self._row_bytes)
+        set_slot(builder, self._context, Context.C_ROW_STRIDE, self._sum_bytes)
+        with counted_loop(builder, self._begin, self._end) as task:
+            first = builder.mul(task, block)
+            left = builder.sub(self._rows, first)
+            whole = builder.icmp_signed(">=", left, block)
+            end = builder.add(first, builder.select(whole, block, left))
+            covers = at(builder, self._dims, Recurrence.COVERS * SLOT_BYTES)
+            others = at(builder, covers, const(2 * COVER_BYTES))
+            covers = builder.select(whole, covers, others)
+            longest = self._begun(first, end)
+            with counted_loop(builder, 0, steps) as number:
+                step = number
+                if cell.reverse:
+                    step = builder.sub(builder.sub(steps, const(1)), number)
+                some = builder.icmp_signed("<", step, longest)
+                for stage in cell.stages():
+                    with builder.if_then(some):
+                        self._product(stage, first, covers)
+                    self._elements(stage, first, end, step)
+            self._ended(first, end)
+        builder.ret_void()
+
+    # Rows and their elements.
+
+    def _along(self, body: Callable[[ir.Value, ir.Value | None], None]) -> None:
+        """`body(offset, mask)` for each vector of a row: the bytes to it, and a mask for the last
+        one."""
+        builder = self._builder
+
+        def vector(base: ir.Value, left: ir.Value | None) -> None:
+            body(builder.mul(base, const(self._size)), mask_of(builder, left, self._lanes))
+
+        by_vectors(builder, const(0), self._hidden, self._lanes, vector)
+
+    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
+        return load_lanes(self._builder, place, self._vector, self._size, mask)
+
+    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
+        store_lanes(self._builder, value, place, self._size, mask)
+
+    def _copy(self, source: ir.Value, target: ir.Value) -> None:
+        builder = self._builder
+        self._along(
+            lambda offset, mask: self._store(
+                self._load(at(builder, source, offset), mask), at(builder, target, offset), mask
+            )
+        )
+
+    def _clear(self, target: ir.Value) -> None:
+        builder, zero = self._builder, elements.zero(self._vector)
+        self._along(lambda offset, mask: self._store(zero, at(builder, target, offset), mask))
+
+    def _row(self, plane: str, row: ir.Value) -> ir.Value:
+        builder = self._builder
+        return at(builder, self._planes[plane], builder.mul(row, self._row_bytes))
+
+    def _length(self, row: ir.Value) -> ir.Value:
+        builder = self._builder
+        place = at(builder, self._buffers["lengths"], builder.mul(row, const(LENGTH_BYTES)))
+        return builder.sext(builder.load(place, typ=I32, align=LENGTH_BYTES), I64)
+
+    # The begin and the end of sequences.
+
+    def _begun(self, first: ir.Value, end: ir.Value) -> ir.Value:
+        """Set the states of rows to the first ones; returns the longest length."""
+        builder, cell = self._builder, self._cell
+        steps = self._dim(Recurrence.STEPS)
+        longest = reserve(builder, I64)
+        builder.store(const(0) if cell.lengths else steps, longest)
+        with counted_loop(builder, first, end) as row:
+            # Rows beyond the end of a sequence are multiplied as well, whatever they hold.
+            for plane in cell.planes:
+                if plane not in cell.states or not cell.initial:
+                    self._clear(self._row(plane, row))
+            if cell.initial and cell.lengths:
+                empty = builder.icmp_signed("==", self._length(row), const(0))
+                with builder.if_else(empty) as (without, given):
+                    with without:
+                        for state in cell.states:
+                            self._clear(self._row(state, row))
+                    with given:
+                        self._take_first(row)
+            elif cell.initial:
+                self._take_first(row)
+            if cell.lengths:
+                length = self._length(row)
+                # Negative lengths are large unsigned ones.
+                wrong = builder.icmp_unsigned(">", length, steps)
+                with builder.if_then(wrong, likely=False):
+                    builder.store(const(WRONG_LENGTH), self._status)
+                builder.store(maximum(builder, length, builder.load(longest, typ=I64)), longest)
+        return minimum(builder, builder.load(longest, typ=I64), steps)
+
+    def _take_first(self, row: ir.Value) -> None:
+        builder = self._builder
+        for state in self._cell.states:
+            given = self._buffers[f"first {state}"]
+            source = at(builder, given, builder.mul(row, self._row_bytes))
+            self._copy(source, self._row(state, row))
+
+    def _ended(self, first: ir.Value, end: ir.Value) -> None:
+        """Give the states after the last step."""
+        builder = self._builder
+        strides = {"h": self._dim(Recurrence.H_ROW), "c": self._dim(Recurrence.C_ROW)}
+        with counted_loop(builder, first, end) as row:
+            for state in self._cell.states:
+                target = self._buffers[f"last {state}"]
+                target = at(builder, target, builder.mul(row, strides[state]))
+                self._copy(self._row(state, row), target)
+
+    # Products.
+
+    def _panel_counts(self) -> tuple[ir.Value, ir.Value]:
+        """Full panels of the weight, and the columns that are left over."""
+        builder, nr = self._builder, self._dim(Recurrence.PANEL)
+        return builder.udiv(self._width, nr), builder.urem(self._width, nr)
+
+    def _panel(self, number: ir.Value) -> ir.Value:
+        builder = self._builder
+        columns = builder.mul(number, self._dim(Recurrence.PANEL))
+        return at(builder, self._weight, builder.mul(columns, self._row_bytes))
+
+    def _pack(self) -> None:
+        """Pack the weight, of which the elements of one column are contiguous."""
+        builder, nr = self._builder, self._dim(Recurrence.PANEL)
+        function = pointer_slot(builder, self._dims, Recurrence.PACK)
+        full, left = self._panel_counts()
+
+        def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
+            columns = builder.mul(number, nr)
+            source = at(builder, self._buffers["weight"], builder.mul(columns, self._row_bytes))
+            call_address(builder, PACK_TYPE, function,
+                         [source, const(self._size), self._row_bytes, self._panel(number),
+                          self._hidden, width, stored])  # fmt: skip
+
+        with counted_loop(builder, 0, full) as number:
+            panel(number, nr, nr)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            panel(full, left, self._dim(Recurrence.TAIL))
+
+    def _product(self, stage: Stage, first: ir.Value, covers: ir.Value) -> None:
+        """Multiply the rows of a block by the panels that have columns of the stage's gates. What
+        else these panels have is computed as well: the sums of gates that are not read any more, or
+        not yet."""
+        builder, nr = self._builder, self._dim(Recurrence.PANEL)
+        full, left = self._panel_counts()
+        begin, end = (builder.mul(self._hidden, const(gate)) for gate in stage.gates)
+        first_panel = builder.udiv(begin, nr)
+        end_panel = builder.udiv(builder.add(end, builder.sub(nr, const(1))), nr)
+        a = self._row(stage.multiplied, first)
+        sums = at(builder, self._buffers["memory"], builder.mul(first, self._sum_bytes))
+
+        def panel(number: ir.Value, width: ir.Value, cover: ir.Value) -> None:
+            set_slot(builder, self._context, Context.VALID_COLUMNS, width)
+            column = builder.mul(builder.mul(number, nr), const(self._size))
+            emit_panel(builder, self._context, cover, a, self._row_bytes, self._panel(number),
+                       at(builder, sums, column), self._sum_bytes, self._hidden)  # fmt: skip
+
+        with counted_loop(builder, first_panel, minimum(builder, end_panel, full)) as number:
+            panel(number, nr, covers)
+        with builder.if_then(builder.icmp_signed(">", end_panel, full)):
+            panel(full, left, at(builder, covers, const(COVER_BYTES)))
+
+    # Elements.
+
+    def _elements(self, stage: Stage, first: ir.Value, end: ir.Value, step: ir.Value) -> None:
+        """The results of a stage for all rows that have the step; beyond their end, y is zero."""
+        builder, cell = self._builder, self._cell
+        gives_y = any(plane == "h" for plane, _ in stage.results)
+        x_step = at(builder, self._buffers["x"], builder.mul(step, self._dim(Recurrence.X_STEP)))
+        y_step = at(builder, self._buffers["y"], builder.mul(step, self._dim(Recurrence.Y_STEP)))
+        with counted_loop(builder, first, end) as row:
+            x = at(builder, x_step, builder.mul(row, self._dim(Recurrence.X_ROW)))
+            y = at(builder, y_step, builder.mul(row, self._dim(Recurrence.Y_ROW)))
+            with ExitStack() as branches:
+                if cell.lengths:
+                    valid = builder.icmp_signed("<", step, self._length(row))
+                    if gives_y:
+                        with builder.if_then(builder.not_(valid)):
+                            self._clear(y)
+                    branches.enter_context(builder.if_then(valid))
+                self._row_elements(stage, row, x, y)
+
+    def _row_elements(self, stage: Stage, row: ir.Value, x: ir.Value, y: ir.Value) -> None:
+        builder, cell = self._builder, self._cell
+        sums = at(builder, self._buffers["memory"], builder.mul(row, self._sum_bytes))
+        places = {plane: self._row(plane, row) for plane in cell.planes}
+        for number, gate in enumerate(cell.gates):
+            offset = builder.mul(self._row_bytes, const(number))
+            places[f"x_{gate}"] = at(builder, x, offset)
+            places[f"s_{gate}"] = at(builder, sums, offset)
+        for number, name in enumerate(cell.columns):
+            offset = builder.mul(self._row_bytes, const(number))
+            places[name] = at(builder, self._buffers["columns"], offset)
+
+        def vector(offset: ir.Value, mask: ir.Value | None) -> None:
+            env: dict[str, ir.Value] = {}
+            for plane, expr in stage.results:
+                for operand in operands(expr):
+                    if operand.name not in env:
+                        place = at(builder, places[operand.name], offset)
+                        env[operand.name] = self._load(place, mask)
+                value = elements.emit(builder, expr, env, self._fused)
+                env[plane] = value
+                self._store(value, at(builder, places[plane], offset), mask)
+                if plane == "h":
+                    self._store(value, at(builder, y, offset), mask)
+
+        self._along(vector)

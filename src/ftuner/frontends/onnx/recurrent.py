@@ -1,0 +1,250 @@
+"""LSTM, GRU and RNN: a product of the input for all steps, and a recurrence for each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ftuner.core.dim import Dim, Shape
+from ftuner.core.dtype import INT32
+from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.graph.ir import Value
+
+Kind = Literal["lstm", "gru", "rnn"]
+DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
+    "forward": (False,),
+    "reverse": (True,),
+    "bidirectional": (False, True),
+}
+"""Whether each direction is reversed."""
+DEFAULTS: Mapping[Kind, tuple[str, ...]] = {
+    "lstm": ("Sigmoid", "Tanh", "Tanh"),
+    "gru": ("Sigmoid", "Tanh"),
+    "rnn": ("Tanh",),
+}
+
+
+@dataclass(frozen=True)
+class _Function:
+    """An activation of ONNX: its name in `core.recurrence`, and the defaults of its parameters;
+    None for one that must be given."""
+
+    name: str
+    parameters: Mapping[str, float | None]
+
+
+_FUNCTIONS: Mapping[str, _Function] = {
+    "affine": _Function("affine", {"alpha": None, "beta": None}),
+    "elu": _Function("elu", {"alpha": 1.0}),
+    "hardsigmoid": _Function("hard_sigmoid", {"alpha": 0.20000000298023223876953125, "beta": 0.5}),
+    "leakyrelu": _Function("leaky_relu", {"alpha": 0.00999999977648258209228515625}),
+    "relu": _Function("relu", {}),
+    "scaledtanh": _Function("scaled_tanh", {"alpha": None, "beta": None}),
+    "sigmoid": _Function("sigmoid", {}),
+    "softplus": _Function("softplus", {}),
+    "softsign": _Function("softsign", {}),
+    "tanh": _Function("tanh", {}),
+    "thresholdedrelu": _Function("thresholded_relu", {"alpha": 1.0}),
+}
+"""By name in lower case, as onnxruntime reads them."""
+
+
+def _of(kind: Kind) -> Importer:
+    def convert(context: Context, node: NodeView) -> Sequence[Value]:
+        return _Layer(context, node, kind).imported()
+
+    return convert
+
+
+class _Layer:
+    """A node with its checked operands."""
+
+    def __init__(self, context: Context, node: NodeView, kind: Kind) -> None:
+        self._context, self._node, self._kind = context, node, kind
+        direction = node.text("direction", "forward")
+        if direction not in DIRECTIONS:
+            raise context.malformed(
+                f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}"
+            )
+        self._reversed = DIRECTIONS[direction]
+        self._batch_first = node.flag("layout")
+        x, self._weight, self._recurrent = (node.input(i) for i in range(3))
+        for value, what in ((x, "X"), (self._weight, "W"), (self._recurrent, "R")):
+            if value.rank != 3:
+                raise context.malformed(f"{what} is {value.type}; expected three axes")
+        self._x = x
+        self._length, self._batch = x.shape[:2][:: -1 if self._batch_first else 1]
+        last = self._recurrent.shape[2]
+        hidden = node.integer("hidden_size", last if isinstance(last, int) else None)
+        if hidden < 1:
+            raise context.malformed(f"hidden_size is {hidden}; expected 1 or more")
+        self._hidden, self._count = hidden, len(self._reversed)
+        self._columns = len(GATES[kind]) * hidden
+
+    def imported(self) -> Sequence[Value]:
+        context, count, hidden = self._context, self._count, self._hidden
+        parts = self._inputs()
+        weight = self._shaped(self._recurrent, (count, self._columns, hidden), "R")
+        lengths = self._optional(4, (self._batch,), "sequence_lens")
+        if lengths is not None and lengths.dtype != INT32:
+            raise context.malformed(f"sequence_lens are {lengths.type}; expected int32")
+        states = self._states()
+        columns = self._bias_after() if self._resets_after else self._peepholes()
+        found: list[tuple[Value, ...]] = []
+        for number, cell in enumerate(self._cells(bool(states), columns, lengths is not None)):
+            part = context.slice(parts, 2, number * self._columns, self._columns)
+            part = context.transpose(part, (1, 0, 2)) if self._batch_first else part
+            operands = [part, self._of_direction(weight, 0, number)]
+            operands += [self._of_direction(s, int(self._batch_first), number) for s in states]
+            operands += [] if columns is None else [self._of_direction(columns, 0, number)]
+            operands += [] if lengths is None else [lengths]
+            node = self._node.record.label
+            found.append(
+                context.builder.add_many(
+                    "recurrence", *operands, cell=cell, directions=count, node=node
+                )
+            )
+        y, *last = (list(values) for values in zip(*found, strict=True))
+        if not self._batch_first:
+            return [context.concat(y, 1), *(context.concat(states, 0) for states in last)]
+        turned = [[context.transpose(v, (1, 0, 2)) for v in states] for states in last]
+        whole = context.transpose(context.concat(y, 1), (2, 0, 1, 3))
+        return [whole, *(context.concat(states, 1) for states in turned)]
+
+    @property
+    def _resets_after(self) -> bool:
+        return self._kind == "gru" and self._node.flag("linear_before_reset")
+
+    def _shaped(self, value: Value, shape: Shape, what: str) -> Value:
+        """An operand of a shape; raises GraphError or ShapeError if it has another."""
+        context = self._context
+        if value.rank != len(shape):
+            raise context.malformed(f"{what} is {value.type}; expected {list(shape)}")
+        for axis, (n, wanted) in enumerate(zip(value.shape, shape, strict=True)):
+            context.builder.require(n, wanted, f"{what} is {value.type}; expected {list(shape)}")
+            value = context.slice(value, axis, 0, wanted)
+        return value
+
+    def _optional(self, number: int, shape: Shape, what: str) -> Value | None:
+        value = self._node.optional(number)
+        return None if value is None else self._shaped(value, shape, what)
+
+    def _of_direction(self, value: Value, axis: int, number: int) -> Value:
+        """The part of an operand that one direction has."""
+        part = self._context.slice(value, axis, number, 1)
+        return self._context.reshape(part, (*part.shape[:axis], *part.shape[axis + 1 :]))
+
+    def _inputs(self) -> Value:
+        """The input's part of the gates of all directions and steps, with the biases that are added
+        to it."""
+        context, count, columns = self._context, self._count, self._columns
+        extent = self._weight.shape[2]
+        weight = self._shaped(self._weight, (count, columns, extent), "W")
+        what = f"W is {weight.type}, X {self._x.type}"
+        context.builder.require(self._x.shape[2], extent, what)
+        matrix = context.reshape(weight, (count * columns, extent))
+        parts = context.add("matmul", self._x, context.swapped(matrix))
+        biases = self._biases()
+        if biases is None:
+            return parts
+        first, second = biases
+        if self._resets_after:
+            # The bias of the state's part of the gate h is reset with it.
+            kept = context.slice(second, 1, 0, 2 * self._hidden)
+            second = context.concat([kept, self._zeros((count, self._hidden))], 1)
+        bias = context.add("add", first, second)
+        return context.add("add", parts, context.reshape(bias, (count * columns,)))
+
+    def _biases(self) -> tuple[Value, Value] | None:
+        """The biases of the input's and of the state's part, one row for each direction."""
+        columns = self._columns
+        bias = self._optional(3, (self._count, 2 * columns), "B")
+        if bias is None:
+            return None
+        first, second = self._context.pieces(bias, 1, [columns, columns])
+        return first, second
+
+    def _bias_after(self) -> Value:
+        """The bias of the product that a GRU resets."""
+        biases = self._biases()
+        if biases is None:
+            return self._zeros((self._count, self._hidden))
+        return self._context.slice(biases[1], 1, 2 * self._hidden, self._hidden)
+
+    def _peepholes(self) -> Value | None:
+        if self._kind != "lstm":
+            return None
+        return self._optional(7, (self._count, len(PEEPHOLES) * self._hidden), "P")
+
+    def _states(self) -> list[Value]:
+        """The first states, all or none."""
+        shape: tuple[Dim, ...] = (self._count, self._batch, self._hidden)
+        if self._batch_first:
+            shape = (self._batch, self._count, self._hidden)
+        names = ("initial_h", "initial_c") if self._kind == "lstm" else ("initial_h",)
+        given = [self._optional(5 + i, shape, name) for i, name in enumerate(names)]
+        if all(value is None for value in given):
+            return []
+        return [self._zeros(shape) if value is None else value for value in given]
+
+    def _zeros(self, shape: Shape) -> Value:
+        return self._context.broadcast(self._context.scalar(0, self._x.dtype), shape)
+
+    # Attributes.
+
+    def _cells(self, initial: bool, columns: Value | None, lengths: bool) -> list[Cell]:
+        """The cell of each direction."""
+        node, kind = self._node, self._kind
+        clip = node.number("clip") if node.has("clip") else None
+        if clip is not None and clip < 0:
+            raise self._context.malformed(f"clip is {clip}; expected 0 or more")
+        each = ACTIVATIONS_OF[kind]
+        functions = self._activations(each * self._count)
+        return [
+            Cell(
+                kind, tuple(functions[number * each : (number + 1) * each]), clip, is_reversed,
+                kind == "lstm" and node.flag("input_forget"), self._resets_after, initial,
+                kind == "lstm" and columns is not None, lengths,
+            )
+            for number, is_reversed in enumerate(self._reversed)
+        ]  # fmt: skip
+
+    def _activations(self, count: int) -> list[Activation]:
+        """The activations of all directions. Their parameters are listed for those that have
+        any."""
+        node, context = self._node, self._context
+        names = DEFAULTS[self._kind] * self._count
+        if node.has("activations"):
+            names = node.texts("activations")
+            if self._kind == "rnn" and len(names) == 2 and count == 1:
+                # The default of the schema, which is written out for two directions.
+                names = names[:1]
+        if len(names) != count:
+            raise context.malformed(f"{len(names)} activations; expected {count}")
+        given = {
+            parameter: list(node.numbers(f"activation_{parameter}"))
+            if node.has(f"activation_{parameter}") else []
+            for parameter in ("alpha", "beta")
+        }  # fmt: skip
+        found = []
+        for name in names:
+            function = _FUNCTIONS.get(name.lower())
+            if function is None:
+                raise context.malformed(f"activation {name!r}")
+            values = {}
+            for parameter, default in function.parameters.items():
+                value = given[parameter].pop(0) if given[parameter] else default
+                if value is None:
+                    raise context.malformed(f"activation {name!r} without {parameter}")
+                values[parameter] = value
+            found.append(Activation(function.name, **values))
+        return found
+
+
+RECURRENT: Table = {
+    ("", "GRU"): _of("gru"),
+    ("", "LSTM"): _of("lstm"),
+    ("", "RNN"): _of("rnn"),
+}

@@ -1,0 +1,208 @@
+"""Recurrent layers on a CPU: one kernel, and its record with covers and tasks at bound extents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.codegen.llvm.native.kernel_records import Recurrence
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.tile import ROW
+from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.product import product_types
+from ftuner.core.units import count
+from ftuner.cost.cpu.recurrence import RecurrenceProblem, RecurrenceUKernels, recurrence_cost
+from ftuner.cost.step import Machine
+from ftuner.graph.buffers import View
+from ftuner.graph.recurrence_step import RecurrenceStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.panel_width import best_width
+from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.recurrence import recurrence_blocks
+from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.packed_weights import Panels, pack
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+    no_cost,
+)
+from ftuner.runtime.cpu.steps.views import strided, touched
+from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+
+
+@dataclass(frozen=True)
+class RecurrenceTask(Task):
+    """Cuts the sequences of a batch into tasks."""
+
+    products: Products
+    weight: int
+    """The address of the weight in panels; 0 if the kernel packs it."""
+    width: int
+    """Vectors of a panel."""
+    hidden: int
+    columns: int
+    """Of the weight: those of all gates."""
+    directions: int
+    x: int
+    """The number of the layout of x, as are `y` and `last`."""
+    y: int
+    last: tuple[int, ...]
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        x, y = layouts.strided(self.x, values), layouts.strided(self.y, values)
+        steps, rows, _ = x.shape
+        if not rows:
+            return nothing_to_do(workers, Recurrence.SIZE)
+        products, width = self.products, self.width
+        lanes = products.compiled.library.lanes
+        nr = width * lanes
+        # Tasks would pack the weight into the same memory.
+        most = max(workers // self.directions, 1) if self.weight else 1
+        block = recurrence_blocks(products.planner, width, self.hidden, rows, most)
+        tail = -(-(self.columns % nr) // lanes)
+        dims = [0] * Recurrence.SIZE
+        dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
+        dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = self.hidden, block
+        dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
+        dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
+        for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
+            dims[slot] = layouts.strided(number, values).strides[1]
+        dims[Recurrence.PANEL], dims[Recurrence.WEIGHT] = nr, self.weight
+        dims[Recurrence.PACK] = products.kernels.runtime.pack_addresses[
+            products.compiled.library.types.a
+        ]
+        dims[Recurrence.TAIL] = tail * lanes
+        at = Recurrence.COVERS
+        for height in (block, rows % block):
+            for vectors, is_tail in ((width if self.columns >= nr else 0, False), (tail, True)):
+                if vectors:
+                    dims[at : at + COVER_SLOTS] = cover_slots(
+                        products, vectors, is_tail, self.hidden, height
+                    )
+                at += COVER_SLOTS
+        tasks = -(-rows // block)
+        return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
+
+
+@dataclass(frozen=True)
+class CompiledRecurrence(CompiledStep):
+    """A recurrence with its kernel, its library and its packed weight, if that is a constant."""
+
+    step: RecurrenceStep
+    address: int
+    products: Products
+    width: int
+    panels: Panels | None
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step = self.step
+        records.constant(at + StepSlot.FUNCTION, self.address)
+        memory = (step.planes,) if step.panels is None else (step.planes, step.panels)
+        argument = records.reserve(len(step.views) + len(memory))
+        records.point(at + StepSlot.ARGUMENT, argument)
+        for slot, view in enumerate(step.views, argument):
+            records.address(slot, view.buffer, view.layout.offset)
+        for slot, buffer in enumerate(memory, argument + len(step.views)):
+            records.address(slot, buffer)
+        dims = records.reserve(Recurrence.SIZE)
+        records.point(at + StepSlot.DIMS, dims)
+        number = records.layouts.number
+        packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
+        task = RecurrenceTask(
+            self.products, packed, self.width, step.hidden, _columns(step), step.directions,
+            number(step.x.layout), number(step.y.layout),
+            tuple(number(v.layout) for v in step.last),
+        )  # fmt: skip
+        records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))
+        if step.lengths is not None:
+            where = f"{step.node}: " if step.node else ""
+            records.check(at + StepSlot.STATUS, (f"{where}length of a sequence",))
+
+
+def _columns(step: RecurrenceStep) -> int:
+    columns = step.weight.shape[0]
+    assert isinstance(columns, int)
+    return columns
+
+
+def _library(step: RecurrenceStep) -> LibraryName:
+    return LibraryName(product_types(step.x.layout.dtype), ACCUMULATOR)
+
+
+def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Planner, int]:
+    """The planner of the products, and the width of the weight's panels."""
+    planner = planner_for(build_library(hardware, isa, *_library(step)))
+    # One worker multiplies all columns.
+    return planner, best_width(planner, _columns(step), step.hidden, 1)
+
+
+class RecurrenceKind(StepKind[RecurrenceStep]):
+    """A recurrence is one kernel, which calls uKernels of the library without an epilogue."""
+
+    def multiplied(self, step: RecurrenceStep) -> DType:
+        return step.x.layout.dtype
+
+    def required_families(
+        self, step: RecurrenceStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        planner, width = _planner(step, hardware, isa)
+        operands = Operands((ROW,), ("panels",))
+        families = planner.library.families(operands, _columns(step), width)
+        return RequiredFamilies(_library(step), families, width)
+
+    def bundle(self, step: RecurrenceStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        dtype, packs = step.x.layout.dtype, step.panels is not None
+        return kernel_bundle(
+            "ftuner.codegen.llvm.kernels.recurrence", "recurrence",
+            dtype, step.cell, packs, isa.lanes(dtype), isa.fused,
+        )  # fmt: skip
+
+    def compiled(
+        self, step: RecurrenceStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledRecurrence:
+        assert required is not None
+        products = loaded.products(required.library)
+        panels, weight = None, step.weight
+        if step.panels is None:
+            array, offset = weight.buffer.array, weight.layout.offset
+            assert array is not None
+            assert isinstance(offset, int)
+            columns, hidden = _columns(step), step.hidden
+            matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
+            panels = pack(products, matrix, required.width, loaded.weights_bytes)
+            step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
+        return CompiledRecurrence(step, kernel, products, required.width, panels)
+
+    def report(
+        self, step: RecurrenceStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        steps, rows, _ = strided(step.x, extents).shape
+        if not rows:
+            return StepReport("nothing", no_cost(machine))
+        planner, width = _planner(step, machine.hardware, machine.isa.name)
+        most = max(machine.workers // step.directions, 1) if step.panels is None else 1
+        block = recurrence_blocks(planner, width, step.hidden, rows, most)
+        problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, block)
+        ukernels = RecurrenceUKernels(
+            planner.library.types.c, planner.library.lanes, width,
+            lambda vectors, tail, k: planner.cover(vectors, tail, k)[1],
+        )  # fmt: skip
+        writes = sum(touched(v, extents) for v in (step.y, *step.last))
+        cost = recurrence_cost(machine, ukernels, problem, writes)
+        tasks = -(-rows // block)
+        return StepReport(f"{count(tasks, 'task')} of {count(block, 'sequence')}", cost)
+
+
+KIND = RecurrenceKind()

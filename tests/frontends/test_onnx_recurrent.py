@@ -1,0 +1,164 @@
+"""LSTM, GRU and RNN: references and native code give what float64 does, and what onnxruntime does;
+malformed nodes and lengths of sequences are refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.conftest import CORE_ISAS
+from tests.frontends.onnx_models import model_of
+from tests.frontends.recurrent_layers import FUNCTIONS, GATES, OUTPUTS, Layer
+
+from ftuner.errors import GraphError, IndexRangeError, ShapeError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
+
+OPTIONAL = {
+    "LSTM": ("B", "sequence_lens", "initial_h", "initial_c", "P"),
+    "GRU": ("B", "sequence_lens", "initial_h"),
+    "RNN": ("B", "sequence_lens", "initial_h"),
+}
+EXTENTS = (
+    # Length, batch, width, hidden.
+    (1, 1, 1, 1), (5, 2, 3, 3), (33, 7, 4, 5), (33, 1, 70, 64), (5, 7, 64, 100), (0, 2, 3, 5),
+    (5, 0, 3, 5), (1, 7, 2, 100),
+)  # fmt: skip
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "LSTM": ({}, {"clip": 0.5}, {"input_forget": 1}, {"layout": 1}),
+    "GRU": ({}, {"clip": 0.5}, {"linear_before_reset": 1}, {"linear_before_reset": 1, "clip": 0.5},
+            {"layout": 1}),
+    "RNN": ({}, {"clip": 0.5}, {"layout": 1}),
+}  # fmt: skip
+
+
+def expect(found: Any, wanted: Any, dtype: str, label: str = "") -> None:
+    for y, expected in zip(found, wanted, strict=True):
+        assert y.dtype == dtype
+        assert y.shape == expected.shape
+        tolerance = 2e-5 if dtype == "float32" else 1e-13
+        np.testing.assert_allclose(y, expected, tolerance, tolerance, err_msg=label)
+
+
+def assert_right(layer: Layer, backend: CpuBackend) -> None:
+    proto, feeds = layer.model()
+    graph = import_model(proto).graph
+    wanted = layer.truth()
+    expect(run_reference(graph, list(feeds.values())), wanted, layer.dtype, "reference")
+    expect(Model(optimised(graph), backend).run(feeds), wanted, layer.dtype, "compiled")
+
+
+@pytest.mark.parametrize("isa", CORE_ISAS)
+@pytest.mark.parametrize("op", GATES)
+def test_extents_and_directions(op: str, isa: str, backend_of: Any) -> None:
+    backend = backend_of(isa)
+    for number, (length, batch, width, hidden) in enumerate(EXTENTS):
+        for direction in ("forward", "reverse", "bidirectional"):
+            for given in (("B",), OPTIONAL[op]):
+                layer = Layer(op, length, batch, width, hidden, direction, given)
+                assert_right(layer, backend)
+        # Weights that are known only at run time are packed at each run.
+        apart = replace(layer, constant=False, dtype=("float32", "float64")[number % 2])
+        assert_right(apart, backend)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_attributes(op: str, widest: CpuBackend) -> None:
+    for attributes in VARIANTS[op]:
+        for given in ((), OPTIONAL[op]):
+            layer = Layer(op, 4, 3, 6, 17, "bidirectional", given, attributes, dtype="float64")
+            assert_right(layer, widest)
+            assert_right(replace(layer, dtype="float32"), widest)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_activations(name: str, widest: CpuBackend) -> None:
+    assert_right(Layer("RNN", 3, 2, 4, 19, "bidirectional", activations=(name,)), widest)
+    assert_right(Layer("LSTM", activations=("Sigmoid", name, "Tanh")), widest)
+    assert_right(Layer("GRU", direction="bidirectional", activations=("HardSigmoid", name)), widest)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_workers(threads: int, widest: CpuBackend) -> None:
+    """Tasks of a batch, and directions, may run on any worker."""
+    for op in GATES:
+        for batch in (1, 9, 40):
+            layer = Layer(op, 6, batch, 8, 70, "bidirectional", OPTIONAL[op])
+            proto, feeds = layer.model()
+            model = Model(optimised(import_model(proto).graph), widest, threads)
+            expect(model.run(feeds), layer.truth(), "float32")
+
+
+def test_initial_state_of_one_kind(widest: CpuBackend) -> None:
+    for given in (("B", "initial_h"), ("B", "initial_c")):
+        assert_right(Layer("LSTM", given=given), widest)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_as_onnxruntime(op: str, widest: CpuBackend) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    for attributes in VARIANTS[op]:
+        if "layout" in attributes:
+            continue  # It does not support it.
+        for given in (("B",), OPTIONAL[op]):
+            proto, feeds = Layer(op, 6, 4, 3, 17, "bidirectional", given, attributes).model()
+            proto.ir_version = 10
+            session = ort.InferenceSession(
+                proto.SerializeToString(), providers=["CPUExecutionProvider"]
+            )
+            found = Model(optimised(import_model(proto).graph), widest).run(feeds)
+            expect(found, session.run(None, feeds), "float32")
+
+
+@pytest.mark.parametrize("length", [-1, 6])
+def test_lengths_out_of_range_are_refused(length: int, widest: CpuBackend) -> None:
+    layer = Layer("GRU", length=5, batch=2, given=("B", "sequence_lens"))
+    proto, feeds = layer.model()
+    feeds["sequence_lens"][:] = 5, length
+    graph = import_model(proto).graph
+    model = Model(optimised(graph), widest)
+    with pytest.raises(IndexRangeError, match="length of a sequence"):
+        model.run(feeds)
+    with pytest.raises(IndexError, match="lengths of sequences"):
+        run_reference(graph, list(feeds.values()))
+    feeds["sequence_lens"][:] = 5, 0
+    model.run(feeds)
+
+
+MALFORMED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], type[Exception], str]] = {
+    "axes of X": ({"X": (5, 2)}, {}, GraphError, "three axes"),
+    "columns of W": ({"W": (1, 21, 3)}, {}, ShapeError, "W is"),
+    "width of W": ({"W": (1, 20, 4)}, {}, ShapeError, "W is"),
+    "columns of R": ({"R": (1, 19, 5)}, {}, ShapeError, "R is"),
+    "directions of R": ({"R": (2, 20, 5)}, {}, ShapeError, "R is"),
+    "size of B": ({"B": (1, 20)}, {}, ShapeError, "B is"),
+    "batch of initial_h": ({"initial_h": (1, 3, 5)}, {}, ShapeError, "initial_h"),
+    "size of P": ({"P": (1, 10)}, {}, ShapeError, "P is"),
+    "hidden_size": ({}, {"hidden_size": 4}, ShapeError, "W is"),
+    "no hidden_size": ({}, {"hidden_size": 0}, GraphError, "hidden_size"),
+    "direction": ({}, {"direction": "sideways"}, GraphError, "direction"),
+    "activations": ({}, {"activations": ["Tanh"]}, GraphError, "1 activations"),
+    "an unknown one": ({}, {"activations": ["Tanh", "Sine", "Tanh"]}, GraphError, "'Sine'"),
+    "without alpha": ({}, {"activations": ["Affine", "Tanh", "Tanh"]}, GraphError, "alpha"),
+    "clip": ({}, {"clip": -1.0}, GraphError, "clip"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_nodes_are_refused(case: str) -> None:
+    shapes, attributes, error, text = MALFORMED[case]
+    given = {"X": (5, 2, 3), "W": (1, 20, 3), "R": (1, 20, 5), **shapes}
+    names = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    node = helper.make_node(
+        "LSTM", [n if n in given else "" for n in names], OUTPUTS["LSTM"],
+        **{"hidden_size": 5, **attributes},
+    )  # fmt: skip
+    model = model_of([node], {n: ("float32", s) for n, s in given.items()}, ["Y"], opset=17)
+    with pytest.raises(error, match=text):
+        import_model(model)
