@@ -32,7 +32,6 @@ LEFT_OUT = {
     "StringNormalizer": TEXT,
     "StringSplit": TEXT,
     "TfIdfVectorizer": TEXT,
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), NOT_YET),
     **dict.fromkeys(("LinearAttention",), NOT_YET),
     **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), NOT_YET),
     **dict.fromkeys(
