@@ -20,17 +20,17 @@ from tests.random_graphs.table import broadcast, row
 from tests.random_graphs.tensors import TAME, Fill, Tensor
 
 
-def _extent(maker: Maker) -> Extent:
+def length(maker: Maker) -> Extent:
     """The length of a sequence or a number of requests."""
     return maker.symbol() if maker.draws.chance(0.7) else static(maker.draws.pick((1, 2, 3, 5, 16)))
 
 
-def _spend(maker: Maker, batch: list[Extent], s: Extent, t: Extent, d: Extent) -> None:
+def spend_attention(maker: Maker, batch: list[Extent], s: Extent, t: Extent, d: Extent) -> None:
     work = elements([*batch, s, t, d])
     maker.spend([2 * n for n in work])
 
 
-def _joined(x: Extent, y: Extent) -> Extent:
+def joined(x: Extent, y: Extent) -> Extent:
     at = [a + b for a, b in zip(x.at, y.at, strict=True)]
     return static(at[0]) if x.static and y.static else derived(f"{x.key}+{y.key}", at)
 
@@ -39,7 +39,7 @@ def _joined(x: Extent, y: Extent) -> Extent:
 def _attention(maker: Maker) -> None:
     draws = maker.draws
     dtype = "float32" if draws.chance(0.9) else "float64"
-    b, s, t = _extent(maker), _extent(maker), _extent(maker)
+    b, s, t = length(maker), length(maker), length(maker)
     groups, times_ = draws.pick((1, 2, 3)), draws.pick((1, 1, 2))
     heads, kv_heads = static(groups * times_), static(groups)
     d = static(draws.pick((8, 4, 16, 1, 5, 32, 64)))
@@ -48,7 +48,7 @@ def _attention(maker: Maker) -> None:
         t = s
     flat = draws.chance(0.4)
     past = draws.chance(0.2) and not flat
-    earlier = _extent(maker)
+    earlier = length(maker)
     if any(0 in n.at for n in (b, s, t, earlier)) and not draws.chance(0.1):
         raise DeclinedError("attention of nothing")
 
@@ -58,8 +58,8 @@ def _attention(maker: Maker) -> None:
         return maker.shaped((b, count, length, depth), dtype, TAME)
 
     q, k, v = operand(heads, s, d), operand(kv_heads, t, d), operand(kv_heads, t, e)
-    keys = _joined(t, earlier) if past else t
-    _spend(maker, [b, heads], s, keys, static(d.at[0] + e.at[0]))
+    keys = joined(t, earlier) if past else t
+    spend_attention(maker, [b, heads], s, keys, static(d.at[0] + e.at[0]))
     mask = None
     if draws.chance(0.5):
         kind = draws.pick((dtype, "bool"))
@@ -90,7 +90,7 @@ def _written_out(maker: Maker) -> None:
     """Products, scale, mask, softmax, with or without the heads of projections."""
     draws = maker.draws
     dtype = "float32" if draws.chance(0.9) else "float64"
-    b, s, t = _extent(maker), _extent(maker), _extent(maker)
+    b, s, t = length(maker), length(maker), length(maker)
     if draws.chance(0.5):
         t = s
     heads = static(draws.pick((2, 1, 3)))
@@ -116,7 +116,7 @@ def _written_out(maker: Maker) -> None:
         return maker.add("Transpose", [apart], shape, dtype, rows.low, rows.high, perm=perm)
 
     q, k, v = operand(s, False), operand(t, True), operand(t, False)
-    _spend(maker, [b, heads], s, t, d)
+    spend_attention(maker, [b, heads], s, t, d)
     where = draws.pick(("scores", "query", "none"))
     factor = maker.constant(np.array(draws.pick((0.5, 0.25, 1.0)), dtype), share=True)
     if where == "query":
@@ -165,7 +165,7 @@ def _positions(maker: Maker, shape: Shape, count: Extent) -> Tensor:
 @row("RotaryEmbedding", 1.0, since=23)
 def _rotary_embedding(maker: Maker) -> None:
     draws = maker.draws
-    b, s = _extent(maker), _extent(maker)
+    b, s = length(maker), length(maker)
     if any(0 in n.at for n in (b, s)):
         raise DeclinedError("positions of nothing")
     heads, half = static(draws.pick((2, 1, 3))), static(draws.pick((4, 2, 8, 1)))
@@ -198,7 +198,7 @@ def _rotary(maker: Maker) -> None:
     draws = maker.draws
     half = draws.pick((4, 2, 8, 1, 3))
     size = static(half * 2)
-    lead = (_extent(maker), _extent(maker)) if draws.chance(0.5) else (_extent(maker),)
+    lead = (length(maker), length(maker)) if draws.chance(0.5) else (length(maker),)
     shape = (*lead, size)
     dtype = "float32" if draws.chance(0.9) else "float64"
     x = maker.shaped(shape, dtype, TAME)

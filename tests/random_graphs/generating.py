@@ -16,6 +16,7 @@ from tests.random_graphs import (  # noqa: F401
     idiom_rows,
     image_rows,
     indexing_rows,
+    microsoft_rows,
     pointwise_rows,
     quantised_product_rows,
     quantised_rows,

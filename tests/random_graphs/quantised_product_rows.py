@@ -21,18 +21,18 @@ def _operand(maker: Maker, ranks: Sequence[int], dtypes: Sequence[str] = LEVELS)
     return maker.operand(dtypes, tuple(ranks))
 
 
-def _scale(maker: Maker, *shape: int, size: float = 0.1) -> Tensor:
+def some_scale(maker: Maker, *shape: int, size: float = 0.1) -> Tensor:
     random = maker.random()
     return maker.constant(np.asarray(size * (0.5 + random.random(shape)), np.float32))
 
 
-def _zero(maker: Maker, dtype: str, *shape: int) -> Tensor:
+def some_zero(maker: Maker, dtype: str, *shape: int) -> Tensor:
     centre = 128 if dtype == "uint8" else 0
     levels = centre + maker.random().integers(-9, 10, shape)
     return maker.constant(np.asarray(levels, dtype))
 
 
-def _weight(maker: Maker, shape: Sequence[int], dtype: str) -> Tensor:
+def some_levels(maker: Maker, shape: Sequence[int], dtype: str) -> Tensor:
     info = np.iinfo(dtype)
     if maker.draws.chance(0.2):
         return maker.input(tuple(map(static, shape)), dtype)
@@ -41,7 +41,7 @@ def _weight(maker: Maker, shape: Sequence[int], dtype: str) -> Tensor:
 
 
 def _parameters(maker: Maker, dtype: str, size: float = 0.1) -> list[Tensor]:
-    return [_scale(maker, size=size), _zero(maker, dtype)]
+    return [some_scale(maker, size=size), some_zero(maker, dtype)]
 
 
 def _rounded(maker: Maker, op: str, *described: Any, **attributes: object) -> None:
@@ -68,7 +68,7 @@ def _second(maker: Maker, a: Tensor, dtype: str) -> Tensor:
     k, n = a.shape[-1], maker.draws.pick((16, 1, 8, 33, 64))
     if not k.static or not k.at[0]:
         raise DeclinedError("no such weight")
-    return _weight(maker, (k.at[0], n), dtype)
+    return some_levels(maker, (k.at[0], n), dtype)
 
 
 def _spent(maker: Maker, a: Tensor, b: Tensor) -> tuple[Extent, ...]:
@@ -84,7 +84,7 @@ def _matmul_integer(maker: Maker) -> None:
     operands: list[Tensor | None] = [a, b]
     if maker.draws.chance(0.6):
         columns = () if maker.draws.chance(0.5) else (b.shape[-1].at[0],)
-        operands += [_zero(maker, a.dtype), _zero(maker, b.dtype, *columns)]
+        operands += [some_zero(maker, a.dtype), some_zero(maker, b.dtype, *columns)]
     size = 1e5 * max(a.shape[-1].at[0], 1)
     maker.add("MatMulInteger", operands, _spent(maker, a, b), "int32", -size, size)
 
@@ -97,8 +97,8 @@ def _qlinear_matmul(maker: Maker) -> None:
     columns = () if maker.draws.chance(0.5) else (b.shape[-1].at[0],)
     size = 0.1 * 40 * max(a.shape[-1].at[0], 1) ** 0.5
     operands = [
-        a, *_parameters(maker, a.dtype), b, _scale(maker, *columns),
-        _zero(maker, b.dtype, *columns), *_parameters(maker, a.dtype, size),
+        a, *_parameters(maker, a.dtype), b, some_scale(maker, *columns),
+        some_zero(maker, b.dtype, *columns), *_parameters(maker, a.dtype, size),
     ]  # fmt: skip
     _rounded(maker, "QLinearMatMul", operands, _spent(maker, a, b), a.dtype, -128, 255)
 
@@ -108,8 +108,8 @@ def _matmul_to_float(maker: Maker) -> None:
     a = _operand(maker, (2, 3))
     b = _second(maker, a, maker.draws.pick(LEVELS))
     columns = () if maker.draws.chance(0.5) else (b.shape[-1].at[0],)
-    operands: list[Tensor | None] = [a, b, _scale(maker), _scale(maker, *columns)]
-    operands += [_zero(maker, a.dtype), _zero(maker, b.dtype, *columns)]
+    operands: list[Tensor | None] = [a, b, some_scale(maker), some_scale(maker, *columns)]
+    operands += [some_zero(maker, a.dtype), some_zero(maker, b.dtype, *columns)]
     if maker.draws.chance(0.5):
         operands.append(maker.weight((b.shape[-1].at[0],), "float32"))
     size = 1e3 * max(a.shape[-1].at[0], 1)
@@ -122,7 +122,7 @@ def _dynamic_matmul(maker: Maker) -> None:
     a = maker.operand(("float32",), (2, 3), lambda t: min(min(e.at) for e in t.shape) > 0, 1e5)
     b = _second(maker, a, maker.draws.pick(LEVELS))
     columns = () if maker.draws.chance(0.5) else (b.shape[-1].at[0],)
-    operands = [a, b, _scale(maker, *columns), _zero(maker, b.dtype, *columns)]
+    operands = [a, b, some_scale(maker, *columns), some_zero(maker, b.dtype, *columns)]
     size = 30 * a.size * max(a.shape[-1].at[0], 1)
     maker.add("DynamicQuantizeMatMul", operands, _spent(maker, a, b), "float32", -size, size,
               MICROSOFT)  # fmt: skip
@@ -135,8 +135,13 @@ def _qgemm(maker: Maker) -> None:
     n = b.shape[-1].at[0]
     columns = () if maker.draws.chance(0.5) else (n,)
     bias = maker.constant(maker.random().integers(-900, 900, n).astype(np.int32))
-    operands: list[Tensor | None] = [a, *_parameters(maker, a.dtype), b, _scale(maker, *columns)]
-    operands += [_zero(maker, b.dtype, *columns), bias if maker.draws.chance(0.5) else None]
+    operands: list[Tensor | None] = [
+        a,
+        *_parameters(maker, a.dtype),
+        b,
+        some_scale(maker, *columns),
+    ]
+    operands += [some_zero(maker, b.dtype, *columns), bias if maker.draws.chance(0.5) else None]
     shape = _spent(maker, a, b)
     if maker.draws.chance(0.3):
         maker.add("QGemm", operands, shape, "float32", -1e5, 1e5, MICROSOFT)
@@ -157,7 +162,7 @@ def _convolved(
     groups = groups_of(maker, channels)
     count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33))
     found = window(maker, x)
-    w = _weight(maker, (count, channels // groups, *found.kernel), dtype)
+    w = some_levels(maker, (count, channels // groups, *found.kernel), dtype)
     shape = (x.shape[0], static(count), *found.extents)
     spend(maker, shape, int(np.prod(found.kernel)) * channels // groups)
     attributes = dict(found.attributes, group=groups if groups > 1 else None)
@@ -171,7 +176,7 @@ def _conv_integer(maker: Maker) -> None:
     w, shape, attributes = _convolved(maker, x, "uint8")
     operands: list[Tensor | None] = [x, w]
     if maker.draws.chance(0.6):
-        operands += [_zero(maker, x.dtype), _zero(maker, w.dtype)]
+        operands += [some_zero(maker, x.dtype), some_zero(maker, w.dtype)]
     size = 1e5 * max(math.prod(e.at[0] for e in w.shape[1:]), 1)
     maker.add("ConvInteger", operands, shape, "int32", -size, size, **attributes)
 
@@ -206,7 +211,7 @@ def _quantised_convolution(
     count, depth = w.shape[0].at[0], max(math.prod(e.at[0] for e in w.shape[1:]), 1)
     columns = () if draws.chance(0.5) or not count else (count,)
     operands = [
-        *_parameters(maker, x.dtype), w, _scale(maker, *columns), _zero(maker, w.dtype),
+        *_parameters(maker, x.dtype), w, some_scale(maker, *columns), some_zero(maker, w.dtype),
         *_parameters(maker, x.dtype, 4 * depth**0.5),
     ]  # fmt: skip
     if draws.chance(0.5):

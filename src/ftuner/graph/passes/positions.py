@@ -260,7 +260,7 @@ def _linear_array(array: Array) -> Linear | None:
     factors, total = [], np.asarray(first)
     for axis, extent in enumerate(array.shape):
         one = tuple(int(i == axis) for i in range(array.ndim))
-        factors.append(int(array[one] - first) if extent > 1 else 0)
+        factors.append(int(array[one]) - int(first) if extent > 1 else 0)
         along = np.arange(extent).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
         total = total + factors[-1] * along
     return Linear(int(first), tuple(factors)) if np.array_equal(total, array) else None
