@@ -63,7 +63,7 @@ def detector() -> Path:
     package = find_spec("silero_vad")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("silero-vad is not installed")
-    return Path(package.submodule_search_locations[0], "data", "silero_vad_op18_ifless.onnx")
+    return Path(package.submodule_search_locations[0], "data", "silero_vad.onnx")
 
 
 def probabilities(session: ftuner.InferenceSession, sound: np.ndarray) -> np.ndarray:
