@@ -33,11 +33,6 @@ LEFT_OUT = {
     "StringSplit": TEXT,
     "TfIdfVectorizer": TEXT,
     **dict.fromkeys(("LinearAttention",), NOT_YET),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), NOT_YET),
-    **dict.fromkeys(
-        ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
-         "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence"), NOT_YET,
-    ),
 }  # fmt: skip
 """Why operators of ONNX do not run."""
 

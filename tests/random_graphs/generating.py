@@ -23,6 +23,7 @@ from tests.random_graphs import (  # noqa: F401
     recurrent_rows,
     reduction_rows,
     selecting_rows,
+    sequence_rows,
     shape_rows,
     signal_rows,
     window_rows,

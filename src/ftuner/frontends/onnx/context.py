@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ftuner.core.dtype import DType
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
@@ -24,8 +23,6 @@ class Items:
     """A sequence of tensors whose length is known."""
 
     values: tuple[Value, ...]
-    dtype: DType | None = None
-    """Of the elements, if it was given."""
 
 
 @dataclass(frozen=True)

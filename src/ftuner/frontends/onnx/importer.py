@@ -20,7 +20,7 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Operand, Table
+from ftuner.frontends.onnx.context import Context, Importer, Items, NodeView, Operand, Table
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.control import CONTROL
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
@@ -61,6 +61,7 @@ from ftuner.frontends.onnx.resizing import RESIZING
 from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.selecting import SELECTING
+from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.transposed import TRANSPOSED
@@ -84,7 +85,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
-    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL, **RECURRENT,
+    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL, **RECURRENT, **SEQUENCES,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
@@ -265,7 +266,8 @@ def _output(scope: Scope, name: str) -> Operand:
 def _tensor(scope: Scope, name: str) -> Value:
     found = _output(scope, name)
     if not isinstance(found, Value):
-        raise UnsupportedOperatorError(f"output {name!r}, a sequence or optional, is not supported")
+        kind = "sequence" if isinstance(found, Items) else "optional"
+        raise GraphError(f"output {name!r}: type {kind} is not supported")
     return found
 
 

@@ -151,10 +151,6 @@ def _where(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("where", node.input(0), node.input(1), node.input(2))]
 
 
-def _identity(context: Context, node: NodeView) -> Sequence[Value]:
-    return [node.input(0)]
-
-
 _PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx is not None}
 _FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
 _FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
@@ -166,7 +162,6 @@ _OTHERS: dict[str, Importer] = {
     "Dropout": _dropout,
     "Greater": _exchanged("less"),
     "GreaterOrEqual": _exchanged("less_equal"),
-    "Identity": _identity,
     "IsInf": _is_infinite,
     "Mean": _mean,
     "Mod": _mod,

@@ -244,6 +244,8 @@ class _Reader:
             raise GraphError(f"{what} is not text: {error}") from None
         if kind == "TENSOR":
             return self.tensor(attribute.t, what)
+        if kind == "TYPE_PROTO":
+            return text_of(attribute.tp.WhichOneof("value") or "")
         if kind == "GRAPH":
             return self.graph(attribute.g)
         raise GraphError(f"{what}: type {kind.lower()} is not supported")
