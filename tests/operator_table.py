@@ -32,7 +32,6 @@ LEFT_OUT = {
     "StringNormalizer": TEXT,
     "StringSplit": TEXT,
     "TfIdfVectorizer": TEXT,
-    **dict.fromkeys(("LinearAttention",), NOT_YET),
 }  # fmt: skip
 """Why operators of ONNX do not run."""
 

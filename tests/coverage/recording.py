@@ -19,6 +19,7 @@ from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.ops.contraction import PendingProduct
 from ftuner.graph.placement import Placement
+from ftuner.graph.splitting import split
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.products import Products
@@ -92,6 +93,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     """What stands in for functions that lower, plan and run."""
     init, launch = compiled.CompiledGraph.__init__, compiled.CompiledGraph._launch
     lowered, grown_product, run = lowering.lowered, PendingProduct.grown, Model.run
+    make = Model.__init__
+    between: dict[Model, set[Cell]] = {}
     encode, enter = Products.encode, Products._enter
 
     def noting_node(node: Node, placement: Placement) -> Any:
@@ -135,10 +138,14 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
 
     def noting_model(self: Model, feeds: Any) -> Any:
         results = run(self, feeds)
-        # Between programs.
-        for piece in self._pieces:
-            recorder.cells.update(_node_cells(piece.node) if piece.node is not None else ())
+        recorder.cells.update(between.get(self, ()))
         return results
+
+    def noting_parts(self: Model, graph: Graph, *arguments: Any, **options: Any) -> None:
+        make(self, graph, *arguments, **options)
+        # Between programs.
+        nodes = [part.node for part in split(graph) if part.node is not None]
+        between[self] = {cell for node in nodes for cell in _node_cells(node)}
 
     yield lowering, "lowered", noting_node
     yield PendingProduct, "grown", noting_epilogue
@@ -146,6 +153,7 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     yield compiled.CompiledGraph, "_launch", noting_launch
     yield Products, "encode", noting_plan
     yield Products, "_enter", noting_product
+    yield Model, "__init__", noting_parts
     yield Model, "run", noting_model
 
 

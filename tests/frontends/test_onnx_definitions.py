@@ -19,10 +19,10 @@ from ftuner.frontends.onnx.importer import SUPPORTED
 
 LATEST = onnx.defs.onnx_opset_version()
 BY_DEFINITION = {
-    "BlackmanWindow", "CausalConvWithState", "HammingWindow", "HannWindow",
+    "BlackmanWindow", "CausalConvWithState", "HammingWindow", "HannWindow", "LinearAttention",
     "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU",
 }  # fmt: skip
-LACKING = {"Bernoulli": "RandomUniformLike", "LinearAttention": "Scan"}
+LACKING = {"Bernoulli": "RandomUniformLike"}
 """Operators whose definition has another that is not supported."""
 
 

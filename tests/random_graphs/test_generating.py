@@ -47,8 +47,9 @@ def test_a_row_makes_valid_graphs(row: Row, reached: Counter[str]) -> None:
 
 
 def test_every_operator_of_graphs_is_reached(reached: Counter[str]) -> None:
-    """By the rows above, as nodes of models or by the passes."""
-    assert set(reached) == set(OPERATORS)
+    """By the rows above, as nodes of models or by the passes; conditions that are known leave no
+    choice in a graph."""
+    assert set(reached) == set(OPERATORS) - {"choose"}
 
 
 def test_a_script_makes_the_same_case_again() -> None:
