@@ -118,12 +118,10 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
         key = domain_of(node.domain), node.op_type
         arrays = dict(zip((v.name for v in case.model.graph.input), case.inputs, strict=True))
         known = all(name in arrays for name in node.input if name)
-        if others or key not in IMPORTERS or not known:
+        if others or key not in IMPORTERS or not known or _size(case) > MOST_ELEMENTS:
             continue
         inputs = tuple(np.asarray(arrays[n]) if n else None for n in node.input)
-        if _size(case) > MOST_ELEMENTS or any(
-            x is not None and x.dtype.name not in TENSOR_DTYPES for x in inputs
-        ):
+        if any(x is not None and x.dtype.name not in TENSOR_DTYPES for x in inputs):
             continue
         opset = next(o.version for o in case.model.opset_import if domain_of(o.domain) == "")
         attributes = tuple(a.SerializeToString() for a in node.attribute)
