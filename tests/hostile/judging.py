@@ -83,6 +83,9 @@ EXPLAINED = {
         r"STFT \S+ input 1: an axis in front",
     ),
     "filters beyond the spectrum have no weights": (r"MelWeightMatrix \S+ input 2: ",),
+    "onnxruntime aborts the process on no steps": (
+        r"(LSTM|GRU|RNN) \S+ (input 0|all inputs): 0 along axis -?[03]",
+    ),
     "onnxruntime has no Scan of nothing": (r"Scan \S+ .*: 0 along axis",),
     "an operator of a later set than peers have, for which nothing is checked": (
         r"CumProd \S+ one more input",

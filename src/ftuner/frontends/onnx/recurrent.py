@@ -198,8 +198,8 @@ class _Layer:
         """The cell of each direction."""
         node, kind = self._node, self._kind
         clip = node.number("clip") if node.has("clip") else None
-        if clip is not None and clip < 0:
-            raise self._context.malformed(f"clip is {clip}; expected 0 or more")
+        if clip is not None and not clip > 0:
+            raise self._context.malformed(f"clip is {clip}; expected more than 0")
         each = ACTIVATIONS_OF[kind]
         functions = self._activations(each * self._count)
         return [
