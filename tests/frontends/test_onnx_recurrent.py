@@ -3,6 +3,7 @@ malformed nodes and lengths of sequences are refused by name."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,16 @@ from tests.conftest import CORE_ISAS
 from tests.frontends.onnx_models import model_of
 from tests.frontends.recurrent_layers import FUNCTIONS, GATES, OUTPUTS, Layer
 
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
+from ftuner.core.recurrence import Activation, Cell
+from ftuner.cost.step import Machine
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.steps import recurrence as steps
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
@@ -93,6 +100,49 @@ def test_workers(threads: int, widest: CpuBackend) -> None:
             proto, feeds = layer.model()
             model = Model(optimised(import_model(proto).graph), widest, threads)
             expect(model.run(feeds), layer.truth(), "float32")
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("op", GATES)
+def test_teams(op: str, threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of a team compute what one task does, whether all of them come or not, run after run,
+    and beside other callers."""
+
+    def cut(*arguments: Any) -> RecurrenceCut:
+        *_, rows, most = arguments
+        return RecurrenceCut(rows, most)
+
+    for hidden, batch, variant in ((17, 1, {}), (64 * threads, 3, {}), (100, 9, VARIANTS[op][1])):
+        for direction in ("reverse", "bidirectional"):
+            given = OPTIONAL[op]
+            layer = Layer(op, 30, batch, 8, hidden, direction, given, variant)
+            proto, feeds = layer.model()
+            graph, wanted = optimised(import_model(proto).graph), layer.truth()
+            alone = Model(graph, widest, 1).run(feeds)
+            expect(alone, wanted, "float32")
+            with monkeypatch.context() as patch:
+                patch.setattr(steps, "recurrence_cut", cut)
+                model = Model(graph, widest, threads)
+                with ThreadPoolExecutor(3) as callers:
+                    runs = [callers.submit(model.run, feeds) for _ in range(12)]
+                    for run in runs:
+                        expect(run.result(), wanted, "float32")
+
+
+def test_the_cut_is_the_cheapest(widest: CpuBackend) -> None:
+    """A large weight is shared, also by sequences that could be cut; with phases that take long,
+    nothing is."""
+    cell = Cell("lstm", (Activation("sigmoid"), Activation("tanh"), Activation("tanh")))
+    planner = widest.products(product_types(FLOAT32)).planner
+    width = planner.library.widths[0]
+    for phase_s, team in ((1e-7, 2), (1.0, 1)):
+        tuning = replace(widest.hardware.tuning, team_phase_s=phase_s)
+        hardware = replace(widest.hardware, tuning=tuning)
+        machine = Machine(hardware, planner.library.isa, 2)
+        assert recurrence_cut(planner, machine, cell, width, 1024, 1, 2) == (1, team)
+        found = recurrence_cut(planner, machine, cell, width, 1024, 2, 2)
+        assert found.team == team
+        assert found.tasks(2) == 2
 
 
 def test_initial_state_of_one_kind(widest: CpuBackend) -> None:

@@ -20,6 +20,8 @@ GATES: Mapping[str, tuple[str, ...]] = {
 """The gates of each kind of cell, in the order of the columns of its weights."""
 ACTIVATIONS_OF: Mapping[str, int] = {"lstm": 3, "gru": 2, "rnn": 1}
 """Number of activations of each kind of cell."""
+MAX_TEAM = 16
+"""Most tasks that share each step of a layer."""
 PEEPHOLES = ("i", "o", "f")
 """The gates of an LSTM that may read its cell state, in the order of their weights."""
 

@@ -191,6 +191,11 @@ class ProductTuning(IntakeTuning):
         2e-6, "s", "Starting a job on all workers, which spin, and waiting for them",
         "measured with an empty job on two cores of AMD Zen 3: 1.1 to 2.4 us",
     )  # fmt: skip
+    team_phase_s: float = constant(
+        2e-7, "s", "A phase that a team of workers shares within a kernel, without its work",
+        "measured on two cores of AMD Zen 4, an LSTM of 128 hidden elements, whose steps have two "
+        "phases: half of the work takes 0.4 us a step more than half of the time",
+    )  # fmt: skip
     alone_waits: float = constant(
         30.0, "", "One worker alone is a candidate up to this multiple of synchronise_s",
         "derived: two workers then save fifteen times what they wait",

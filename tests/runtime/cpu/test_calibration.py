@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,7 @@ def test_this_machine(prior: str, tmp_path: Path) -> None:
 STEP_FIELDS = {
     "winograd_share_of_l2", "winograd_weight_share_of_l2", "winograd_transform_ratio",
     "stripes_share_of_l2", "scores_share_of_l2", "max_block_row_tiles", "causal_blocks",
+    *(["team_phase_s"] if (os.cpu_count() or 1) > 1 else []),
 }  # fmt: skip
 
 
@@ -194,7 +196,7 @@ def test_values_that_cut_steps_compete(tmp_path: Path) -> None:
     assert alike.keys() == STEP_FIELDS
     # None is faster than another, so that all stay.
     for name, fitted in alike.items():
-        if name != "winograd_transform_ratio":
+        if name not in ("winograd_transform_ratio", "team_phase_s"):
             assert fitted.value == getattr(prior, name)
     # A convolution that takes longer than estimated has slower transforms.
     slow = steps_fitted(backend, lambda number: [1.0] * 12)["winograd_transform_ratio"]

@@ -23,6 +23,8 @@ class RecurrenceProblem(NamedTuple):
     hidden: int
     block: int
     """Sequences of a task."""
+    team: int
+    """Tasks that share the columns of the weight; 1 if tasks are blocks."""
 
 
 class RecurrenceUKernels(NamedTuple):
@@ -39,9 +41,9 @@ class RecurrenceUKernels(NamedTuple):
 def recurrence_cost(
     machine: Machine, ukernels: RecurrenceUKernels, problem: RecurrenceProblem, writes_bytes: int
 ) -> StepCost:
-    """The cost of all steps. The busiest worker has one task, and reads the whole weight in each
-    step."""
-    cell, steps, rows, hidden, block = problem
+    """The cost of all steps. The busiest worker has one task, and reads its part of the weight in
+    each step: all of it, unless a team shares it."""
+    cell, steps, rows, hidden, block, team = problem
     dtype, lanes, width, covers = ukernels
     isa, tuning = machine.isa, machine.hardware.tuning
     columns, nr = len(cell.gates) * hidden, width * lanes
@@ -50,20 +52,25 @@ def recurrence_cost(
     products = fixed = elements = 0.0
     flops = 2 * rows * columns * hidden
     vectors = block * -(-hidden // lanes)
+    panels = -(-columns // nr)
+    part = -(-panels // team) / panels
     for stage in stages:
         share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
-        for panels, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
-            if panels and wide:
+        for count, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
+            if count and wide:
                 cover = covers(wide, is_tail, hidden)[block]
-                products += share * panels * hidden * cover.step
-                fixed += share * panels * cover.fixed
+                products += share * part * count * hidden * cover.step
+                fixed += share * part * count * cover.fixed
         for _, expr in stage.results:
-            elements += vectors * expression_cycles(expr, dtype, isa, tuning)
+            elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
             flops += rows * hidden * expression_operations(expr)
-    workers = max(min(-(-rows // block), machine.workers), 1)
+        if team > 1:
+            fixed += 2 * tuning.team_phase_s / machine.period_s
+    workers = max(min(max(-(-rows // block), team), machine.workers), 1)
     size = dtype.itemsize
     weight, x = columns * hidden * size, rows * columns * size
-    streams = [Stream(steps * weight, weight), Stream(steps * x / workers, steps * x)]
+    own = int(part * weight)
+    streams = [Stream(steps * own, own), Stream(steps * x / workers, steps * x)]
     estimate = estimate_of(
         machine, workers, steps * (products + elements), 0.0, steps * fixed, streams
     )

@@ -225,15 +225,19 @@ def stages(steps: Sequence[Step]) -> list[int]:
     first, works = 0, False
     read: set[Buffer] = set()
     written: set[Buffer] = set()
+    shared: set[Buffer] = set()
     for i, step in enumerate(steps):
         reads, writes = set(step.reads), set(step.writes)
         # There is one workspace, so that steps that use it are not concurrent.
         has_workspace = kind_of(step).has_workspace
-        if writes & (read | written) or reads & written or (works and has_workspace):
+        apart = writes if kind_of(step).writes_apart else set()
+        clash = writes & read or reads & written or writes & (written - (shared & apart))
+        if clash or (works and has_workspace):
             first, works = i, False
-            read, written = set(), set()
+            read, written, shared = set(), set(), set()
         read |= reads
         written |= writes
+        shared |= apart
         works = works or has_workspace
         found.append(first)
     return found

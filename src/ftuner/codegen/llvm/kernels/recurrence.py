@@ -1,8 +1,10 @@
 """One direction of a recurrent layer, all of its time steps, in LLVM IR.
 
-A task is a block of sequences. Each step multiplies the state by the recurrent weight, panel by
-panel, with the uKernels of a cover, and then computes the cell's expressions row by row
-(`core.recurrence`). The sums and the planes of a block stay in the caches from step to step.
+A task is a block of sequences, or one of a team that share each step of all sequences by columns of
+the weight. Each step multiplies the state by the recurrent weight, panel by panel, with the
+uKernels of a cover, and then computes the cell's expressions row by row (`core.recurrence`). The
+sums and the planes of a block stay in the caches from step to step, as does a member's part of the
+weight.
 
 `buffers` holds the views of `RecurrenceStep`, then the memory of sums and planes, and that of the
 panels if the weight is packed here; `dims` the slots of `kernel_records.Recurrence`.
@@ -11,7 +13,7 @@ panels if the weight is packed here; `dims` the slots of `kernel_records.Recurre
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 import llvmlite.ir as ir
 
@@ -31,15 +33,17 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.team import Team
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands
 from ftuner.core.recurrence import Cell, Stage
+from ftuner.hardware.tuning import NativeTuning
 
 LENGTH_BYTES = 4
 WRONG_LENGTH = 1
@@ -47,11 +51,12 @@ WRONG_LENGTH = 1
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool
-) -> None:
+    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool,
+    tuning: NativeTuning,
+) -> None:  # fmt: skip
     """Add the kernel of a cell to a module. `packs`: whether it packs the weight."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    _Emission(function, dtype, cell, packs, lanes, fused).emit()
+    _Emission(function, dtype, cell, packs, lanes, fused).emit(tuning)
 
 
 class _Emission:
@@ -91,43 +96,64 @@ class _Emission:
     def _dim(self, index: int) -> ir.Value:
         return slot(self._builder, self._dims, index)
 
-    def emit(self) -> None:
+    def emit(self, tuning: NativeTuning) -> None:
         builder, cell = self._builder, self._cell
         steps, block = self._dim(Recurrence.STEPS), self._dim(Recurrence.BLOCK)
+        size = self._dim(Recurrence.TEAM)
+        is_team = builder.icmp_signed(">", size, const(1))
+        state = at(builder, self._dims, Recurrence.TEAM_STATE * SLOT_BYTES)
         set_slot(builder, self._context, Context.A_STRIDE, self._row_bytes)
         set_slot(builder, self._context, Context.C_ROW_STRIDE, self._sum_bytes)
         with counted_loop(builder, self._begin, self._end) as task:
-            first = builder.mul(task, block)
+            first = builder.select(is_team, const(0), builder.mul(task, block))
             left = builder.sub(self._rows, first)
             whole = builder.icmp_signed(">=", left, block)
             end = builder.add(first, builder.select(whole, block, left))
             covers = at(builder, self._dims, Recurrence.COVERS * SLOT_BYTES)
             others = at(builder, covers, const(2 * COVER_BYTES))
             covers = builder.select(whole, covers, others)
-            longest = self._begun(first, end)
+            team = Team(builder, state, size, task, tuning)
+            longest = self._longest(first, end)
+            with team.phase() as part, self._only_first(part):
+                self._begun(first, end)
             with counted_loop(builder, 0, steps) as number:
                 step = number
                 if cell.reverse:
                     step = builder.sub(builder.sub(steps, const(1)), number)
                 some = builder.icmp_signed("<", step, longest)
                 for stage in cell.stages():
-                    with builder.if_then(some):
-                        self._product(stage, first, covers)
-                    self._elements(stage, first, end, step)
-            self._ended(first, end)
+                    with team.phase() as part, builder.if_then(some):
+                        self._product(stage, first, covers, (size, part))
+                    with team.phase() as part:
+                        self._elements(stage, first, end, step, (size, part))
+            with team.phase() as part, self._only_first(part):
+                self._ended(first, end)
+            team.leave()
         builder.ret_void()
+
+    def _only_first(self, part: ir.Value) -> AbstractContextManager[ir.Block]:
+        """What one part does for the team."""
+        builder = self._builder
+        branch: AbstractContextManager[ir.Block] = builder.if_then(
+            builder.icmp_signed("==", part, const(0))
+        )
+        return branch
 
     # Rows and their elements.
 
-    def _along(self, body: Callable[[ir.Value, ir.Value | None], None]) -> None:
-        """`body(offset, mask)` for each vector of a row: the bytes to it, and a mask for the last
-        one."""
+    def _along(
+        self, body: Callable[[ir.Value, ir.Value | None], None],
+        bounds: tuple[ir.Value, ir.Value] | None = None,
+    ) -> None:  # fmt: skip
+        """`body(offset, mask)` for each vector of a row, or of a range of its elements: the bytes
+        to it, and a mask for the last one."""
         builder = self._builder
+        begin, end = bounds or (const(0), self._hidden)
 
         def vector(base: ir.Value, left: ir.Value | None) -> None:
             body(builder.mul(base, const(self._size)), mask_of(builder, left, self._lanes))
 
-        by_vectors(builder, const(0), self._hidden, self._lanes, vector)
+        by_vectors(builder, begin, end, self._lanes, vector)
 
     def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
         return load_lanes(self._builder, place, self._vector, self._size, mask)
@@ -143,9 +169,11 @@ class _Emission:
             )
         )
 
-    def _clear(self, target: ir.Value) -> None:
+    def _clear(self, target: ir.Value, bounds: tuple[ir.Value, ir.Value] | None = None) -> None:
         builder, zero = self._builder, elements.zero(self._vector)
-        self._along(lambda offset, mask: self._store(zero, at(builder, target, offset), mask))
+        self._along(
+            lambda offset, mask: self._store(zero, at(builder, target, offset), mask), bounds
+        )
 
     def _row(self, plane: str, row: ir.Value) -> ir.Value:
         builder = self._builder
@@ -158,12 +186,25 @@ class _Emission:
 
     # The begin and the end of sequences.
 
-    def _begun(self, first: ir.Value, end: ir.Value) -> ir.Value:
-        """Set the states of rows to the first ones; returns the longest length."""
-        builder, cell = self._builder, self._cell
-        steps = self._dim(Recurrence.STEPS)
+    def _longest(self, first: ir.Value, end: ir.Value) -> ir.Value:
+        """The longest length of the sequences of a block, which are checked."""
+        builder, steps = self._builder, self._dim(Recurrence.STEPS)
+        if not self._cell.lengths:
+            return steps
         longest = reserve(builder, I64)
-        builder.store(const(0) if cell.lengths else steps, longest)
+        builder.store(const(0), longest)
+        with counted_loop(builder, first, end) as row:
+            length = self._length(row)
+            # Negative lengths are large unsigned ones.
+            wrong = builder.icmp_unsigned(">", length, steps)
+            with builder.if_then(wrong, likely=False):
+                builder.store(const(WRONG_LENGTH), self._status)
+            builder.store(maximum(builder, length, builder.load(longest, typ=I64)), longest)
+        return minimum(builder, builder.load(longest, typ=I64), steps)
+
+    def _begun(self, first: ir.Value, end: ir.Value) -> None:
+        """Set the states of rows to the first ones."""
+        builder, cell = self._builder, self._cell
         with counted_loop(builder, first, end) as row:
             # Rows beyond the end of a sequence are multiplied as well, whatever they hold.
             for plane in cell.planes:
@@ -179,14 +220,6 @@ class _Emission:
                         self._take_first(row)
             elif cell.initial:
                 self._take_first(row)
-            if cell.lengths:
-                length = self._length(row)
-                # Negative lengths are large unsigned ones.
-                wrong = builder.icmp_unsigned(">", length, steps)
-                with builder.if_then(wrong, likely=False):
-                    builder.store(const(WRONG_LENGTH), self._status)
-                builder.store(maximum(builder, length, builder.load(longest, typ=I64)), longest)
-        return minimum(builder, builder.load(longest, typ=I64), steps)
 
     def _take_first(self, row: ir.Value) -> None:
         builder = self._builder
@@ -235,10 +268,12 @@ class _Emission:
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
             panel(full, left, self._dim(Recurrence.TAIL))
 
-    def _product(self, stage: Stage, first: ir.Value, covers: ir.Value) -> None:
-        """Multiply the rows of a block by the panels that have columns of the stage's gates. What
-        else these panels have is computed as well: the sums of gates that are not read any more, or
-        not yet."""
+    def _product(
+        self, stage: Stage, first: ir.Value, covers: ir.Value, share: tuple[ir.Value, ir.Value]
+    ) -> None:
+        """Multiply the rows of a block by a part of the panels that have columns of the stage's
+        gates; `share`: the number of parts, and the part. What else these panels have is computed
+        as well: the sums of gates that are not read any more, or not yet."""
         builder, nr = self._builder, self._dim(Recurrence.PANEL)
         full, left = self._panel_counts()
         begin, end = (builder.mul(self._hidden, const(gate)) for gate in stage.gates)
@@ -253,16 +288,38 @@ class _Emission:
             emit_panel(builder, self._context, cover, a, self._row_bytes, self._panel(number),
                        at(builder, sums, column), self._sum_bytes, self._hidden)  # fmt: skip
 
-        with counted_loop(builder, first_panel, minimum(builder, end_panel, full)) as number:
-            panel(number, nr, covers)
-        with builder.if_then(builder.icmp_signed(">", end_panel, full)):
-            panel(full, left, at(builder, covers, const(COVER_BYTES)))
+        each = self._dim(Recurrence.GATE_PANELS)
+        by_gates = builder.icmp_signed(">", each, const(0))
+        gates = builder.select(by_gates, const(stage.gates[1] - stage.gates[0]), const(1))
+        each = builder.select(by_gates, each, builder.sub(end_panel, first_panel))
+        with counted_loop(builder, 0, gates) as gate:
+            base = builder.add(first_panel, builder.mul(gate, each))
+            bounds = partition_bounds(builder, each, *share)
+            begin, end = (builder.add(base, bound) for bound in bounds)
+            with counted_loop(builder, begin, minimum(builder, end, full)) as number:
+                panel(number, nr, covers)
+            with builder.if_then(builder.icmp_signed(">", end, maximum(builder, begin, full))):
+                panel(full, left, at(builder, covers, const(COVER_BYTES)))
 
     # Elements.
 
-    def _elements(self, stage: Stage, first: ir.Value, end: ir.Value, step: ir.Value) -> None:
-        """The results of a stage for all rows that have the step; beyond their end, y is zero."""
+    def _columns(self, share: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
+        """The range of the hidden elements of a part: those of its panels, or whole vectors."""
+        builder, each = self._builder, self._dim(Recurrence.GATE_PANELS)
+        by_gates = builder.icmp_signed(">", each, const(0))
+        unit = builder.select(by_gates, self._dim(Recurrence.PANEL), const(self._lanes))
+        units = builder.udiv(builder.add(self._hidden, builder.sub(unit, const(1))), unit)
+        begin, end = (builder.mul(n, unit) for n in partition_bounds(builder, units, *share))
+        return begin, minimum(builder, end, self._hidden)
+
+    def _elements(
+        self, stage: Stage, first: ir.Value, end: ir.Value, step: ir.Value,
+        share: tuple[ir.Value, ir.Value],
+    ) -> None:  # fmt: skip
+        """A part of the results of a stage for all rows that have the step; beyond their end, y is
+        zero."""
         builder, cell = self._builder, self._cell
+        bounds = self._columns(share)
         gives_y = any(plane == "h" for plane, _ in stage.results)
         x_step = at(builder, self._buffers["x"], builder.mul(step, self._dim(Recurrence.X_STEP)))
         y_step = at(builder, self._buffers["y"], builder.mul(step, self._dim(Recurrence.Y_STEP)))
@@ -274,11 +331,14 @@ class _Emission:
                     valid = builder.icmp_signed("<", step, self._length(row))
                     if gives_y:
                         with builder.if_then(builder.not_(valid)):
-                            self._clear(y)
+                            self._clear(y, bounds)
                     branches.enter_context(builder.if_then(valid))
-                self._row_elements(stage, row, x, y)
+                self._row_elements(stage, row, x, y, bounds)
 
-    def _row_elements(self, stage: Stage, row: ir.Value, x: ir.Value, y: ir.Value) -> None:
+    def _row_elements(
+        self, stage: Stage, row: ir.Value, x: ir.Value, y: ir.Value,
+        bounds: tuple[ir.Value, ir.Value],
+    ) -> None:  # fmt: skip
         builder, cell = self._builder, self._cell
         sums = at(builder, self._buffers["memory"], builder.mul(row, self._sum_bytes))
         places = {plane: self._row(plane, row) for plane in cell.planes}
@@ -303,4 +363,4 @@ class _Emission:
                 if plane == "h":
                     self._store(value, at(builder, y, offset), mask)
 
-        self._along(vector)
+        self._along(vector, bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftuner.codegen.llvm.native.records import TeamState
 from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
 
 
@@ -152,10 +153,16 @@ class Recurrence:
     """Address of the packing function."""
     TAIL = 13
     """Columns of the last packed panel, if it is not full."""
-    COVERS = 14
+    TEAM = 14
+    """Tasks that share each step, by columns; 1 if a task is a block of sequences."""
+    GATE_PANELS = 15
+    """Panels of a gate if a team shares each gate by panels; 0 if gates begin within panels or have
+    fewer, and all panels of a stage are shared."""
+    COVERS = 16
     """Row tiles of a block: for full panels, for the last one; then the same for the last block.
     Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    SIZE = COVERS + 4 * 3 * MAX_SEGMENTS
+    TEAM_STATE = COVERS + 4 * 3 * MAX_SEGMENTS
+    SIZE = TEAM_STATE + TeamState.SIZE
 
 
 class AllCovers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
 from ftuner.core.dtype import DTYPES
+from ftuner.core.recurrence import MAX_TEAM
 
 SLOT_BYTES = 8
 """Records are arrays of 8-byte slots."""
@@ -119,6 +120,21 @@ class ArrayField:
     FLAGS = 48
     ALIGNED = 0x100
     WRITEABLE = 0x400
+
+
+class TeamState:
+    """What the tasks of a team tell each other. Slots that are written separately are on cache
+    lines of their own."""
+
+    CLAIM_SLOTS = 8
+    DONE = 0
+    """Parts of all phases that are done."""
+    SLEEPERS = 1
+    LEFT = 2
+    """Tasks that have ended."""
+    CLAIMS = 8
+    """For each part, the number of phases in which it was taken."""
+    SIZE = CLAIMS + CLAIM_SLOTS * MAX_TEAM
 
 
 class Plan:

@@ -1,4 +1,5 @@
-"""Fits what steps are cut by that are no plain products: convolutions, chains of them, attention.
+"""Fits what steps are cut by that are no plain products: convolutions, chains of them, attention,
+recurrent layers.
 
 Values of a field compete: the planner cuts the same step by each of them, in a back end of its own.
 Before each call, memory larger than L2 is read, so that operands come from behind it, as they do in
@@ -19,6 +20,7 @@ import numpy as np
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
+from ftuner.core.recurrence import Activation, Cell
 from ftuner.cost.cpu.winograd import WinogradProblem
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
@@ -147,8 +149,9 @@ _CONTESTS = (
 
 
 def fit_steps(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
-    """The fields that cut convolutions, chains and attention, as pays on this machine; and how long
-    Winograd's transforms take, from what a convolution takes beside its estimate."""
+    """The fields that cut convolutions, chains and attention, as pays on this machine; how long
+    Winograd's transforms take, from what a convolution takes beside its estimate; and a phase that
+    workers share, from what a recurrent layer takes beside half of the time of one worker."""
     chosen: dict[str, Any] = {}
 
     def make(changes: Changes) -> Any:
@@ -170,6 +173,8 @@ def fit_steps(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
         chosen[contest.field] = preferred(scores, prior, noise)
         found[contest.field] = Fitted(chosen[contest.field], noise)
     found.update(_fit_transforms(ring, tuning))
+    if stand.hardware.cores > 1:
+        found.update(_fit_phases(make, tuning))
     return found
 
 
@@ -187,6 +192,45 @@ def _fit_transforms(ring: Ring, tuning: CpuTuning) -> dict[str, Fitted]:
     ratio = min(max(statistics.fmean(ratios), _LEAST_RATIO), _MOST_RATIO)
     error = max(noise, abs(ratios[0] - ratios[1]) / (2.0 * ratio))
     return {"winograd_transform_ratio": Fitted(between(ratio, prior, error), error)}
+
+
+_CELL = Cell("lstm", (Activation("sigmoid"), Activation("tanh"), Activation("tanh")))
+
+
+class _Recurrence(NamedTuple):
+    """An LSTM on one sequence, whose weight is in the caches nearest to a core."""
+
+    hidden: int
+    length: int
+
+    def make(self, backend: Any) -> Run:
+        columns = len(_CELL.gates) * self.hidden
+        b = Builder()
+        x = b.input("x", FLOAT32, (symbol("length"), 1, columns))
+        y, *_ = b.add_many("recurrence", x, b.constant(_ones(columns, self.hidden)), cell=_CELL)
+        return running(b.graph([x], [("y", y)]), backend, _ones(self.length, 1, columns))
+
+    @property
+    def phases(self) -> int:
+        return 2 * self.length * len(_CELL.stages())
+
+
+_PAIR = 2
+_RECURRENCE = _Recurrence(128, 200)
+_LEAST_PHASE_S, _MOST_PHASE_S = 2e-8, 1e-5
+"""Between one transfer of a line and the time that the system takes to wake a thread."""
+
+
+def _fit_phases(make: Callable[[Changes], Any], tuning: CpuTuning) -> dict[str, Fitted]:
+    prior, name = tuning.team_phase_s, "team_phase_s"
+    one, two = Ring(make, 1), Ring(make, _PAIR)
+    # A phase that takes no time has a team everywhere.
+    runs = [_RECURRENCE.make(one.backend({})), _RECURRENCE.make(two.backend({name: 0.0}))]
+    alone, together = two.timed(runs, _ROUNDS)
+    lost = statistics.median(together) - statistics.median(alone) / _PAIR
+    seconds = min(max(lost / _RECURRENCE.phases, _LEAST_PHASE_S), _MOST_PHASE_S)
+    error = _spread(together) * statistics.median(together) / (seconds * _RECURRENCE.phases)
+    return {name: Fitted(between(seconds, prior, error), error)}
 
 
 def _estimated(ring: Ring, step: _Convolution, ratio: float) -> float:

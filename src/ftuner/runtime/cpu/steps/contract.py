@@ -93,6 +93,9 @@ class StepKind(ABC, Generic[S]):
 
     has_workspace: ClassVar[bool] = False
     """Whether steps use the workspace. There is one, so such steps do not run concurrently."""
+    writes_apart: ClassVar[bool] = False
+    """Whether no other step writes what a step does, though perhaps elsewhere in the same buffer:
+    parts of one result have steps that run concurrently."""
 
     def required_families(
         self, step: S, hardware: CpuHardware, isa: str, workers: int

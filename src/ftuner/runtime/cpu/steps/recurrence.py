@@ -12,15 +12,18 @@ from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
+from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
-from ftuner.cost.cpu.recurrence import RecurrenceProblem, RecurrenceUKernels, recurrence_cost
+from ftuner.cost.cpu.recurrence import RecurrenceProblem, recurrence_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
+from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.planner.cpu.recurrence import recurrence_blocks
+from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.products import Products
@@ -42,7 +45,7 @@ from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
 
 @dataclass(frozen=True)
 class RecurrenceTask(Task):
-    """Cuts the sequences of a batch into tasks."""
+    """Cuts the sequences of a batch, or the columns of the weight, into tasks."""
 
     products: Products
     weight: int
@@ -50,8 +53,7 @@ class RecurrenceTask(Task):
     width: int
     """Vectors of a panel."""
     hidden: int
-    columns: int
-    """Of the weight: those of all gates."""
+    cell: Cell
     directions: int
     x: int
     """The number of the layout of x, as are `y` and `last`."""
@@ -65,16 +67,21 @@ class RecurrenceTask(Task):
         steps, rows, _ = x.shape
         if not rows:
             return nothing_to_do(workers, Recurrence.SIZE)
-        products, width = self.products, self.width
+        products, width, hidden = self.products, self.width, self.hidden
         lanes = products.compiled.library.lanes
-        nr = width * lanes
-        # Tasks would pack the weight into the same memory.
-        most = max(workers // self.directions, 1) if self.weight else 1
-        block = recurrence_blocks(products.planner, width, self.hidden, rows, most)
-        tail = -(-(self.columns % nr) // lanes)
+        nr, columns = width * lanes, len(self.cell.gates) * hidden
+        cut = _cut(
+            products.planner, hardware, workers, self.directions, bool(self.weight), self.cell,
+            width, hidden, rows,
+        )  # fmt: skip
+        block = cut.block
+        tail = -(-(columns % nr) // lanes)
         dims = [0] * Recurrence.SIZE
         dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
-        dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = self.hidden, block
+        dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = hidden, block
+        dims[Recurrence.TEAM] = cut.team
+        if hidden % nr == 0 and hidden // nr >= cut.team > 1:
+            dims[Recurrence.GATE_PANELS] = hidden // nr
         dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
         dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
         for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
@@ -86,14 +93,25 @@ class RecurrenceTask(Task):
         dims[Recurrence.TAIL] = tail * lanes
         at = Recurrence.COVERS
         for height in (block, rows % block):
-            for vectors, is_tail in ((width if self.columns >= nr else 0, False), (tail, True)):
+            for vectors, is_tail in ((width if columns >= nr else 0, False), (tail, True)):
                 if vectors:
                     dims[at : at + COVER_SLOTS] = cover_slots(
-                        products, vectors, is_tail, self.hidden, height
+                        products, vectors, is_tail, hidden, height
                     )
                 at += COVER_SLOTS
-        tasks = -(-rows // block)
+        tasks = cut.tasks(rows)
         return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
+
+
+def _cut(
+    planner: Planner, hardware: CpuHardware, workers: int, directions: int, is_constant: bool,
+    cell: Cell, width: int, hidden: int, rows: int,
+) -> RecurrenceCut:  # fmt: skip
+    """How a direction is cut for its share of the workers."""
+    # Tasks would pack a weight that is no constant into the same memory.
+    most = max(workers // directions, 1) if is_constant else 1
+    machine = Machine(hardware, planner.library.isa, most)
+    return recurrence_cut(planner, machine, cell, width, hidden, rows, most)
 
 
 @dataclass(frozen=True)
@@ -121,7 +139,7 @@ class CompiledRecurrence(CompiledStep):
         number = records.layouts.number
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(
-            self.products, packed, self.width, step.hidden, _columns(step), step.directions,
+            self.products, packed, self.width, step.hidden, step.cell, step.directions,
             number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
@@ -151,6 +169,8 @@ def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Pla
 class RecurrenceKind(StepKind[RecurrenceStep]):
     """A recurrence is one kernel, which calls uKernels of the library without an epilogue."""
 
+    writes_apart = True
+
     def multiplied(self, step: RecurrenceStep) -> DType:
         return step.x.layout.dtype
 
@@ -167,6 +187,7 @@ class RecurrenceKind(StepKind[RecurrenceStep]):
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.recurrence", "recurrence",
             dtype, step.cell, packs, isa.lanes(dtype), isa.fused,
+            part_of(hardware.tuning, NativeTuning),
         )  # fmt: skip
 
     def compiled(
@@ -192,17 +213,18 @@ class RecurrenceKind(StepKind[RecurrenceStep]):
         if not rows:
             return StepReport("nothing", no_cost(machine))
         planner, width = _planner(step, machine.hardware, machine.isa.name)
-        most = max(machine.workers // step.directions, 1) if step.panels is None else 1
-        block = recurrence_blocks(planner, width, step.hidden, rows, most)
-        problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, block)
-        ukernels = RecurrenceUKernels(
-            planner.library.types.c, planner.library.lanes, width,
-            lambda vectors, tail, k: planner.cover(vectors, tail, k)[1],
+        cut = _cut(
+            planner, machine.hardware, machine.workers, step.directions, step.panels is None,
+            step.cell, width, step.hidden, rows,
         )  # fmt: skip
+        problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, *cut)
+        ukernels = recurrence_ukernels(planner, width)
         writes = sum(touched(v, extents) for v in (step.y, *step.last))
         cost = recurrence_cost(machine, ukernels, problem, writes)
-        tasks = -(-rows // block)
-        return StepReport(f"{count(tasks, 'task')} of {count(block, 'sequence')}", cost)
+        tasks = count(cut.tasks(rows), "task")
+        if cut.team > 1:
+            return StepReport(f"{tasks} that share {count(rows, 'sequence')} by columns", cost)
+        return StepReport(f"{tasks} of {count(cut.block, 'sequence')}", cost)
 
 
 KIND = RecurrenceKind()
