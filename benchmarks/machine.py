@@ -11,6 +11,7 @@ from pathlib import Path
 
 PACKAGES = (
     "ftuner", "numpy", "llvmlite", "torch", "onnxruntime", "openvino", "MNN", "onnx", "apache-tvm",
+    "transformers", "onnxscript",
 )  # fmt: skip
 
 ASSUMED_L2_BYTES = 1 << 20

@@ -1,0 +1,101 @@
+"""`python -m benchmarks.zoo`: published architectures as exporters write them, against the peers.
+
+Files are made by torch's exporter from configurations of `transformers` and kept in the user's
+cache. Each architecture has a process of its own. `--check` compares outputs and times nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import machine
+from benchmarks.measure import header
+from benchmarks.results import Document, load, save
+from benchmarks.run import console, environment, results_here
+from benchmarks.timing import Settings
+from benchmarks.zoo.architecture import SIZES
+from benchmarks.zoo.checking import RIGHT, UNCOUNTED, checked
+from benchmarks.zoo.measuring import measured
+from benchmarks.zoo.table import ARCHITECTURES
+
+PEERS = ("onnxruntime", "openvino")
+
+
+def _one(name: str, size: str, threads: int, budget_s: float, check: bool) -> dict[str, Any]:
+    """The result of one architecture, found in this process."""
+    row = ARCHITECTURES[name]
+    found = checked(row, SIZES[size], threads)
+    if check or found["verdict"] != RIGHT:
+        return found
+    settings = Settings(budget_s_per_engine=budget_s)
+    return found | measured(row, SIZES[size], threads, settings, PEERS)
+
+
+def _apart(name: str, size: str, threads: int, budget_s: float, check: bool) -> dict[str, Any]:
+    """The result of one architecture, found in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.zoo", "--worker", name, "--size", size,
+               "--threads", str(threads), "--budget", str(budget_s)]  # fmt: skip
+    done = subprocess.run(
+        [*command, "--check"] if check else command, env=environment(threads),
+        cwd=Path(__file__).parents[2], capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return {"label": name, "kind": ARCHITECTURES[name].kind, "verdict": "crashed",
+                "why": lines[-1]}  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _summary(document: Document) -> str:
+    counts = Counter(result["verdict"] for result in document["results"])
+    counted = sum(count for verdict, count in counts.items() if verdict not in UNCOUNTED)
+    parts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    return f"{counted} architectures count: {parts}"
+
+
+def main(
+    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "small",
+    check: Annotated[bool, typer.Option(help="Load and compare outputs; time nothing.")] = False,
+    only: Annotated[str, typer.Option(help="Architectures to keep, by name.")] = "",
+    threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
+    budget: Annotated[float, typer.Option(help="Seconds for each shape and engine.")] = 0.2,
+    resume: Annotated[bool, typer.Option(help="Keep what the results have already.")] = False,
+    results: Annotated[Path | None, typer.Option(help="Folder; by default the machine's.")] = None,
+    worker: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Check or measure all architectures, print and save the results as JSON."""
+    names = only.split(",") if only else list(ARCHITECTURES)
+    unknown = {*names} - {*ARCHITECTURES}
+    if unknown or size not in SIZES:
+        raise typer.BadParameter(f"unknown {sorted(unknown) or size}")
+    if worker:
+        print(json.dumps(_one(worker, size, int(threads), budget, check)))
+        return
+    for count in [1] if check else [int(part) for part in threads.split(",")]:
+        kind = "zoo-check" if check else "zoo"
+        path = (results or results_here()).resolve() / f"{kind}-{size}-t{count}.json"
+        document = header(kind, size, count, machine.describe()) | {"results": []}
+        if resume and path.exists():
+            document["results"] = load(path)["results"]
+        kept = {result["label"] for result in document["results"]}
+        for name in names:
+            if name in kept:
+                continue
+            found = _apart(name, size, count, budget, check)
+            console.print(f"{name:>24} {found['verdict']:>8} {found['why']}", highlight=False,
+                          markup=False, soft_wrap=True)  # fmt: skip
+            document["results"].append(found)
+            save(document, path)
+        console.print(_summary(document))
+
+
+if __name__ == "__main__":
+    typer.run(main)

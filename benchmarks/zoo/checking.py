@@ -1,0 +1,91 @@
+"""Whether an architecture loads, and whether it is right at each shape.
+
+The reference is ONNX Runtime on the same file. Torch's own outputs tell apart a wrong file from a
+wrong engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.agreeing import ATOL, RTOL
+from benchmarks.engines import onnxruntime_session
+from benchmarks.zoo.architecture import SHAPES, Architecture, Array, Size
+from benchmarks.zoo.exporting import Exported, ExportError, exported
+
+UNCOUNTED = ("not exported", "not run by onnxruntime")
+"""Verdicts on files that are no model to be run."""
+RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
+
+
+def difference(found: Sequence[Array], wanted: Sequence[Array]) -> str:
+    """What is different between the outputs of two engines; nothing if they agree. An absolute
+    error counts by the spread of the output."""
+    for number, (own, other) in enumerate(zip(found, wanted, strict=True)):
+        if own.shape != other.shape or own.dtype != other.dtype:
+            return f"output {number}: {own.dtype}{own.shape}, expected {other.dtype}{other.shape}"
+        if not own.size:
+            continue
+        if not np.array_equal(np.isfinite(own), np.isfinite(other)):
+            return f"output {number}: finite elsewhere"
+        own, other = (np.nan_to_num(x.astype(np.float64)) for x in (own, other))
+        allowed = ATOL * max(1.0, float(other.std())) + RTOL * np.abs(other)
+        error = np.abs(own - other)
+        if np.any(error > allowed):
+            wrong = np.mean(error > allowed)
+            return f"output {number}: differs by {error.max():.2g} in {wrong:.0%} of elements"
+    return ""
+
+
+def checked(row: Architecture, size: Size, threads: int) -> dict[str, Any]:
+    """The verdict on one architecture, as JSON."""
+    found: dict[str, Any] = {"label": row.name, "kind": row.kind}
+    try:
+        files = exported(row, size)
+    except ExportError as error:
+        return found | {"verdict": UNCOUNTED[0], "why": str(error)}
+    return found | compared(files, threads)
+
+
+def compared(files: Exported, threads: int) -> dict[str, Any]:
+    """The verdict on a file, as JSON: `verdict`, `why`, and in `exporter` what is different between
+    ONNX Runtime and torch."""
+    try:
+        session = onnxruntime_session(str(files.model), threads)
+        references = [session.run(None, files.feeds(shape)) for shape in range(SHAPES)]
+    except Exception as error:  # ONNX Runtime has no common class of its errors.
+        return {"verdict": UNCOUNTED[1], "why": _first_line(error)}
+    pairs = enumerate(references)
+    against_torch = [difference(outputs, files.wanted(shape)) for shape, outputs in pairs]
+    found = {"exporter": next((why for why in against_torch if why), "")}
+    return found | _verdict(files, references, threads)
+
+
+def _verdict(files: Exported, references: Sequence[list[Array]], threads: int) -> dict[str, Any]:
+    ftuner = importlib.import_module("ftuner")
+    try:
+        model = ftuner.load(files.model, threads=threads)
+    except ftuner.FTunerError as error:
+        return {"verdict": REFUSED, "why": _first_line(error)}
+    for shape, wanted in enumerate(references):
+        feeds = files.feeds(shape)
+        extents = ", ".join(f"{name} {list(x.shape)}" for name, x in feeds.items())
+        try:
+            outputs = model.run(feeds)
+        except ftuner.FTunerError as error:
+            return {"verdict": REFUSED, "why": f"{extents}: {_first_line(error)}"}
+        why = difference(outputs, wanted)
+        if why:
+            if not difference(outputs, files.wanted(shape)):
+                why += "; agrees with torch"
+            return {"verdict": WRONG, "why": f"{extents}: {why}"}
+    return {"verdict": RIGHT, "why": ""}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]

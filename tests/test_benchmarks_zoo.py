@@ -1,0 +1,66 @@
+"""Architectures of `transformers`: rows are sound, verdicts are strict, and files of some of them,
+made here, load and are right at all shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.zoo.architecture import EXPORTED, EXTENTS, KEPT, SHAPES, Size
+from benchmarks.zoo.checking import compared, difference
+from benchmarks.zoo.exporting import Exported, export
+from benchmarks.zoo.table import ARCHITECTURES
+
+TINY = Size("tiny", hidden=48, depth=16)
+BUILT = ("bert", "llama-past", "t5", "resnet", "wav2vec2-stable")
+"""One of each kind of inputs: text, keys and values, two texts, pictures, sounds."""
+
+
+def test_shapes_are_as_many_for_each_dim_and_differ_from_what_is_exported() -> None:
+    assert {len(extents) for extents in EXTENTS.values()} == {SHAPES}
+    assert set(EXPORTED) == set(EXTENTS)
+    assert min(EXPORTED.values()) > 1
+    assert len(set(EXPORTED.values())) == len(EXPORTED)
+
+
+def test_every_row_makes_inputs_of_its_dims() -> None:
+    for row in ARCHITECTURES.values():
+        for shape in (KEPT, 0, SHAPES - 1):
+            extents = row.extents(shape)
+            feeds = row.feeds(extents, 0)
+            assert {name: x.shape for name, x in feeds.items()} == {
+                name: given.shape(extents) for name, given in row.inputs.items()
+            }
+        assert row.fields(TINY)
+
+
+def test_a_digest_depends_on_the_size_the_row_and_the_makers() -> None:
+    rows = [ARCHITECTURES[name] for name in ("bert", "roberta")]
+    digests = {
+        row.digest(size, {"torch": version})
+        for row in rows
+        for size in (TINY, Size("wide", 768))
+        for version in ("1", "2")
+    }
+    assert len(digests) == 8
+
+
+def test_a_difference_is_named() -> None:
+    x = np.linspace(-1, 1, 10, dtype=np.float32)
+    assert difference([x], [x + 1e-6]) == ""
+    assert "10%" in difference([x], [np.where(x == 1, 2, x).astype(np.float32)])
+    assert "finite" in difference([x], [np.where(x == 1, np.inf, x).astype(np.float32)])
+    assert "expected" in difference([x], [x.astype(np.float64)])
+    assert "expected" in difference([x], [x[:3]])
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_architectures_load_and_are_right_at_all_shapes(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("transformers")
+    pytest.importorskip("onnxscript")
+    files = Exported(tmp_path)
+    export(ARCHITECTURES[name], TINY, files)
+    assert compared(files, threads=1) == {"exporter": "", "verdict": "right", "why": ""}
