@@ -18,7 +18,8 @@ from tests.random_graphs.agreement import (
     expect_refused,
 )
 from tests.random_graphs.cases import Case, Feeds
-from tests.random_graphs.reports import Report, text_of
+from tests.random_graphs.freeing import freed
+from tests.random_graphs.reports import Report, nodes_of, text_of
 from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
@@ -27,11 +28,14 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
+from ftuner.inference import load
 from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 
 THREADS = (1, 2)
+FREED_EACH = 4
+"""One of this many cases also runs with constants as inputs, which takes several compilations."""
 CPU, GUARDED, GPU = "cpu", "guarded", "gpu"
 """Where a case runs: on the CPU, there with pages that fault around all memory, or by the kernels
 for a GPU in Triton's interpreter."""
@@ -72,6 +76,8 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
             _check_on_cpu(agreement, report, _guards(at) if place == GUARDED else np.array)
     except AssertionError as error:
         report.found("wrote outside", str(error))
+    if place == CPU and case.seed % FREED_EACH == 0 and not report.findings:
+        _check_freed(agreement, report)
     return report
 
 
@@ -107,6 +113,32 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     _run_all(agreement, report, [*runs, *again], run, hides)
 
 
+def _check_freed(agreement: Agreement, report: Report) -> None:
+    """Run inputs with some constants of the model as further ones. What is known only at run time
+    may be unsupported, but not wrong."""
+    case = freed(agreement.case, Random(agreement.case.seed))
+    if case is None:
+        return
+    try:
+        model = load(case.model)
+        for number, feeds in enumerate(case.runs):
+            if agreement.refusal(number) is not None or agreement.is_wild(number):
+                continue
+            wrong = agreement.wrong(
+                number, model.run(feeds), finite=not all_finite(agreement.case.runs[number])
+            )
+            if wrong:
+                report.found("wrong", f"run {number}, with constants as inputs: {wrong}")
+                return
+            report.late_runs += 1
+    except UnsupportedOperatorError:
+        return
+    except FTunerError as error:
+        report.found("refused", f"with constants as inputs: {type(error).__name__}: {error}")
+    except Exception as error:
+        report.found("foreign exception", f"with constants as inputs: {text_of(error)}")
+
+
 def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     """Run all inputs, the first ones twice, in the interpreter, which is slow."""
     # Imported by name: it needs torch and triton.
@@ -124,7 +156,7 @@ def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any]) ->
     """The model of a graph after all passes; None if there is none."""
     try:
         changed = optimised(graph)
-        report.operators.update(node.op for node in (*graph.nodes, *changed.nodes))
+        report.operators.update(node.op for node in (*nodes_of(graph), *nodes_of(changed)))
         return compile_(changed)
     except (UnsupportedKernelError, UnsupportedOperatorError) as error:
         report.refused = f"{type(error).__name__}: {error}"

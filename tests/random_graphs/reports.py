@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.isolation import Crash, Result
+
+from ftuner.graph.ir import Graph, Node
 
 
 @dataclass
@@ -26,6 +29,8 @@ class Report:
     elements: tuple[int, int] = (0, 0)
     """Compared, and all."""
     operators: Counter[str] = field(default_factory=Counter)
+    late_runs: int = 0
+    """Inputs on which it was run with constants as further inputs."""
     peer: str = ""
     outvoted: int = 0
     """Runs on which onnxruntime is alone."""
@@ -34,6 +39,15 @@ class Report:
 
     def found(self, kind: str, what: str) -> None:
         self.findings.append((kind, what[:2000]))
+
+
+def nodes_of(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, and of the graphs within them."""
+    for node in graph.nodes:
+        yield node
+        for inner in node.attributes.values():
+            if isinstance(inner, Graph):
+                yield from nodes_of(inner)
 
 
 def crashed_in_peer(result: Result) -> bool:

@@ -8,11 +8,15 @@ from random import Random
 import pytest
 from tests.random_graphs.drawing import Script
 from tests.random_graphs.extents import BINDINGS
+from tests.random_graphs.freeing import freed
 from tests.random_graphs.generating import generate, seeded
+from tests.random_graphs.reports import nodes_of
 from tests.random_graphs.table import ROWS, Row
 
+from ftuner.errors import UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import SUPPORTED
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.passes.pipeline import optimised
 
@@ -41,15 +45,14 @@ def test_a_row_makes_valid_graphs(row: Row, reached: Counter[str]) -> None:
         found |= (row.domain, row.op) in types or row.name in made.rows
         graph = import_model(made.case.model).graph
         changed = optimised(graph)
-        reached.update({node.op for node in (*graph.nodes, *changed.nodes)})
+        reached.update({node.op for node in (*nodes_of(graph), *nodes_of(changed))})
         assert len(made.case.runs) > BINDINGS
     assert found
 
 
 def test_every_operator_of_graphs_is_reached(reached: Counter[str]) -> None:
-    """By the rows above, as nodes of models or by the passes; conditions that are known leave no
-    choice in a graph."""
-    assert set(reached) == set(OPERATORS) - {"choose"}
+    """By the rows above, as nodes of models, of graphs within nodes, or by the passes."""
+    assert set(reached) == set(OPERATORS)
 
 
 def test_a_script_makes_the_same_case_again() -> None:
@@ -71,3 +74,21 @@ def test_scripts_with_other_choices_make_cases_or_nothing() -> None:
         lowered = tuple(tuple(random.randint(0, n) for n in step) for step in steps)
         made += generate(Script(seed, script.head, lowered, ()), None) is not None
     assert made > 10
+
+
+def test_freed_constants_are_inputs_of_every_run() -> None:
+    """Some become numbers that a graph depends on."""
+    late = 0
+    for seed in range(40):
+        case = freed(seeded(seed).case, Random(seed))
+        if case is None:
+            continue
+        names = {x.name for x in case.proto.graph.input}
+        assert all(set(feeds) == names for feeds in case.runs)
+        try:
+            import_model(case.model)
+        except RunTimeNumberError:
+            late += 1
+        except UnsupportedOperatorError:
+            continue
+    assert late > 5
