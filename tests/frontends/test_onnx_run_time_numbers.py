@@ -233,6 +233,13 @@ def test_bad_numbers(name: str, given: Feeds, error: type[Exception]) -> None:
     assert model(x=X, **good)["y"].size
 
 
+def test_both_branches_are_compiled_before_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_late("branches")
+    monkeypatch.setattr(model, "_compile", None)
+    for given in CASES["branches"][1]:
+        assert model(x=X, **given)["y"].size
+
+
 def test_interface() -> None:
     model = load_late("reshape")
     assert [s.name for s in model.inputs] == ["x", "shape"]

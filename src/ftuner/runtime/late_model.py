@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
-from ftuner.errors import UnsupportedOperatorError
+from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, Value
 from ftuner.graph.steps import Step
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
@@ -25,6 +26,8 @@ MAX_MODELS = 32
 """Models that are kept for other answers to one question."""
 MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
+MAX_PREPARED = 8
+"""Models that are compiled when a model is loaded, for the values of its conditions."""
 MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
@@ -51,7 +54,8 @@ class _Question:
 
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
-    of `Model`; the model for other numbers is compiled in the call that brings them, and kept."""
+    of `Model`. The models for both values of a condition are compiled when it is loaded; the model
+    for other numbers is compiled in the call that brings them, and kept."""
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
@@ -64,15 +68,35 @@ class LateModel(Model):
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
-        self._first = self._question(need, ())
         self._recorded = True
+        self._left = MAX_PREPARED
+        """Models that may still be compiled before a call needs them."""
+        self._first = self._question(need, ())
+        self._left = 0
         self._last: Model | None = None
         """That of the last run."""
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(need, self._compile(need.computed()), before)
         self._reads |= found.reads
+        self._prepare(found, need.value)
         return found
+
+    def _prepare(self, question: _Question, value: Value) -> None:
+        """Compile what follows for both values of a condition, as long as models are left."""
+        if value.dtype != BOOL or not question.exact or any(n != 1 for n in value.shape):
+            return
+        for holds in (True, False):
+            if self._left == 0:
+                return
+            self._left -= 1
+            elements = np.full((1,) * value.rank, holds)
+            answer, _ = answered(question.name, True, elements)
+            try:
+                question.next.add(key_of(answer), self._after(question, answer))
+            except FTunerError as error:
+                # Only a call that takes this branch is refused.
+                _LOG.info("%s: not compiled for %s: %s", question.what, holds, error)
 
     @property
     def inputs(self) -> list[TensorSpec]:
@@ -126,8 +150,11 @@ class LateModel(Model):
             key = _key_of(feeds, self._reads)
             if key is not None:
                 self._known.add(key, known)
-        self._last, sizes = known
-        return self._last, {**feeds, **sizes}
+        model, sizes = known
+        if model is not self._last:
+            model.record(self._recorded)
+            self._last = model
+        return model, {**feeds, **sizes}
 
     def _asked(self, feeds: Feeds) -> tuple[Model, Feeds]:
         """The same, of which all numbers are computed; the sizes alone."""
@@ -160,9 +187,7 @@ class LateModel(Model):
         except RunTimeNumberError as need:
             return self._question(need, answers)
         _LOG.info("%s: compiled for a new one", question.what)
-        model = self._compile(graph)
-        model.record(self._recorded)
-        return model
+        return self._compile(graph)
 
 
 def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:
