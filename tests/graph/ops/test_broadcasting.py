@@ -39,6 +39,14 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], Callable[..., Array], list[Any
         [LAST, NODE("Sub", ["x", "final"], ["y"])], {"x": ["N"]}, lambda x: x - x[-1:],
         [[(7,)], [(64,)], [(1,)], [(0,)]], [],
     ),
+    "the last of one, as many as there are": (
+        [NODE("Shape", ["x"], ["n"]), NODE("Sub", ["one", "n"], ["less"]),
+         NODE("Max", ["less", "zero"], ["begin"]),
+         NODE("Slice", ["z", "begin", "end", "zero"], ["few"]),
+         NODE("Add", ["x", "few"], ["y"])],
+        {"x": ["N"], "z": [1]}, lambda x, z: x + z[max(1 - len(x), 0) :],
+        [[(7,), (1,)], [(1,), (1,)], [(0,), (1,)]], [],
+    ),
     "one, another symbol, all": (
         [FIRST, NODE("Max", ["first", "z", "x"], ["y"])], {"x": ["N"], "z": [3, "M"]},
         lambda x, z: np.maximum(np.maximum(x[:1], z), x),

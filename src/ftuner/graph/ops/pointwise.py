@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Atom, Dim, Shape, broadcast, minimum
+from ftuner.core.dim import Atom, Dim, Shape, broadcast, least_value, minimum
 from ftuner.core.dim_symbols import shares_symbols
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
@@ -58,9 +58,13 @@ def _atom_of(extent: Dim) -> Atom | None:
 
 def _is_at_most_one(extent: Dim) -> bool:
     """Whether an extent is known to be one or zero, such as that of a slice of one element."""
+    # `1 - extent` is an atom that is zero or more where a slice begins at `max(1 - S, 0)`.
+    left = least_value(1 - extent)
+    if left is not None and left >= 0:
+        return True
     atom = _atom_of(extent)
     if atom is None or atom.kind != "minimum":
-        return extent == 1
+        return False
     return _is_at_most_one(atom.x) or _is_at_most_one(atom.y)
 
 
