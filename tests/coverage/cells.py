@@ -104,7 +104,7 @@ def _access(access: Access, vector: int | None) -> str:
 def operands_cell(problem: Problem, types: ProductTypes) -> Cell:
     """How A and B of a product lie."""
     a = PACKED_A if problem.a_must_pack and problem.a_layout == COLUMN else problem.a_layout
-    return "operands", str(types.a), a, "int8 panels" if types.widens else problem.b_source
+    return "operands", str(types.a), a, f"{types.b} panels" if types.widens else problem.b_source
 
 
 def family_cell(dtype: DType, epilogue: Expr, name: str) -> Cell:

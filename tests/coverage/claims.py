@@ -27,7 +27,7 @@ from tests.coverage.cells import (
 from tests.coverage.templates import TEMPLATES, VARIANTS, Template
 
 from ftuner.core.cpu.tile import COLUMN, ROW, WINDOW
-from ftuner.core.dtype import BOOL, DTYPES, INT8, TENSOR_DTYPES, DType
+from ftuner.core.dtype import BOOL, DTYPES, NARROW_DTYPES, TENSOR_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.product import product_types
@@ -42,11 +42,11 @@ from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_li
 EPILOGUE = layer_epilogue(True, "relu", True)
 """The epilogue whose library is covered, beside the one of plain products."""
 NARROW = Operands((ROW,), ("panels",))
-"""Of products with weights of 8 bits, whose rows a graph makes contiguous."""
+"""Of products with narrow weights, whose rows a graph makes contiguous."""
 WINDOWS = Operands((WINDOW,), ("panels",))
 """Of convolutions, whose weights are packed."""
-SERVED = ((ACCUMULATOR, None, (ANY_MATRICES, LAYERS, WINDOWS)), (ACCUMULATOR, INT8, (NARROW,)),
-          (EPILOGUE, None, (LAYERS,)))  # fmt: skip
+SERVED = ((ACCUMULATOR, None, (ANY_MATRICES, LAYERS, WINDOWS)), (EPILOGUE, None, (LAYERS,)),
+          *((ACCUMULATOR, dtype, (NARROW,)) for dtype in NARROW_DTYPES))  # fmt: skip
 """What products are made of: by epilogue and the dtype of B, if that is not A's."""
 
 
@@ -116,10 +116,10 @@ def _of_products(hardware: CpuHardware, isa: str) -> Iterator[Cell]:
             for operands in served:
                 for family in library.families(operands):
                     yield family_cell(dtype, epilogue, family.name)
-                sources = ("int8 panels",) if b == INT8 else operands.b_sources
+                sources = (f"{b} panels",) if b is not None else operands.b_sources
                 packed = (PACKED_A,) if COLUMN in operands.a_layouts else ()
-                for a, b in itertools.product((*operands.a_layouts, *packed), sources):
-                    yield "operands", str(dtype), a, b
+                for a, source in itertools.product((*operands.a_layouts, *packed), sources):
+                    yield "operands", str(dtype), a, source
         yield from (("way", str(dtype), way) for way in WAYS)
         for op in epilogue_functions(1):
             yield "epilogue", str(dtype), op, "alone"

@@ -11,9 +11,10 @@ from tests.guarded import Array, Guard, guarded
 from tests.reference import assert_product, uniform
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dtype import DTYPES, INT8
+from ftuner.core.dtype import DTYPES, NARROW_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes, product_types
+from ftuner.graph.arrays import converted
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
@@ -43,7 +44,10 @@ def run_all(backend: CpuBackend) -> None:
     for dtype in DTYPES.values():
         types = product_types(dtype)
         plain = products_of(backend, types, ACCUMULATOR, ANY_MATRICES, LAYERS)
-        narrow = products_of(backend, product_types(dtype, INT8), ACCUMULATOR, NARROW)
+        narrow = {
+            b: products_of(backend, product_types(dtype, b), ACCUMULATOR, NARROW)
+            for b in NARROW_DTYPES
+        }
         layer = products_of(backend, types, EPILOGUE, LAYERS)
         for n in columns_of(plain.compiled.library):
             for a_layout in (ROW, COLUMN, "packed"):
@@ -53,7 +57,8 @@ def run_all(backend: CpuBackend) -> None:
                     _run_panels(plain, a_layout, n, width)
                     _run_layer(layer, a_layout, n, width)
             for width in plain.compiled.library.widths:
-                _run_int8(narrow, n, width)
+                for b, products in narrow.items():
+                    _run_narrow(products, b, n, width)
         narrowest = min(plain.compiled.library.widths) * plain.compiled.library.lanes
         # So many steps of k that they are walked in blocks.
         steps = 2 * CpuTuning().panel_bytes // (narrowest * dtype.itemsize)
@@ -149,10 +154,10 @@ def _run_layer(products: Products, a_layout: str, n: int, width: int) -> None:
         assert np.all(np.abs(c - expected) <= 2 * STEPS * STEPS * roundoff), plan.choice
 
 
-def _run_int8(products: Products, n: int, width: int) -> None:
+def _run_narrow(products: Products, b: DType, n: int, width: int) -> None:
     dtype = products.compiled.library.types.a.name
     a = _laid(uniform(1, (ROWS, STEPS), dtype), ROW)
-    weight = np.random.default_rng(2).integers(-128, 128, (n, STEPS)).astype(np.int8)
+    weight = converted(np.random.default_rng(2).integers(-128, 128, (n, STEPS)), b)
     panels = pack(products, weight, width)
     for plan in _candidates(products, _panel_problem(ROW, n, width)):
         c = _result(products, ROWS, n)

@@ -139,7 +139,11 @@ def _others() -> Iterator[Template]:
     attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3, "count": "kept"}
     yield Template((Case("non_max_suppression", (("float32", (A, 6, C)),), attributes),))
     yield Template(
-        (Case("int8_matmul", (("float32", (A, B, 24)), ("int8", (24, 35))), {}, (), 64.0, _dots),),
+        (
+            Case(
+                "narrow_matmul", (("float32", (A, B, 24)), ("int8", (24, 35))), {}, (), 64.0, _dots
+            ),
+        ),
         frozenset({1}),
     )
     yield from _attentions()

@@ -374,6 +374,6 @@ def test_weights_of_int8_stay_int8(nodes: list[Any]) -> None:
     scale = rng.uniform(0.01, 0.02, 120).astype(np.float32)
     model = model_of(nodes, {"x": ("float32", ["m", 200])}, ["y"], {"w": weight, "s": scale}, 21)
     graph = optimised(import_model(model).graph)
-    assert [n.op for n in graph.nodes] == ["int8_matmul", "multiply"]
+    assert [n.op for n in graph.nodes] == ["narrow_matmul", "multiply"]
     x = rng.standard_normal((3, 200)).astype(np.float32)
     assert np.allclose(run_reference(graph, [x])[0], x @ (weight * scale), rtol=1e-4, atol=1e-3)

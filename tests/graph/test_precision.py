@@ -178,7 +178,7 @@ def test_tables_are_held_if_all_that_is_looked_up_is() -> None:
 def test_weights_of_integers_are_what_multiplies_them() -> None:
     maker = Maker()
     weight = maker.constant(np.ones((4, 4), np.int8))
-    y = maker.add("int8_matmul", maker.given("x", B, 4), weight)
+    y = maker.add("narrow_matmul", maker.given("x", B, 4), weight)
     graph = maker.made(y)
     assert weight.dtype == INT8
     assert held_types(graph, None)[weight] == FLOAT32

@@ -9,7 +9,7 @@ import pytest
 from ftuner.errors import HardwareError
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 
-AVX2 = "fpu sse sse2 fma avx avx2"
+AVX2 = "fpu sse sse2 fma f16c avx avx2"
 AVX512 = AVX2 + " avx512f avx512vl avx512bw avx512dq"
 
 

@@ -52,5 +52,7 @@ TENSOR_DTYPES: dict[str, DType] = {
 }
 """What tensors are computed in on a CPU."""
 HALF_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16)}
+NARROW_DTYPES: tuple[DType, ...] = (INT8, FLOAT16, BFLOAT16)
+"""What weights are kept in that uKernels of a CPU widen."""
 ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES}
 """What tensors of a graph may hold; a CPU computes half precision in float32."""

@@ -13,6 +13,8 @@ import numpy as np
 from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, DType
 from ftuner.graph.ir import Array
 
+_LOOKED_AT = 1024
+"""Elements that are compared before all are."""
 _DROPPED_BITS = 16
 """Low bits of a float32 that bfloat16 lacks."""
 
@@ -43,6 +45,22 @@ def of_bfloat16(bits: Array) -> Array:
     """The float32 values of bfloat16 numbers given as 16-bit words."""
     words: Array = bits.astype(np.uint32) << np.uint32(_DROPPED_BITS)
     return words.view(np.float32)
+
+
+def words(array: Array, dtype: DType) -> Array:
+    """The array as memory has it: elements of bfloat16 as 16-bit words."""
+    if dtype != BFLOAT16:
+        return array
+    found: Array = (np.ascontiguousarray(array).view(np.uint32) >> np.uint32(_DROPPED_BITS)).astype(
+        np.uint16
+    )
+    return found
+
+
+def exactly_half(array: Array, dtype: DType) -> bool:
+    """Whether float32 elements are numbers of a half-precision dtype."""
+    some = array.reshape(-1)[:_LOOKED_AT]
+    return all(np.array_equal(converted(x, dtype).astype(np.float32), x) for x in (some, array))
 
 
 def largest_finite(dtype: DType) -> float:

@@ -60,6 +60,8 @@ class InstructionSet:
     """Whether the k loop takes several k steps a round. Its code then pins vectors to registers of
     x86."""
     multiply_adds: tuple[MultiplyAdd, ...]
+    converts_float16: bool = False
+    """Whether one instruction makes a vector of float32 of one of float16."""
     scheduling_model: str = ""
     """LLVM's name of the CPU whose scheduling model is used; empty for the host's."""
 
@@ -108,8 +110,8 @@ _TABLE: dict[str, InstructionSet] = {
         InstructionSet(
             name="avx2",
             architecture="x86_64",
-            flags=("avx2", "fma"),
-            features="+avx,+avx2,+fma,+bmi,+bmi2",
+            flags=("avx2", "fma", "f16c"),
+            features="+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
             features_off=("avx512", "avx10", "evex512"),
             vector_bytes=32,
             vector_registers=16,
@@ -117,18 +119,20 @@ _TABLE: dict[str, InstructionSet] = {
             masked=False,
             unrolled=True,
             multiply_adds=FUSED,
+            converts_float16=True,
         ),
         InstructionSet(
             name="avx512",
             architecture="x86_64",
-            flags=("avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq"),
-            features="+avx,+avx2,+fma,+bmi,+bmi2,+avx512f,+avx512vl,+avx512bw,+avx512dq",
+            flags=("avx2", "fma", "f16c", "avx512f", "avx512vl", "avx512bw", "avx512dq"),
+            features="+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+avx512f,+avx512vl,+avx512bw,+avx512dq",
             features_off=(),
             vector_bytes=64,
             vector_registers=32,
             masked=True,
             unrolled=True,
             multiply_adds=FUSED,
+            converts_float16=True,
         ),
         InstructionSet(
             name="neon",

@@ -69,9 +69,9 @@ def test_kept(kind: str, backend: CpuBackend) -> None:
     graph = graph_of(weights(builder, kind), builder)
     kept = optimised(graph)
     (product,) = [n for n in kept.nodes if "matmul" in n.op]
-    assert product.op == "int8_matmul"
+    assert product.op == "narrow_matmul"
     assert product.inputs[1].dtype == INT8
-    assert {n.op for n in kept.nodes} <= {"int8_matmul", "multiply"}
+    assert {n.op for n in kept.nodes} <= {"narrow_matmul", "multiply"}
     compiled = CompiledGraph(kept, backend)
     for rows in (0, 1, 2, 7, 50):
         x = RNG.standard_normal((rows, K)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_query_key_and_value_are_one_product(backend: CpuBackend) -> None:
         outputs.append((f"y{number}", product))
     graph = builder.graph([x], outputs)
     merged = optimised(graph)
-    assert [n.op for n in merged.nodes].count("int8_matmul") == 1
+    assert [n.op for n in merged.nodes].count("narrow_matmul") == 1
     array = RNG.standard_normal((5, K)).astype(np.float32)
     for result, expected in zip(
         CompiledGraph(merged, backend).run([array]), run_reference(graph, [array]), strict=True
@@ -148,4 +148,4 @@ def test_folding_follows_what_it_folds() -> None:
     (product,) = fold_constants(graph).nodes
     assert before > 1
     assert product.op == "matmul"
-    assert [n.op for n in keep_int8_weights(graph).nodes] == ["int8_matmul", "multiply"]
+    assert [n.op for n in keep_int8_weights(graph).nodes] == ["narrow_matmul", "multiply"]

@@ -8,16 +8,21 @@ latency of a chain of dependent multiply-adds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import RegisterTile
+from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType
 from ftuner.core.product import ProductTypes
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.tuning import CpuTuning
 
-WIDEN_OPERATIONS = 2
-"""Operations of a uKernel on a vector of 8-bit integers besides loading it, on the ports of
-multiply-adds. Derived from its code: extend, convert."""
+WIDEN_OPERATIONS: Mapping[DType, int] = {INT8: 2, FLOAT16: 1, BFLOAT16: 2}
+"""Operations of a uKernel on a vector of narrow elements besides loading it, on the ports of
+multiply-adds. Derived from its code: extend, convert; convert; extend, shift."""
+FLOAT16_OPERATIONS = 10
+"""Where there is no instruction that converts them."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,12 @@ def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles
     )
 
 
-def widen_cycles(tile: RegisterTile, isa: Isa) -> float:
-    """Cycles of a k step that a tile takes longer where its B is of 8-bit integers."""
-    return WIDEN_OPERATIONS * tile.width / isa.fma_per_cycle
+def widen_cycles(tile: RegisterTile, isa: Isa, dtype: DType) -> float:
+    """Cycles of a k step that a tile takes longer where its B is narrower than A."""
+    operations = WIDEN_OPERATIONS[dtype]
+    if dtype == FLOAT16 and not instruction_set(isa.name).converts_float16:
+        operations = FLOAT16_OPERATIONS
+    return operations * tile.width / isa.fma_per_cycle
 
 
 def dot_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:

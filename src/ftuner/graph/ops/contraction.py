@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import INT8, DType
+from ftuner.core.dtype import NARROW_DTYPES, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View, as_rows
@@ -65,18 +65,20 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return steps // NUMPY_MULTIPLY_ADDS if results[0].dtype.kind == "float" else steps
 
 
-def _infer_int8_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """A matrix or several, times one of 8-bit integers."""
+def _infer_narrow_matmul(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    """A matrix or several, times one of 8-bit integers or of half precision."""
     a, b = types
-    if a.dtype.kind != "float" or b.dtype != INT8:
-        raise GraphError(f"int8_matmul of {a} and {b}")
+    if a.dtype.kind != "float" or b.dtype not in NARROW_DTYPES:
+        raise GraphError(f"narrow_matmul of {a} and {b}")
     if a.rank < 2 or b.rank != 2:
-        raise ShapeError(f"int8_matmul of {a} and {b}: expected two axes or more, and two")
-    require(a.shape[-1], b.shape[0], f"int8_matmul of {a} and {b}")
+        raise ShapeError(f"narrow_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0], f"narrow_matmul of {a} and {b}")
     return (TensorType(a.dtype, (*a.shape[:-1], b.shape[1])),)
 
 
-def _int8_matmul(a: Any, b: Any) -> Any:
+def _narrow_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a, b.astype(a.dtype))
 
 
@@ -112,7 +114,7 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
         return None
     dtype = placement.type_of(node.output).dtype
     left, right = placement.view(a, dtype), placement.view(b)
-    if right.layout.dtype != INT8:
+    if node.op != "narrow_matmul":
         right = placement.converted(right, dtype)
     flat = b.rank == 2
     if flat:
@@ -125,6 +127,6 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("int8_matmul", _infer_int8_matmul, _int8_matmul, lower=_lower,
+    Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul, lower=_lower,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
 )  # fmt: skip

@@ -39,7 +39,7 @@ def keep_int8_weights(graph: Graph) -> Graph:
         if found is None:
             continue
         weight, factor = found
-        product = made("int8_matmul", [node.inputs[0], weight], result.type, f"{result.name}_raw")
+        product = made("narrow_matmul", [node.inputs[0], weight], result.type, f"{result.name}_raw")
         scaled = made("multiply", [product.output, factor], result.type, f"{result.name}_scaled")
         places[node] = [product, scaled]
         same[result] = scaled.output

@@ -103,7 +103,7 @@ def _arrays(members: Sequence[_Member]) -> list[list[Array]]:
 
 
 def _has_weight(node: Node) -> bool:
-    if node.op == "int8_matmul":
+    if node.op == "narrow_matmul":
         return True
     if node.op != "matmul":
         return False

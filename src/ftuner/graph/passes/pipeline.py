@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
@@ -12,6 +13,7 @@ from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, reco
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
+from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
@@ -59,11 +61,16 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
     graph = replace(graph, nodes=tuple(_inside(node, halves) for node in graph.nodes))
     typed: set[Node] = set()
     verify(graph, typed)
+    passes = PASSES
     if not halves:
+        if kept := half_dtypes(graph):
+            # Once constants are folded, before other constants are merged into weights.
+            at = PASSES.index(fold_constants) + 1
+            passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
-    for apply in PASSES:
+    for apply in passes:
         after = apply(graph)
         if after is not graph:
             verify(after, typed)

@@ -84,7 +84,7 @@ class CoverTable:
             else:
                 terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
-            widen = widen_cycles(kernel.tile, isa) if kernel.types.widens else 0.0
+            widen = widen_cycles(kernel.tile, isa, kernel.types.b) if kernel.types.widens else 0.0
             cycles = max(terms.cycles, terms.issue + widen)
             cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)
             if 0 < ways < kernel.mr:

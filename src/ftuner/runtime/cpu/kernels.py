@@ -189,7 +189,8 @@ class Kernels:
         return bundles
 
     def _runtime_bundle(self) -> Bundle:
-        return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)
+        converts = instruction_set(self.isa.name).converts_float16
+        return runtime_bundle(self.isa.vector_bytes, converts, DATA_WORD, self._native)
 
     def variants(
         self, kernels: Sequence[Sequence[UKernel]], tunings: Sequence[KLoopTuning]

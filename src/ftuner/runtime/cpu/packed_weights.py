@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.product import ReadWindow
+from ftuner.graph.arrays import words
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, readable
@@ -39,10 +40,10 @@ class Panels:
 
 def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:
     """Pack a weight of (n, k), any strides, in panels of `width` vectors, one of the library's.
-    Elements stay as they are. `footprint_bytes`: as in `Panels`."""
+    Elements are as wide as the library reads them. `footprint_bytes`: as in `Panels`."""
     n, k = weight.shape
-    weight = readable(weight)
     library = products.compiled.library
+    weight = words(readable(weight), library.types.b)
     lanes, size = library.lanes, weight.itemsize
     nr = width * lanes
     elements = -(-n // lanes) * lanes * k

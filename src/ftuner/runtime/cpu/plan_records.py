@@ -6,13 +6,14 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, WIDENED_KINDS
 from ftuner.codegen.llvm.native.records import Band as BandSlot
 from ftuner.codegen.llvm.native.records import Pack as PackSlot
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Segment as SegmentSlot
 from ftuner.codegen.llvm.native.records import Worker as WorkerSlot
 from ftuner.core.cpu.tile import COLUMN
+from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
 from ftuner.core.product import ProductTypes
 from ftuner.planner.cpu.plan import Band, Plan, Share
@@ -123,7 +124,7 @@ class PlanWriter:
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
                 number = numbers[band.column]
-                body += _band_record(plan, share, band, strides, types.b.itemsize, offsets, number)
+                body += _band_record(plan, share, band, strides, types.b, offsets, number)
             workers += (
                 share.batch[0],
                 share.batch[1],
@@ -301,13 +302,14 @@ def _band_record(
     share: Share,
     band: Band,
     strides: Strides,
-    b_itemsize: int,
+    b_dtype: DType,
     offsets: Mapping[int, int],
     number: int,
 ) -> list[int]:
     """A band without its rows; `number`: of its first panel within the share."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
+    b_itemsize = b_dtype.itemsize
     record = [0] * BandSlot.SIZE
     record[BandSlot.COLUMN] = column
     record[BandSlot.PANELS] = band.panels
@@ -327,7 +329,7 @@ def _band_record(
         record[BandSlot.B_PANEL_STRIDE] = nr * strides.b_column
         record[BandSlot.B_K_STRIDE] = strides.b_column if choice.dot else strides.b_k
     record[BandSlot.B_ITEMSIZE] = b_itemsize
-    record[BandSlot.WIDENS] = int(choice.widen)
+    record[BandSlot.WIDENS] = WIDENED_KINDS[b_dtype] if choice.widen else 0
     record[BandSlot.K_BEGIN], record[BandSlot.K_END] = share.k
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)

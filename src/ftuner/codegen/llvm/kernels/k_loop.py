@@ -385,5 +385,5 @@ class _Loop:
         place = at(self._builder, row, v * kernel.lanes * types.b.itemsize)
         vector = ir.VectorType(scalar_type(types.multiplied.b), kernel.lanes)
         if types.widens:
-            return widened(self._builder, place, types.b, vector)
+            return widened(self._builder, place, types.b, vector, self._isa.converts_float16)
         return self._builder.load(place, typ=vector, align=types.b.itemsize)

@@ -6,7 +6,7 @@ It also decides what the tiles prefetch. `records` has the layouts that it reads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import llvmlite.ir as ir
@@ -26,7 +26,14 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band, Context, Plan, Segment
+from ftuner.codegen.llvm.native.records import (
+    SLOT_BYTES,
+    WIDENED_KINDS,
+    Band,
+    Context,
+    Plan,
+    Segment,
+)
 from ftuner.core.dtype import DType
 
 
@@ -51,7 +58,8 @@ class Helpers:
     """Functions that bands call besides uKernels."""
 
     pack: ir.Function
-    widen: ir.Function
+    widen: Mapping[DType, ir.Function]
+    """By the dtype that is widened."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +275,8 @@ class _Band:
 
         # The workspace begins with the chunk's first panel.
         skipped = builder.select(b_in_workspace, panels.begin, const(0))
-        widens = builder.icmp_signed("!=", slot(builder, band, Band.WIDENS), const(0))
+        kind = slot(builder, band, Band.WIDENS)
+        widens = builder.icmp_signed("!=", kind, const(0))
         just_written = builder.or_(b_in_workspace, widens)
         with counted_loop(builder, panels.begin, panels.end) as panel:
             place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
@@ -289,7 +298,10 @@ class _Band:
 
             with builder.if_then(widens):
                 count = builder.mul(block.steps, panel_width)
-                builder.call(self.helpers.widen, [b_panel, operands.packed, count])
+                for dtype, function in self.helpers.widen.items():
+                    its = builder.icmp_signed("==", kind, const(WIDENED_KINDS[dtype]))
+                    with builder.if_then(its):
+                        builder.call(function, [b_panel, operands.packed, count])
             b_read = builder.select(widens, operands.packed, b_panel)
 
             def run_segment(

@@ -36,6 +36,7 @@ from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
+    WIDENED_KINDS,
     Band,
     Call,
     Context,
@@ -66,9 +67,15 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 """`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
 
 
-def emit_driver(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> None:
+def emit_driver(
+    module: ir.Module, dtype: DType, lanes: int, converts_float16: bool, tuning: NativeTuning
+) -> None:
     """Add the driver of a dtype: packing, the worker's job, and the entry for Python."""
-    helpers = Helpers(emit_pack(module, dtype, lanes, tuning), emit_widen(module, dtype, lanes))
+    widen = {
+        narrow: emit_widen(module, narrow, dtype, lanes, converts_float16)
+        for narrow in WIDENED_KINDS
+    }
+    helpers = Helpers(emit_pack(module, dtype, lanes, tuning), widen)
     walk = _emit_walk(module, dtype, helpers)
     chunk = _emit_chunk(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)

@@ -15,12 +15,15 @@ from ftuner.core.dtype import DTYPES
 from ftuner.hardware.tuning import NativeTuning
 
 
-def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> None:
+def emit(
+    module: ir.Module, vector_bytes: int, converts_float16: bool, header_bytes: int,
+    tuning: NativeTuning,
+) -> None:  # fmt: skip
     """Add all of them to a module. `header_bytes`: the size of the header of a Python object."""
     emit_pool(module, tuning)
     emit_chunks(module)
     for dtype in DTYPES.values():
-        emit_driver(module, dtype, vector_bytes // dtype.itemsize, tuning)
+        emit_driver(module, dtype, vector_bytes // dtype.itemsize, converts_float16, tuning)
     emit_program(module, tuning)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:

@@ -105,12 +105,14 @@ def reduce_bundle(like: UKernel, fused: bool) -> Bundle:
     )
 
 
-def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> Bundle:
+def runtime_bundle(
+    vector_bytes: int, converts_float16: bool, header_bytes: int, tuning: NativeTuning
+) -> Bundle:
     """The thread pool, the drivers of all dtypes, and the functions that Python calls.
     `header_bytes`: the size of the header of a Python object."""
     entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
     calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, *workspaces, *entries, *calls
-    arguments = (vector_bytes, header_bytes, tuning)
+    arguments = (vector_bytes, converts_float16, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols)

@@ -1,4 +1,5 @@
-"""Products with weights of 8-bit integers equal float64 references, read as they are or widened."""
+"""Products with weights of 8-bit integers and of half precision equal float64 references, read as
+they are or widened."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from tests.conftest import recorded_cpus
 from tests.reference import lie, product_bound, uniform
 
 from ftuner.core.cpu.tile import ROW
-from ftuner.core.dtype import DTYPES, FLOAT32, INT8
+from ftuner.core.dtype import DTYPES, FLOAT32, INT8, NARROW_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
+from ftuner.graph.arrays import converted
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import planner_for
@@ -32,9 +34,19 @@ def integers(seed: int, n: int, k: int) -> np.ndarray:
     return found
 
 
-def narrow_products(backend: CpuBackend, dtype: str) -> Products:
-    """Products with all families that weights of 8-bit integers may use."""
-    types = product_types(DTYPES[dtype], INT8)
+def halves(seed: int, n: int, k: int, dtype: DType) -> np.ndarray:
+    """Numbers of all magnitudes, the subnormal ones included."""
+    rng = np.random.default_rng(seed)
+    return converted(rng.standard_normal((n, k)) * 2.0 ** rng.integers(-26, 4, (n, k)), dtype)
+
+
+def weights(seed: int, n: int, k: int, dtype: DType) -> np.ndarray:
+    return integers(seed, n, k) if dtype == INT8 else halves(seed, n, k, dtype)
+
+
+def narrow_products(backend: CpuBackend, dtype: str, b: DType = INT8) -> Products:
+    """Products with all families that narrow weights may use."""
+    types = product_types(DTYPES[dtype], b)
     families = backend.kernels.library(types, ACCUMULATOR).families(PANELS)
     return backend.products(types, families=families)
 
@@ -58,10 +70,11 @@ def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) 
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
-def test_every_candidate_is_right(backend: CpuBackend, dtype: str, n: int) -> None:
-    products = narrow_products(backend, dtype)
+@pytest.mark.parametrize("b", NARROW_DTYPES, ids=str)
+def test_every_candidate_is_right(backend: CpuBackend, b: DType, dtype: str, n: int) -> None:
+    products = narrow_products(backend, dtype, b)
     for k in (1, 37, 1000):
-        weight = integers(n, n, k)
+        weight = weights(n, n, k, b)
         panels = packed(products, weight, 2)
         for workers in (1, 2):
             for rows in ROWS if k == 37 else (1, 5, 40):
@@ -108,9 +121,10 @@ def test_the_estimate_of_one_row_falls_with_its_bytes(backend: CpuBackend) -> No
     assert l3[0] == pytest.approx(l3[1] / 4, rel=0.05)
 
 
-def test_packing_takes_any_strides(backend: CpuBackend) -> None:
-    products = narrow_products(backend, "float32")
-    weight = integers(3, 90, 41)
+@pytest.mark.parametrize("b", NARROW_DTYPES, ids=str)
+def test_packing_takes_any_strides(backend: CpuBackend, b: DType) -> None:
+    products = narrow_products(backend, "float32", b)
+    weight = weights(3, 90, 41, b)
     for view in (weight, weight.T.copy().T, weight[::-1], weight[:, ::-1], weight[::2, ::3]):
         again = np.ascontiguousarray(view)
         found, expected = (packed(products, w, 1) for w in (view, again))
