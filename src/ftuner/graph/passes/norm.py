@@ -9,7 +9,8 @@ from ftuner.graph.rewriting import Surroundings, made, near, reduced, rewritten,
 
 def recognise_norms(graph: Graph) -> Graph:
     """Replace `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)`, with or without the mean,
-    and the scale and shift after it, by one node. Means are over the last axis."""
+    and the scale and shift after it, by one node. Means are over the last axis. The division may be
+    a product with the reciprocal of the root."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -26,12 +27,10 @@ def recognise_norms(graph: Graph) -> Graph:
 def _normalised(around: Surroundings, sqrt: Node) -> tuple[Node, Value, float, bool] | None:
     """The division by a root: its node, x, epsilon, and whether x keeps its mean."""
     lifted = around.producer(sqrt.inputs[0], "add")
-    divide = around.only_consumer(sqrt.output)
-    if lifted is None or divide is None or divide.op != "divide":
+    divided = _divided_by(around, sqrt.output)
+    if lifted is None or divided is None or divided[1].rank == 0:
         return None
-    centred = divide.inputs[0]
-    if divide.inputs[1] is not sqrt.output or centred.rank == 0:
-        return None
+    end, centred = divided
     for variance, other in (lifted.inputs, lifted.inputs[::-1]):
         epsilon = scalar(other)
         squares = _mean_of(around, variance)
@@ -39,9 +38,23 @@ def _normalised(around: Surroundings, sqrt: Node) -> tuple[Node, Value, float, b
             continue
         subtract = around.producer(centred, "subtract")
         if subtract is not None and _mean_of(around, subtract.inputs[1]) is subtract.inputs[0]:
-            return divide, subtract.inputs[0], epsilon, False
-        return divide, centred, epsilon, True
+            return end, subtract.inputs[0], epsilon, False
+        return end, centred, epsilon, True
     return None
+
+
+def _divided_by(around: Surroundings, root: Value) -> tuple[Node, Value] | None:
+    """The only node that divides a tensor by a root, or multiplies it by the reciprocal of the
+    root, and the tensor."""
+    divide = around.only_consumer(root)
+    if divide is None or divide.op != "divide" or divide.inputs[1] is not root:
+        return None
+    if scalar(divide.inputs[0]) != 1:
+        return divide, divide.inputs[0]
+    product = around.only_consumer(divide.output)
+    if product is None or product.op != "multiply":
+        return None
+    return product, product.inputs[1 if product.inputs[0] is divide.output else 0]
 
 
 def _mean_of(around: Surroundings, value: Value) -> Value | None:
