@@ -20,6 +20,9 @@ class AttentionSoftmax:
     """The score of a key that a boolean mask hides."""
     safe: bool = False
     """Whether a row whose scores are all minus infinity gives zeros, and not NaN as a softmax."""
+    hides_nan: bool = False
+    """Whether each row whose softmax is NaN gives zeros: all scores are minus infinity, or one is
+    NaN or infinity."""
 
     @property
     def title(self) -> str:

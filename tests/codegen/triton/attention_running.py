@@ -108,7 +108,7 @@ class Launcher:
         if out is None:
             out = torch.full((*q.shape[:-1], v.shape[-1]), SENTINEL, dtype=q.dtype)
         if blind is None:
-            blind = 0.0 if softmax.safe else math.nan
+            blind = 0.0 if softmax.safe or softmax.hides_nan else math.nan
         described = kernel.form.loads == "descriptors"
         strides = [*q.stride()[:4]]
         for x in (k, v):
@@ -121,7 +121,7 @@ class Launcher:
         call = AttentionCall(
             problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
             problem.depth, problem.columns, past, plan.tiles, self.l2_heads, self.split_keys,
-            softmax.scale, softmax.hidden, blind, *strides,
+            softmax.scale, softmax.hidden, blind, 0.0 if softmax.hides_nan else math.nan, *strides,
         )  # fmt: skip
         arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, **(offsets or {})}
         if described:

@@ -237,6 +237,23 @@ def test_what_is_not_finite() -> None:
     assert torch.isfinite(found[0, 1, 0, 21:]).all()
 
 
+@pytest.mark.parametrize("split_keys", [1, 2])
+def test_zeros_for_what_is_not_a_number(split_keys: int) -> None:
+    """Rows with a score that is NaN or infinite, and rows that a mask hides."""
+    mask = torch.zeros(19, 37)
+    mask[7] = -math.inf
+    operands = operands_of((2, 3, 1, 19, 37, 8, 5), FLOAT32, mask)
+    operands.q[0, 1, 0, 4] = math.nan
+    mask[3, 30] = math.inf
+    found = run(operands, AttentionSoftmax(SCALE, hides_nan=True), split_keys=split_keys)
+    plain = run(operands, AttentionSoftmax(SCALE), split_keys=split_keys)
+    assert torch.isnan(plain).any()
+    assert torch.equal(found, torch.nan_to_num(plain))
+    assert not found[..., [3, 7], :].any()
+    assert not found[0, 1, 0, 4].any()
+    assert found[1, 1, 0, 4].all()
+
+
 @pytest.mark.parametrize("bad", [math.inf, -math.inf])
 def test_infinite_scores(bad: float) -> None:
     """Plus infinity gives NaN as a softmax does, minus infinity hides a key, and a row whole."""

@@ -309,6 +309,67 @@ def test_operands_that_are_scaled() -> None:
     assert attention_of(graph).attributes["scale"] == pytest.approx(0.5)
 
 
+def exported(g: Maker, shown: Value) -> Value:
+    """As PyTorch exports `scaled_dot_product_attention` of heads that share keys and values."""
+
+    def repeated(name: str) -> Value:
+        x = g.add("reshape", g.given(name, B, 1, T, D), shape=(B, 1, 1, T, D))
+        wide = g.add("broadcast", x, shape=(B, 1, H, T, D))
+        return g.add("reshape", wide, shape=(B, H, T, D))
+
+    q, k, v = g.given("q", B, H, S, D), repeated("k"), repeated("v")
+    merged = g.add("reshape", k, shape=(B * H, T, D))
+    turned = g.add("transpose", merged, perm=(0, 2, 1))
+    k = g.add("reshape", turned, shape=(B, H, D, T))
+    q, k = (g.add("multiply", x, g.number(0.5)) for x in (q, k))
+    addend = g.add("where", shown, g.number(0), g.number(-math.inf))
+    masked = g.add("add", g.add("matmul", q, k), addend)
+    weights = g.add("softmax", masked, axis=3, log=False)
+    guarded = g.add("where", g.add("isnan", weights), g.number(0), weights)
+    return g.add("matmul", guarded, v)
+
+
+def test_softmax_whose_nan_are_zeros(widest: CpuBackend) -> None:
+    """Rows that see nothing, and rows with scores that are NaN or infinite, give zeros."""
+    graph = graph_of(lambda g: exported(g, g.given("mask", B, 1, S, T, dtype=BOOL)))
+    found = optimised(graph)
+    node = attention_of(found)
+    assert node.attributes["hides_nan"]
+    assert not {"softmax", "isnan", "matmul", "broadcast"} & set(ops(found))
+    model = Model(found, widest)
+    for bindings in BINDINGS:
+        inputs = inputs_of(graph, bindings)
+        inputs["mask"][..., 0, :] = False
+        for name, number in (("q", math.nan), ("k", math.inf), ("k", math.nan)):
+            given = {n: x.copy() for n, x in inputs.items()}
+            given[name][0, 0, 0, 0] = number
+            assert_close(model.run(given), reference(graph, given))
+            assert_close(reference(found, given), reference(graph, given))
+
+
+@pytest.mark.parametrize("part", ["weights", "isnan"])
+def test_guards_that_somebody_reads(part: str) -> None:
+    def body(g: Maker) -> list[Value]:
+        v = g.given("v", B, H, T, D)
+        product = g.add("matmul", g.given("q", B, H, S, D), g.given("k", B, H, D, T))
+        weights = g.add("softmax", product, axis=3, log=False)
+        test = g.add("isnan", weights)
+        guarded = g.add("where", test, g.number(0), weights)
+        return [g.add("matmul", guarded, v), {"weights": weights, "isnan": test}[part]]
+
+    assert "attention" not in ops(recognise_attention(graph_of(body)))
+
+
+def test_guards_with_another_number() -> None:
+    def body(g: Maker) -> Value:
+        product = g.add("matmul", g.given("q", B, H, S, D), g.given("k", B, H, D, T))
+        weights = g.add("softmax", product, axis=3, log=False)
+        guarded = g.add("where", g.add("isnan", weights), g.number(1), weights)
+        return g.add("matmul", guarded, g.given("v", B, H, T, D))
+
+    assert "attention" not in ops(recognise_attention(graph_of(body)))
+
+
 def test_all_passes_together() -> None:
     graph = optimised(graph_of(lambda g: chosen(g, triangle(g))))
     assert ops(graph) == ["attention"]

@@ -266,9 +266,11 @@ def _result(kernel: AttentionKernel) -> list[str]:
     seeing = "inside" if form.causal == "none" else "(position + limit >= 0)"
     lines = [
         *(_combined(kernel) if kernel.split else []),
-        "blank = total == 0",
+        "broken = total != total",
+        "blank = (total == 0) | broken",
         "share = 1.0 / tl.where(blank, 1.0, total)",
         f"instead = tl.where({seeing} & (keys > 0), blind, 0.0)",
+        "instead = tl.where(broken, undefined, instead)",
         f"out += {_row_places(form, 'out')}[:, None]",
     ]
     for i, _ in pieces(form.column_blocks):

@@ -239,6 +239,8 @@ class AttentionCall(NamedTuple):
     """The score that replaces those that a boolean mask hides."""
     blind: float
     """The result of a row whose scores are all minus infinity; 0 for a row that sees no key."""
+    undefined: float
+    """The result of any other row whose softmax is NaN."""
     q_batch: int
     q_head: int
     q_member: int

@@ -70,6 +70,8 @@ def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
     powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
     total = np.sum(powers, -1, keepdims=True)
     weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
+    if softmax.hides_nan:
+        weights = np.where(np.isnan(weights), 0, weights)
     return np.matmul(weights, v)
 
 

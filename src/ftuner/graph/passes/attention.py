@@ -18,7 +18,7 @@ from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
 from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
-from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
+from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
 
 NEVER_SEEN = -1e4
 """Scores this low have no weight beside others; GPT-2 masks with this value."""
@@ -49,7 +49,8 @@ class _Scores:
 
 
 def recognise_attention(graph: Graph) -> Graph:
-    """Replace `softmax(q @ k * scale + mask) @ v` by one node. k is already transposed."""
+    """Replace `softmax(q @ k * scale + mask) @ v` by one node. k is already transposed. Zeros may
+    replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`."""
     found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -58,11 +59,13 @@ def recognise_attention(graph: Graph) -> Graph:
             continue
         if node.attributes["axis"] != node.output.rank - 1 or node.output.rank < 3:
             continue
-        last = found.around.only_consumer(node.output)
-        if last is None or last.op != "matmul" or last.inputs[0] is not node.output:
+        guarded = _without_nan(found.around, node.output)
+        weights = guarded or node.output
+        last = found.around.only_consumer(weights)
+        if last is None or last.op != "matmul" or last.inputs[0] is not weights:
             continue
         scores = found.scores(node.inputs[0], MAX_MASKS)
-        nodes = scores and found.attention(scores, last)
+        nodes = scores and found.attention(scores, last, guarded is not None)
         if nodes:
             places[last] = nodes
             same[last.output] = nodes[-1].output
@@ -74,7 +77,7 @@ class _Recognition:
         self.around = Surroundings(graph)
         self.masks = Masks(graph)
 
-    def attention(self, scores: _Scores, last: Node) -> list[Node] | None:
+    def attention(self, scores: _Scores, last: Node, hides_nan: bool) -> list[Node] | None:
         """The nodes that replace the last product."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
         v = last.inputs[1]
@@ -97,7 +100,8 @@ class _Recognition:
         name = f"{last.output.name}_attention"
         type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
         node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
-                    causal=scores.causal, hidden=scores.hidden)  # fmt: skip
+                    causal=scores.causal, hidden=scores.hidden,
+                    hides_nan=hides_nan)  # fmt: skip
         nodes = [*scores.made, *nodes, node]
         if type_.shape != last.output.shape:
             nodes.append(reshaped(node.output, last.output.shape, f"{name}_reshaped"))
@@ -266,6 +270,21 @@ class _Recognition:
                 return None
         found = replace(inner, causal=seen.offset, beyond=number)
         return replace(found, mask=seen.rest[0]) if seen.rest else found
+
+
+def _without_nan(around: Surroundings, weights: Value) -> Value | None:
+    """Weights with zeros where they are NaN; None if other nodes read the weights."""
+    readers = around.consumers(weights)
+    if len(readers) != 2 or around.read(weights) != 2:
+        return None
+    for test, choice in (readers, readers[::-1]):
+        if test.op != "isnan" or choice.op != "where" or choice.output.type != weights.type:
+            continue
+        condition, zero, value = choice.inputs
+        alone = around.only_consumer(test.output) is choice
+        if alone and condition is test.output and scalar(zero) == 0 and value is weights:
+            return choice.output
+    return None
 
 
 def _lowest(value: Value) -> float:

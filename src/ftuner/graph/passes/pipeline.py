@@ -19,6 +19,7 @@ from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
+from ftuner.graph.passes.normal_form import normalise
 from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
@@ -30,6 +31,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
     keep_int8_weights,
     fold_constants,
+    normalise,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
     pad_first_layers,

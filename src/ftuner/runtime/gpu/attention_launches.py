@@ -234,7 +234,7 @@ class Attentions:
 
     def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = softmax.scale, softmax.hidden, softmax.safe
+        weights = softmax.scale, softmax.hidden, softmax.safe, softmax.hides_nan
         dtype = matrix_dtype(arrays[0], "q")
         key = (*layout, arrays[-1].dtype, dtype, weights, seen)
         call = self._calls.get(key)
@@ -295,7 +295,8 @@ class Attentions:
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
             plan.l2_heads, plan.split_keys, softmax.scale, softmax.hidden,
-            0.0 if softmax.safe else math.nan, *strides,
+            0.0 if softmax.safe or softmax.hides_nan else math.nan,
+            0.0 if softmax.hides_nan else math.nan, *strides,
         )  # fmt: skip
         return _Call(kernel, plan, numbers, described, batch.offsets)
 

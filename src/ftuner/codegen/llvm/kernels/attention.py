@@ -82,6 +82,7 @@ class _Emission:
         self.scale = self._number(Attention.SCALE)
         self.hidden = self._number(Attention.HIDDEN)
         self.floor = self._number(Attention.FLOOR)
+        self.broken = self._number(Attention.BROKEN)
 
     def dim(self, index: int) -> ir.Value:
         return slot(self.builder, self.dims, index)
@@ -308,15 +309,18 @@ class _Emission:
         self._along(row, begin, end, clear)
 
     def _divided(self, row: ir.Value, total: ir.Value) -> None:
-        """Divide a row of the result by the sum of its weights, which is zero if it sees no key."""
+        """Divide a row of the result by the sum of its weights, which is zero if it sees no key,
+        and NaN if its softmax is."""
         builder = self.builder
         one, zero = (ir.Constant(self.element, x) for x in (1.0, 0.0))
         blind = builder.fcmp_ordered("==", total, zero)
         factor = builder.select(blind, zero, builder.fdiv(one, total))
         factors = splat(builder, factor, self.lanes)
+        broken = builder.fcmp_unordered("uno", total, total)
 
         def divide(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
-            self._store(builder.fmul(self._load(place, lanes), factors), place, lanes)
+            value = builder.fmul(self._load(place, lanes), factors)
+            self._store(builder.select(broken, self.broken, value), place, lanes)
 
         self._along(row, const(0), self.dim(Attention.COLUMNS), divide)
 

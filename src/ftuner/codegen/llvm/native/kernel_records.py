@@ -53,7 +53,9 @@ class Attention:
     COLUMN_PADDED = 25
     PANEL = 26
     """Columns of a full panel."""
-    COVERS = 27
+    BROKEN = 27
+    """The result of a row whose softmax is NaN: a float64 as bits."""
+    COVERS = 28
     """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
     for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
     AXES = COVERS + 6 * 3 * MAX_SEGMENTS

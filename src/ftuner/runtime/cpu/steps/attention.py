@@ -123,6 +123,7 @@ def attention_record(
     dims[Attention.SCALE] = _bits(softmax.scale)
     dims[Attention.HIDDEN] = _bits(softmax.hidden)
     dims[Attention.FLOOR] = _bits(floor)
+    dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
     dims[Attention.CAUSAL] = steps if offset is None else offset
     dims[Attention.Q_ROW] = q.strides[-2]
     dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
