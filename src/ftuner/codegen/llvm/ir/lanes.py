@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I32, PTR, VOID, const, intrinsic, splat, type_suffix
+from ftuner.codegen.llvm.ir.builder import I1, I32, PTR, VOID, const, intrinsic, splat, type_suffix
 from ftuner.codegen.llvm.ir.loops import counted_loop
 
 
@@ -16,6 +16,15 @@ def by_vectors(
 ) -> None:  # fmt: skip
     """Emit `body(base, count)` for each vector of the elements `first .. last - 1`: its first
     element, and how many of its lanes exist, None if all do."""
+    if isinstance(first, ir.Constant) and isinstance(last, ir.Constant):
+        begin, count = first.constant, max(last.constant - first.constant, 0)
+        left = count % lanes
+        if count > left:
+            with counted_loop(builder, first, const(begin + count - left), lanes) as base:
+                body(base, None)
+        if left:
+            body(const(begin + count - left), const(left))
+        return
     whole = builder.and_(builder.sub(last, first), const(-lanes))
     whole_end = builder.add(first, whole)
     with counted_loop(builder, first, whole_end, lanes) as base:
@@ -32,6 +41,9 @@ def mask_of(builder: ir.IRBuilder, count: ir.Value | None, lanes: int) -> ir.Val
 
 def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
     """A mask of the first `count` lanes; all of them from `lanes` on."""
+    if isinstance(count, ir.Constant):
+        exist = [int(lane < count.constant) for lane in range(lanes)]
+        return ir.Constant(ir.VectorType(I1, lanes), exist)
     wanted = splat(builder, builder.trunc(count, I32), lanes)
     numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
     return builder.icmp_signed("<", numbers, wanted)
@@ -57,6 +69,10 @@ def store_lanes(
     """Store the lanes of `mask`, all if it is None; memory of the others is not touched."""
     if mask is None:
         builder.store(value, address, align=align)
+        return
+    if isinstance(mask, ir.Constant) and mask == lanes_below(builder, const(1), value.type.count):
+        # LLVM 22 stores all bits of an integer that was narrowed before, not only those left.
+        builder.store(builder.extract_element(value, const(0)), address, align=align)
         return
     name = f"llvm.masked.store.{type_suffix(value.type)}.p0"
     function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])

@@ -298,6 +298,14 @@ class Values:
             one = builder.load(place, typ=element)
             builder.store(one, self._address(buffer, moved, dtype), align=dtype.itemsize)
 
+    def _mask_of_part(self, lanes: ir.Value, vectors: int, part: int) -> ir.Value:
+        """The mask of one of several vectors, whose elements were interleaved of `lanes` each."""
+        builder, count = self._builder, self._frame.schedule.lanes
+        if isinstance(lanes, ir.Constant):
+            return lanes_below(builder, const(lanes.constant * vectors - part * count), count)
+        left = builder.sub(builder.mul(lanes, const(vectors)), const(part * count))
+        return lanes_below(builder, left, count)
+
     def store_interleaved(self, result: int, others: Sequence[Values]) -> None:
         """Store one result at this place and at those that follow it in memory: for each lane, the
         elements of all places one after the other."""
@@ -316,6 +324,5 @@ class Values:
             address = self._address(self._frame.results[result], here, dtype)
             mask = None
             if lanes.count is not None:
-                left = builder.mul(lanes.count, const(len(vectors)))
-                mask = lanes_below(builder, builder.sub(left, const(part * count)), count)
+                mask = self._mask_of_part(lanes.count, len(vectors), part)
             store_lanes(builder, value, address, dtype.itemsize, mask)
