@@ -243,6 +243,18 @@ def _own() -> Iterator[tuple[Key, Node]]:
             [matrix, weight, scale, scale, *of_x[1:], own_zero],
             {},
         ),
+        (
+            MICROSOFT,
+            "GroupQueryAttention",
+            [floats(2, 3, 16), x, x + 1, None, None, np.full(2, 2, np.int32), np.int32(3)],
+            {"num_heads": 2, "kv_num_heads": 1},
+        ),
+        (
+            MICROSOFT,
+            "RotaryEmbedding",
+            [x, np.array([[0, 1, 2], [5, 6, 7]]), floats(9, 4), floats(9, 4)],
+            {},
+        ),
         (MICROSOFT, "NhwcMaxPool", [levels], window),
         (MICROSOFT, "QGemm", [matrix, *of_x, weight, *of_w, None, *of_y], {"alpha": 0.5}),
         (MICROSOFT, "QLinearAdd", [levels, *of_x, matrix, *of_x, *of_y], {}),
@@ -264,6 +276,8 @@ def _own() -> Iterator[tuple[Key, Node]]:
         given = tuple(None if i is None else np.asarray(i) for i in inputs)
         # The norm comes with the number of tokens that count.
         outputs = (True, True) if "EmbedLayer" in op else (True,)
+        # Keys and values come with the result.
+        outputs = (True,) * 3 if op == "GroupQueryAttention" else outputs
         # onnxruntime takes tables only as constants, or of known extents.
         fixed = [i for i in range(2, len(given)) if "EmbedLayer" in op and given[i] is not None]
         node = Node(op, domain, op, 17, given, frozenset(fixed), made, outputs)

@@ -83,6 +83,15 @@ EXPLAINED = {
         r"STFT \S+ input 1: an axis in front",
     ),
     "filters beyond the spectrum have no weights": (r"MelWeightMatrix \S+ input 2: ",),
+    "onnxruntime's scores of NaN weigh nothing": (
+        r"GroupQueryAttention \S+ .*: (nan|infinity|minus infinity|mixed|huge)",
+    ),
+    "what is beyond the end of a sequence is left open": (
+        r"GroupQueryAttention \S+ input 5: ",
+    ),
+    "onnxruntime has no cache that begins empty and is longer than the first call": (
+        r"GroupQueryAttention \S+ all inputs: [01] along axis -2",
+    ),
     "onnxruntime aborts the process on no steps": (
         r"(LSTM|GRU|RNN) \S+ (input 0|all inputs): 0 along axis -?[03]",
     ),

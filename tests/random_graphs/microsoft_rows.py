@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 from tests.random_graphs.attention_rows import joined, length, spend_attention
 from tests.random_graphs.contraction_rows import PRODUCT_SIZE
 from tests.random_graphs.drawing import DeclinedError
@@ -20,10 +21,12 @@ from tests.random_graphs.window_rows import spend
 MASKS = ("none", "keys", "lengths", "pairs", "ends and begins")
 
 
-def _below(maker: Maker, shape: Sequence[Extent], high: Sequence[int]) -> Tensor:
+def _below(
+    maker: Maker, shape: Sequence[Extent], high: Sequence[int], dtype: str = "int32"
+) -> Tensor:
     """An input of integers from zero to below a number at each binding."""
     fill = Fill("uniform", (0.0,) * BINDINGS, tuple(map(float, high)))
-    return maker.input(tuple(shape), "int32", fill)
+    return maker.input(tuple(shape), dtype, fill)
 
 
 def _mask(
@@ -150,6 +153,62 @@ def _multi_head(maker: Maker) -> None:
         attributes["unidirectional"] = None
     maker.node("MultiHeadAttention", operands, results, MICROSOFT, num_heads=heads.at[0],
                **attributes)  # fmt: skip
+
+
+@row("GroupQueryAttention", 0.5, MICROSOFT)
+def _grouped_query(maker: Maker) -> None:
+    """Of sequences that are as long as the past and the present together, or of a first call."""
+    draws = maker.draws
+    b, s, earlier = (length(maker) for _ in range(3))
+    groups, times_, d = static(draws.pick((2, 1, 3))), draws.pick((1, 2, 4)), static(8)
+    heads = static(groups.at[0] * times_)
+    past = draws.chance(0.5)
+    _expect_some(b, s, earlier)
+    keys = joined(earlier, s) if past else s
+    spend_attention(maker, [b, heads], s, keys, static(2 * d.at[0]))
+    query = maker.shaped((b, s, times([heads, d])), "float32", TAME)
+    key, value = (maker.shaped((b, s, times([groups, d])), "float32", TAME) for _ in range(2))
+    old = [maker.shaped((b, groups, earlier, d), "float32", TAME) if past else None
+           for _ in range(2)]  # fmt: skip
+    last = Fill("uniform", tuple(float(n - 1) for n in keys.at), tuple(float(n) for n in keys.at))
+    lengths = maker.input((b,), "int32", last)
+    number = maker.new((ONE,), "int64", 0, TAME)
+    if past:
+        maker.node("Add", [maker.spelled_one(s), maker.spelled_one(earlier)], [number])
+    else:
+        maker.node("Identity", [maker.spelled_one(s)], [number])
+    total = maker.new((ONE,), "int32", 0, TAME)
+    maker.node("Cast", [number], [total], to=TensorProto.INT32)
+    operands = [query, key, value, *old, lengths, total]
+    size = value.size + 4
+    results = [maker.new((b, s, times([heads, d])), "float32", -size, size)]
+    results += [maker.new((b, groups, keys, d), "float32", -TAME, TAME) for _ in range(2)]
+    maker.node("GroupQueryAttention", operands, results, MICROSOFT, num_heads=heads.at[0],
+               kv_num_heads=groups.at[0], local_window_size=draws.pick((-1, -1, 3)))  # fmt: skip
+
+
+@row("RotaryEmbedding", 0.3, MICROSOFT)
+def _rotary(maker: Maker) -> None:
+    draws = maker.draws
+    b, s = length(maker), length(maker)
+    heads, d, split = (
+        static(draws.pick((2, 1, 3))),
+        static(draws.pick((8, 16, 4))),
+        draws.chance(0.5),
+    )
+    _expect_some(b, s)
+    if s.most > LONGEST // 2:
+        raise DeclinedError("no such sequence")
+    x = maker.shaped((b, heads, s, d) if split else (b, s, times([heads, d])), "float32", TAME)
+    if draws.chance(0.5):
+        positions = _below(maker, (b, s), (LONGEST,) * BINDINGS, "int64")
+    else:
+        positions = _below(maker, (static(1),), (LONGEST // 2,) * BINDINGS, "int64")
+    tables = [maker.weight((LONGEST, d.at[0] // 2), "float32") for _ in range(2)]
+    size = 4 * x.size
+    result = maker.new(x.shape, "float32", -size, size)
+    maker.node("RotaryEmbedding", [x, positions, *tables], [result], MICROSOFT,
+               interleaved=int(draws.chance(0.5)))  # fmt: skip
 
 
 # Embeddings.

@@ -154,15 +154,15 @@ def _weights(
     return masked, context.add("where", seen, weights, zero)
 
 
-def _written_out(
-    context: Context, node: NodeView, query: Value, key: Value, value: Value,
+def written_out(
+    context: Context, node: NodeView, query: Value, key: Value, value: Value, scale: Value,
     allowed: Value | None, bias: Value | None,
 ) -> tuple[Value, Sequence[Value]]:  # fmt: skip
     """Attention composed of products and a softmax: the result, and the scores in each mode."""
     heads = query.shape[1]
     wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
     raw = context.add("matmul", query, context.swapped(wide_key))
-    raw = context.add("multiply", raw, _scale(context, node, query))
+    raw = context.add("multiply", raw, scale)
     softcap = node.number("softcap", 0.0)
     scores = raw
     if softcap:
@@ -189,19 +189,18 @@ def _computed_in(dtype: DType) -> tuple[DType, ...]:
     return (dtype, FLOAT32) if dtype.name in HALF_DTYPES else (dtype,)
 
 
-def _one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Value | None:
+def one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Value | None:
     """Both masks as one."""
     if allowed is None or bias is None:
         return allowed if bias is None else bias
     return context.add("where", allowed, bias, context.scalar(-math.inf, bias.dtype))
 
 
-def _fused(
-    context: Context, node: NodeView, query: Value, key: Value, value: Value, mask: Value | None,
+def fused(
+    context: Context, query: Value, key: Value, value: Value, scale: Value, mask: Value | None,
     causal: Dim | None,
 ) -> Value:  # fmt: skip
     """Attention as one node, in which query heads share key and value heads."""
-    scale = _scale(context, node, query)
     factor = 1.0
     if scale.constant is None:
         query = context.add("multiply", query, scale)
@@ -260,8 +259,9 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
     keys = key.shape[2]
     causal = node.flag("is_causal")
     operands = [query, key, value, *([] if mask is None else [mask])]
-    fused = _is_fused(context, node, operands)
-    limited = fused and causal and valid is None
+    scale = _scale(context, node, query)
+    is_fused = _is_fused(context, node, operands)
+    limited = is_fused and causal and valid is None
     allowed = _positions(context, node, query, keys, past, valid, causal and not limited)
     bias: Value | None = None
     if mask is not None:
@@ -271,11 +271,11 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
         else:
             bias = mask
     results = [key, value]
-    if fused:
-        mask = _one_mask(context, allowed, bias)
-        result = _fused(context, node, query, key, value, mask, past if limited else None)
+    if is_fused:
+        mask = one_mask(context, allowed, bias)
+        result = fused(context, query, key, value, scale, mask, past if limited else None)
     else:
-        result, scores = _written_out(context, node, query, key, value, allowed, bias)
+        result, scores = written_out(context, node, query, key, value, scale, allowed, bias)
         results.append(scores[mode])
     return [merged_heads(context, result) if flat else result, *results]
 
@@ -291,14 +291,26 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
         if count < 1:
             raise context.malformed(f"num_heads is {count}")
         heads = context.reshape(x, (*x.shape[:2], count, quotient(x.shape[2], count)))
+    turned = rotated(
+        context, heads, (node.input(1), node.input(2)), positions, 2 if x.rank == 4 else 1,
+        node.integer("rotary_embedding_dim", 0), node.flag("interleaved"),
+    )  # fmt: skip
+    return [context.reshape(turned, x.shape)]
+
+
+def rotated(
+    context: Context, heads: Value, tables: Sequence[Value], positions: Value | None,
+    sequence_axis: int, width: Dim, interleaved: bool,
+) -> Value:  # fmt: skip
+    """Rotate pairs of elements along the last of four axes, of the first `width` elements, or of
+    all if it is 0. `tables`: cosines and sines, of all positions if `positions` (batch, sequence)
+    are given, of each position of the sequences otherwise."""
     size = heads.shape[3]
-    width: Dim = node.integer("rotary_embedding_dim", 0) or size
+    width = width or size
     half = quotient(width, 2)
-    rotated, rest = context.pieces(heads, 3, (width, size - width))
-    interleaved = node.flag("interleaved")
+    turned, rest = context.pieces(heads, 3, (width, size - width))
     outer = heads.shape[:3]
-    pairs = context.reshape(rotated, (*outer, half, 2) if interleaved else (*outer, 2, half))
-    tables = [node.input(1), node.input(2)]
+    pairs = context.reshape(turned, (*outer, half, 2) if interleaved else (*outer, 2, half))
     if positions is not None:
         where = context.builder.where
         cosines, sines = (t.type for t in tables)
@@ -308,20 +320,20 @@ def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
             context.builder.require(have, wanted, f"cosines {cosines} and sines {sines}")
         tables = [context.add("gather", t, positions, axis=0, node=where) for t in tables]
     # Both are [batch, sequence, pairs]: shared by all heads and by both elements of a pair.
-    shared = (2 if x.rank == 3 else 1, 4 if interleaved else 3)
-    batch, sequence = (outer[0], outer[1 if x.rank == 3 else 2])
+    shared = (3 - sequence_axis, 4 if interleaved else 3)
+    batch, sequence = outer[0], outer[sequence_axis]
     for t in tables:
         if t.rank != 3:
-            raise context.malformed(f"cosines or sines {t.type} for {x.type}")
+            raise context.malformed(f"cosines or sines {t.type} for {heads.type}")
         for have, wanted in zip(t.shape, (batch, sequence, half), strict=True):
-            what = f"cosines or sines {t.type} for {half} pairs of each position of {x.type}"
+            what = f"cosines or sines {t.type} for {half} pairs of each position of {heads.type}"
             context.builder.require(have, wanted, what)
     tables = [context.unsqueeze(t, shared) for t in tables]
-    turned = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
+    found = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
     if width == size:
-        return [context.reshape(turned, x.shape)]
-    whole = context.concat([context.reshape(turned, rotated.shape), rest], 3)
-    return [context.reshape(whole, x.shape)]
+        return context.reshape(found, heads.shape)
+    whole = context.concat([context.reshape(found, turned.shape), rest], 3)
+    return context.reshape(whole, heads.shape)
 
 
 ATTENTION: Table = {

@@ -28,6 +28,7 @@ from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
 from ftuner.frontends.onnx.embedding import EMBEDDING
 from ftuner.frontends.onnx.functions import inlined
+from ftuner.frontends.onnx.grouped_attention import GROUPED_ATTENTION
 from ftuner.frontends.onnx.indexing import INDEXING
 from ftuner.frontends.onnx.merged_attention import MERGED_ATTENTION
 from ftuner.frontends.onnx.normalising import NORMALISING
@@ -85,7 +86,8 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
-    **MERGED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL, **RECURRENT, **SEQUENCES,
+    **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
+    **RECURRENT, **SEQUENCES,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)

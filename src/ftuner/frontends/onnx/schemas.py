@@ -72,6 +72,29 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "FusedGemm"): _Schema(_FUSED_GEMM, 3, 1),
     (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
     (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
+    (MICROSOFT, "GroupQueryAttention"): _Schema(
+        {
+            **dict.fromkeys(
+                (
+                    "num_heads",
+                    "kv_num_heads",
+                    "do_rotary",
+                    "rotary_interleaved",
+                    "local_window_size",
+                    "smooth_softmax",
+                    "qk_output",
+                    "kv_cache_bit_width",
+                ),
+                "INT",
+            ),
+            "scale": "FLOAT",
+            "softcap": "FLOAT",
+            "k_quant_type": "STRING",
+            "v_quant_type": "STRING",
+        },
+        14,
+        4,
+    ),
     (MICROSOFT, "MatMulIntegerToFloat"): _Schema({}, 7, 1),
     (MICROSOFT, "MatMulNBits"): _Schema(
         dict.fromkeys(
@@ -100,6 +123,16 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "QLinearWhere"): _Schema({}, 9, 1),
     (MICROSOFT, "QuantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "QuickGelu"): _Schema({"alpha": "FLOAT"}, 1, 1),
+    (MICROSOFT, "RotaryEmbedding"): _Schema(
+        {
+            **dict.fromkeys(
+                ("interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim"), "INT"
+            ),
+            "scale": "FLOAT",
+        },
+        4,
+        1,
+    ),
     (MICROSOFT, "SkipLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 5, 4),
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 4, 4),
 }

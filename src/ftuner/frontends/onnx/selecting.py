@@ -101,6 +101,15 @@ def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
     if mode not in ("linear", "circular"):
         raise context.malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
     axis = context.axis(node.integer("axis", -2), cache.rank)
+    return [written_from(context, cache, update, start, axis, mode == "circular")]
+
+
+def written_from(
+    context: Context, cache: Value, update: Value, start: Value | None, axis: int,
+    circular: bool = False,
+) -> Value:  # fmt: skip
+    """A cache with an update written along an axis, from a position of each sequence on, or from
+    the first one."""
     what = f"an update {update.type} of {cache.type}"
     if axis == 0 or update.rank != cache.rank:
         raise context.malformed(f"{what} along axis {axis}")
@@ -118,10 +127,10 @@ def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
         # A position below zero does not count from the end: it is out of range.
         below = context.add("less", first, context.scalar(0, INT64))
         place = context.add("add", place, context.add("where", below, end, first))
-        if mode == "circular":
+        if circular:
             place = context.add("remainder", place, end)
             place = context.add("where", below, end, place)
-    elif mode == "circular":
+    elif circular:
         place = context.add("remainder", place, context.builder.dims([extent], ()))
     place = context.broadcast(place, (batch, update.shape[axis]))
     number = context.broadcast(context.iota(batch, 0, 2), place.shape)
@@ -133,7 +142,7 @@ def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
         "scatter_nd", context.transpose(cache, order), at, context.transpose(update, order),
         kind="none", node=context.builder.where,
     )  # fmt: skip
-    return [context.transpose(result, back)]
+    return context.transpose(result, back)
 
 
 SELECTING: Table = {

@@ -1,0 +1,203 @@
+"""Attention with a cache of keys and values, and rotary embeddings, as onnxruntime's builders of
+decoders write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ftuner.core.dim import Dim, maximum, quotient
+from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.attention import (
+    default_scale,
+    fused,
+    merged_heads,
+    one_mask,
+    rotated,
+    written_out,
+)
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.selecting import written_from
+from ftuner.graph.ir import Value
+
+
+def _positions(context: Context, given: Value, batch: Dim, sequence: Dim) -> Value:
+    """[batch, sequence] positions: as they are given, or counted from the one that is."""
+    if given.dtype.kind != "int" or given.rank not in (1, 2):
+        raise context.malformed(f"positions {given.type}; expected integers")
+    if given.rank == 2:
+        for have, wanted in zip(given.shape, (batch, sequence), strict=True):
+            context.builder.require(have, wanted, f"positions {given.type}")
+        return given
+    context.builder.require(given.shape[0], 1, f"positions {given.type}")
+    first = context.unsqueeze(context.cast(given, INT64), [0])
+    counted = context.add("add", first, context.iota(sequence, 1, 2))
+    return context.broadcast(counted, (batch, sequence))
+
+
+def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
+    x, cosines, sines = node.input(0), node.input(2), node.input(3)
+    if node.flag("is_packed_batching"):
+        raise context.unsupported("attribute is_packed_batching")
+    if node.number("scale", 1.0) != 1.0:
+        raise context.unsupported(f"attribute scale is {node.number('scale')}")
+    if x.rank not in (3, 4) or cosines.rank != 2:
+        raise context.malformed(f"rotary embedding of {x.type} by cosines {cosines.type}")
+    width, heads = node.integer("rotary_embedding_dim", 0), x
+    if x.rank == 3:
+        count: Dim = node.integer("num_heads", 0)
+        if width and not count:
+            raise context.malformed("rotary_embedding_dim without num_heads")
+        count = count or quotient(x.shape[2], 2 * cosines.shape[1])
+        size = quotient(x.shape[2], count)
+        context.builder.require(size * count, x.shape[2], f"{count} heads of {x.type}")
+        heads = context.reshape(x, (*x.shape[:2], count, size))
+    axis = 1 if x.rank == 3 else 2
+    positions = _positions(context, node.input(1), heads.shape[0], heads.shape[axis])
+    turned = rotated(
+        context, heads, (cosines, sines), positions, axis, width, node.flag("interleaved")
+    )
+    return [context.reshape(turned, x.shape)]
+
+
+def _split(context: Context, x: Value, heads: int) -> Value:
+    """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]."""
+    size = quotient(x.shape[2], heads)
+    context.builder.require(size * heads, x.shape[2], f"{heads} heads of {x.type}")
+    return context.transpose(context.reshape(x, (*x.shape[:2], heads, size)), (0, 2, 1, 3))
+
+
+def _expect_plain(context: Context, node: NodeView) -> None:
+    for name in ("smooth_softmax", "qk_output", "kv_cache_bit_width"):
+        if node.has(name) and node.integer(name) > 0:
+            raise context.unsupported(f"attribute {name} is {node.integer(name)}")
+    if node.optional(11) is not None:
+        raise context.unsupported("input head_sink")
+    if node.gives(3):
+        raise context.unsupported("output output_qk")
+
+
+def _grouped_query(context: Context, node: NodeView) -> Sequence[Value]:
+    """Attention of grouped heads, causal, by a cache that is as long as the longest sequence. Of
+    each sequence, `seqlens_k` is the number of keys less one; those of this call are the last."""
+    _expect_plain(context, node)
+    heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
+    if heads < 1 or groups < 1 or heads % groups:
+        raise context.malformed(f"{heads} heads of queries for {groups} of keys")
+    if not 0 <= node.number("softcap", 0.0) < math.inf:
+        softcap = node.number("softcap")
+        raise context.malformed(f"softcap is {softcap}; expected a finite number, zero or more")
+    query, key, value = _projections(context, node, heads, groups)
+    batch, sequence = query.shape[0], query.shape[2]
+    last = node.input(5)
+    if last.rank not in (1, 2) or last.dtype.kind != "int":
+        raise context.malformed(f"seqlens_k is {last.type}; expected one integer a sequence")
+    total = context.dim_of(node.input(6), "total_sequence_length")
+    past = node.optional(3)
+    extent = total if past is None else maximum(past.shape[-2], total)
+    last = _within(context, context.reshape(context.cast(last, INT64), (batch,)), extent)
+    ahead = context.add_to(context.add("subtract", last, context.count([sequence], INT64)), 1)
+    # Sequences of the first call may be padded: they begin at zero.
+    before = context.at_least(ahead, 0)
+    first = context.unsqueeze(before, [1])
+    place = context.add("add", first, context.iota(sequence, 1, 2))
+    if node.flag("do_rotary"):
+        tables = node.input(7), node.input(8)
+        if any(t.rank != 2 for t in tables):
+            raise context.malformed(f"cosines {tables[0].type} and sines {tables[1].type}")
+        given = node.optional(9)
+        at = place if given is None else _positions(context, given, batch, sequence)
+        width, interleaved = 2 * tables[0].shape[1], node.flag("rotary_interleaved")
+        query, key = (rotated(context, x, tables, at, 2, width, interleaved) for x in (query, key))
+    kept = [
+        _cached(context, old, new, before, total)
+        for old, new in ((past, key), (node.optional(4), value))
+    ]
+    result = _attended(context, node, query, kept, place, total)
+    return [merged_heads(context, result), *kept]
+
+
+def _within(context: Context, last: Value, extent: Dim) -> Value:
+    """The numbers of last keys; one beyond the cache is an index out of range, as is a negative
+    one."""
+    end = context.count([extent], INT64)
+    below = context.add("less", last, context.scalar(0, INT64))
+    place = context.add("where", below, end, last)
+    where = context.builder.where
+    return context.add("gather", context.iota(extent), place, axis=0, node=where)
+
+
+def _projections(
+    context: Context, node: NodeView, heads: int, groups: int
+) -> tuple[Value, Value, Value]:
+    """Queries, keys and values with the axes of `_split`: given apart, or in one tensor."""
+    query, key, value = node.input(0), node.optional(1), node.optional(2)
+    given = [x for x in (query, key, value) if x is not None]
+    if any(x.rank != 3 for x in given) or len(given) == 2:
+        raise context.malformed(f"attention of {', '.join(str(x.type) for x in given)}")
+    if key is None or value is None:
+        size = quotient(query.shape[2], heads + 2 * groups)
+        sizes = [heads * size, groups * size, groups * size]
+        what = f"heads of {query.type}"
+        context.builder.require(size * (heads + 2 * groups), query.shape[2], what)
+        query, key, value = context.pieces(query, 2, sizes)
+    for x in (key, value):
+        what = f"keys or values {x.type} for queries {query.type}"
+        context.builder.require(x.shape[2] * heads, query.shape[2] * groups, what)
+        context.builder.require(x.shape[0], query.shape[0], what)
+        context.builder.require(x.shape[1], query.shape[1], what)
+    return (
+        _split(context, query, heads),
+        _split(context, key, groups),
+        _split(context, value, groups),
+    )
+
+
+def _cached(context: Context, past: Value | None, new: Value, before: Value, total: Dim) -> Value:
+    """The past with the new keys or values of each sequence behind its own."""
+    shape = new.shape
+    if past is None:
+        past = context.broadcast(context.scalar(0, new.dtype), (*shape[:2], 0, shape[3]))
+    elif past.rank != 4:
+        raise context.malformed(f"past keys or values {past.type}; expected four axes")
+    extent = maximum(past.shape[2], total)
+    room = context.add(
+        "pad", past, context.scalar(0, new.dtype), before=(0,) * 4,
+        after=(0, 0, extent - past.shape[2], 0), mode="constant",
+    )  # fmt: skip
+    return written_from(context, room, new, before, 2)
+
+
+def _attended(
+    context: Context, node: NodeView, query: Value, kept: Sequence[Value], place: Value, total: Dim
+) -> Value:
+    key, value = kept
+    keys = key.shape[2]
+    number = context.iota(keys, 3, 4)
+    position = context.unsqueeze(place, (1, 3))
+    allowed = context.add("less_equal", number, position)
+    window = node.integer("local_window_size", -1)
+    if window > 0:
+        first = context.add_to(position, -window)
+        allowed = context.add("logical_and", allowed, context.add("less", first, number))
+    bias = node.optional(10)
+    if bias is not None:
+        if bias.rank != 4:
+            raise context.malformed(f"attention_bias is {bias.type}; expected four axes")
+        context.builder.require(bias.shape[3], total, f"attention_bias {bias.type}")
+        bias = context.add(
+            "pad", bias, context.scalar(0, bias.dtype), before=(0,) * 4,
+            after=(0, 0, 0, keys - bias.shape[3]), mode="constant",
+        )  # fmt: skip
+    factor = node.number("scale", 0.0)
+    scale = context.scalar(factor, query.dtype) if factor else default_scale(context, query)
+    if node.number("softcap", 0.0):
+        return written_out(context, node, query, key, value, scale, allowed, bias)[0]
+    return fused(context, query, key, value, scale, one_mask(context, allowed, bias), None)
+
+
+GROUPED_ATTENTION: Table = {
+    (MICROSOFT, "GroupQueryAttention"): _grouped_query,
+    (MICROSOFT, "RotaryEmbedding"): _rotary_embedding,
+}
