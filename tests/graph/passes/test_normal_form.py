@@ -72,3 +72,16 @@ def test_transpositions_of_merged_axes() -> None:
 )  # fmt: skip
 def test_other_transpositions(body: Body) -> None:
     assert_left_alone(normalise, body)
+
+
+def test_reshapes_in_a_row_are_one() -> None:
+    def body(g: Maker) -> Value:
+        x = g.given("x", B, T, H, D)
+        for shape in ((B, T, H * D), (B * T, H * D), (B * T * H, D)):
+            x = g.add("reshape", x, shape=shape)
+        return x
+
+    before = graph_of(body)
+    after = applied(normalise, before)
+    assert ops(after) == ["reshape"]
+    assert after.nodes[0].output.shape == before.nodes[-1].output.shape

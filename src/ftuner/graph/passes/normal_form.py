@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ftuner.core.dim import product
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.rewriting import Surroundings, constant, made, rewritten, scalar
 
 
 def normalise(graph: Graph) -> Graph:
-    """Replace powers of small integers by products or a division, and transpositions of matrices
-    whose batch axes are merged by one of all axes.
+    """Replace powers of small integers by products or a division, transpositions of matrices whose
+    batch axes are merged by one of all axes, and reshapes in a row by one.
 
     A product is rounded at most once more than a power. NaN and infinities stay what they are;
     this is why a power of one half stays: of minus infinity it is infinity, and a root is NaN.
@@ -46,6 +47,25 @@ def _power(around: Surroundings, node: Node) -> list[Node] | None:
     return nodes
 
 
+def _reshaped(around: Surroundings, node: Node) -> list[Node] | None:
+    return _transposed(around, node) or _at_once(around, node)
+
+
+def _at_once(around: Surroundings, node: Node) -> list[Node] | None:
+    """A reshape of what is reshaped, of its source: what is reshaped may be an output otherwise,
+    and written twice."""
+    first = around.producer(node.inputs[0], "reshape")
+    if first is None:
+        return None
+    while (before := around.producer(first.inputs[0], "reshape")) is not None:
+        first = before
+    x, shape = first.inputs[0], node.output.shape
+    if product(x.shape) != product(shape):
+        return None  # They are equal by a constraint.
+    name = f"{node.output.name}_at_once"
+    return [made("reshape", [x], node.output.type, name, shape=shape)]
+
+
 def _transposed(around: Surroundings, node: Node) -> list[Node] | None:
     """The last two axes of x exchanged, where the axes before them are merged for it and split
     again. PyTorch exports the keys of `scaled_dot_product_attention` so."""
@@ -67,6 +87,6 @@ def _transposed(around: Surroundings, node: Node) -> list[Node] | None:
 
 _RULES: dict[str, Callable[[Surroundings, Node], list[Node] | None]] = {
     "power": _power,
-    "reshape": _transposed,
+    "reshape": _reshaped,
 }
 """By the operator of the last node."""
