@@ -1,4 +1,4 @@
-"""`ftuner demo`: searches Python's standard library by meaning, then reads a photographed page."""
+"""`ftuner demo`: searches Python's standard library by meaning, reads a page, and hears speech."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 from ftuner.cli.demo_page import model_paths, photograph, read, show_reading
 from ftuner.cli.demo_sentences import QUERIES, encoder_path, search, show_search, tokeniser
+from ftuner.cli.demo_speech import hear, needs, show_hearing
 from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.errors import ConfigurationError
 
 
 def demo(
@@ -19,15 +21,26 @@ def demo(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search Python's standard library by meaning, then read a photographed page."""
+    """Search Python's standard library by meaning, read a photographed page, and hear speech."""
     # Before anything is compiled: what is missing is said at once.
     encode, encoder, paths, page = tokeniser(), encoder_path(), model_paths(), photograph()
-    found = search(query or QUERIES, encode, encoder, threads)
+    heard_by, hint = None, ""
+    try:
+        heard_by = needs()
+    except ConfigurationError as error:  # No extra can have it, so that the rest runs without.
+        hint = str(error)
     out = console()
+    found = search(query or QUERIES, encode, encoder, threads)
     if not as_json:
         show_search(out, found)
     reading = read(page, paths, threads)
-    if as_json:
-        print_json({**asdict(found), "page": asdict(reading)})
-    else:
+    if not as_json:
         show_reading(out, reading)
+    hearing = hear(heard_by, threads) if heard_by is not None else None
+    if as_json:
+        speech = asdict(hearing) if hearing is not None else {"missing": hint}
+        print_json({**asdict(found), "page": asdict(reading), "speech": speech})
+    elif hearing is not None:
+        show_hearing(out, hearing)
+    else:
+        out.print(f"\n{hint}", markup=False, highlight=False, soft_wrap=True)
