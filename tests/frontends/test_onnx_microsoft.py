@@ -166,6 +166,49 @@ def test_quantised_embedding() -> None:
     agrees("QEmbedLayerNormalization", inputs, fixed, 2, epsilon=1e-5)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("width", "block"), [(64, 16), (48, 32), (20, 64)])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_rows_by_blocks(bits: int, width: int, block: int, zeros: bool) -> None:
+    blocks = -(-width // block)
+    table = RANDOM.integers(0, 256, (11, width * bits // 8)).astype(np.uint8)
+    zero = RANDOM.integers(0, 256, (11, -(-blocks * bits // 8))).astype(np.uint8)
+    ids = np.array([[0, 10, -1], [3, 3, -11]], np.int64)
+    inputs = [table, ids, floats(11, blocks), zero if zeros else None]
+    agrees("GatherBlockQuantized", inputs, [0, 2, 3], bits=bits, block_size=block)
+    agrees("GatherBlockQuantized", [table, ids[0, :1], *inputs[2:]], [0, 2, 3], bits=bits,
+           block_size=block, quantize_axis=-1)  # fmt: skip
+
+
+def test_rows_by_blocks_of_matrices() -> None:
+    table = RANDOM.integers(0, 256, (5, 3, 40)).astype(np.uint8)
+    inputs = [table, np.array([4, 0], np.int32), floats(5, 3, 3), table[..., :3]]
+    for given in (inputs, [*inputs[:3], None]):
+        agrees("GatherBlockQuantized", given, [0, 2, 3], bits=8, block_size=16, quantize_axis=2)
+
+
+@pytest.mark.parametrize(
+    ("what", "attributes"),
+    [("bits is 3", {"bits": 3}), ("block_size is 24", {"block_size": 24}),
+     ("gather_axis is not 0", {"gather_axis": 1}), ("is not the last", {"quantize_axis": 0}),
+     (r"scales .*expected \[7, 2\]", {"block_size": 16}),
+     (r"zero points .*expected uint8 \[7, 1\]", {"block_size": 32})],
+)  # fmt: skip
+def test_rows_by_blocks_refuse(what: str, attributes: Mapping[str, int]) -> None:
+    inputs = [np.zeros((7, 16), np.uint8), np.zeros(3, np.int64), floats(7, 1),
+              np.zeros((7, 2), np.uint8)]  # fmt: skip
+    model, _ = model_for("GatherBlockQuantized", inputs, [0, 2, 3], **attributes)
+    with pytest.raises(FTunerError, match=what):
+        import_model(model)
+
+
+def test_rows_by_blocks_of_a_table_that_comes_at_run_time() -> None:
+    inputs = [np.zeros((7, 16), np.uint8), np.zeros(3, np.int64), floats(7, 1)]
+    model, _ = model_for("GatherBlockQuantized", inputs, block_size=32)
+    with pytest.raises(UnsupportedOperatorError, match="the shape of data"):
+        import_model(model)
+
+
 # Products.
 
 

@@ -233,6 +233,12 @@ def _own() -> Iterator[tuple[Key, Node]]:
             [x, random.integers(0, 256, (5, 1, 8), np.uint8), floats(5, 1)],
             blocks,
         ),
+        (
+            MICROSOFT,
+            "GatherBlockQuantized",
+            [random.integers(0, 256, (5, 8), np.uint8), np.array([4, 0]), floats(5, 1)],
+            {"block_size": 16},
+        ),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
         (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
         (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),

@@ -273,6 +273,27 @@ def _quantised_embedding(maker: Maker) -> None:
                MICROSOFT, epsilon=draws.pick((None, 1e-5, 1e-3)))  # fmt: skip
 
 
+@row("GatherBlockQuantized", 0.4, MICROSOFT)
+def _rows_of_few_bits(maker: Maker) -> None:
+    draws = maker.draws
+    bits, block, blocks = draws.pick((4, 8)), draws.pick((16, 32)), draws.pick((1, 2, 3))
+    vocabulary, width = draws.pick((1, 9, 40)), block * blocks - draws.pick((0, 2, 14))
+    extents = tuple(length(maker) for _ in range(draws.pick((1, 2))))
+    ids = _below(maker, extents, (vocabulary,) * BINDINGS, draws.pick(("int32", "int64")))
+    random = maker.random()
+
+    def packed(count: int) -> Tensor:
+        words = -(-count * bits // 8)
+        return maker.constant(random.integers(0, 256, (vocabulary, words)).astype(np.uint8))
+
+    scales = maker.weight((vocabulary, blocks), "float32", 0.1)
+    zeros = packed(blocks) if draws.chance(0.5) else None
+    size = 2.0**bits
+    maker.add("GatherBlockQuantized", [packed(width), ids, scales, zeros],
+              (*extents, static(width)), "float32", -size, size, MICROSOFT, bits=bits,
+              block_size=block, quantize_axis=draws.pick((None, 1, -1)))  # fmt: skip
+
+
 # Products.
 
 

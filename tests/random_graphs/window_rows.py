@@ -168,7 +168,7 @@ def _separable(maker: Maker) -> None:
         shape = (x.shape[0], static(count), *x.shape[2:])
         spend(maker, shape, channels)
         size = x.size * 4 * max(channels, 1) ** 0.5 + 5
-        operands = [x, maker.weight((count, channels, 1, 1), x.dtype, channels**-0.5)]
+        operands = [x, maker.weight((count, channels, 1, 1), x.dtype, max(channels, 1) ** -0.5)]
         if draws.chance(0.7):
             operands.append(maker.weight((count,), x.dtype))
         y = maker.add("Conv", operands, shape, x.dtype, -size, size)

@@ -1,4 +1,4 @@
-"""Products by weights of 2, 4 or 8 bits, with a scale and a zero point for each block."""
+"""Products by weights and rows of tables of 2, 4 or 8 bits, with scales and zeros of blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dtype import HALF_DTYPES, UINT8
+from ftuner.core.dtype import HALF_DTYPES, INT32, UINT8
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Array, Value
@@ -33,14 +33,22 @@ def _blocks_of(
     return array.reshape(shape)
 
 
+def _expect_bits(context: Context, bits: int) -> None:
+    if bits not in _BITS:
+        raise context.unsupported(f"bits is {bits}; supported are {_BITS}")
+
+
+def _expect_blocks(context: Context, block: int) -> None:
+    if block < _LEAST_BLOCK or block & (block - 1):
+        raise context.malformed(f"block_size is {block}; expected a power of two from 16 on")
+
+
 def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
     a, b = node.input(0), node.input(1)
     bits, block = node.integer("bits", 4), node.integer("block_size")
     depth, columns = node.integer("K"), node.integer("N")
-    if bits not in _BITS:
-        raise context.unsupported(f"bits is {bits}; supported are {_BITS}")
-    if block < _LEAST_BLOCK or block & (block - 1):
-        raise context.malformed(f"block_size is {block}; expected a power of two from 16 on")
+    _expect_bits(context, bits)
+    _expect_blocks(context, block)
     if depth < 1 or columns < 1:
         raise context.malformed(f"K is {depth}, N is {columns}")
     if node.optional(4) is not None:
@@ -91,4 +99,62 @@ def _zero_points(context: Context, node: NodeView, bits: int, shape: tuple[int, 
     return _unpacked(packed, bits, shape[1]).astype(np.float32)
 
 
-BLOCK_QUANTISED: Table = {(MICROSOFT, "MatMulNBits"): _matmul_n_bits}
+def _gather(context: Context, node: NodeView) -> Sequence[Value]:
+    """Rows of a table, which stays packed: only what is gathered becomes floats."""
+    data, indices, scales, zero = (
+        node.input(0), node.input(1), node.input(2), node.optional(3),
+    )  # fmt: skip
+    bits, block = node.integer("bits", 4), node.integer("block_size", 128)
+    _expect_bits(context, bits)
+    _expect_blocks(context, block)
+    if data.dtype != UINT8:
+        raise context.unsupported(f"data of {data.type}; supported is uint8")
+    if scales.dtype.kind != "float" or indices.dtype.kind != "int":
+        raise context.malformed(f"indices {indices.type}, scales {scales.type}")
+    if context.axis(node.integer("gather_axis", 0), data.rank) != 0:
+        raise context.malformed("gather_axis is not 0, for data of uint8")
+    if data.rank < 2 or node.integer("quantize_axis", 1) not in (-1, data.rank - 1):
+        raise context.malformed(f"quantize_axis is not the last of {data.type}, or the first")
+    packed = context.known(data.shape, "the shape of data")
+    size = packed[-1] * (8 // bits)
+    blocks = (*packed[:-1], -(-size // block))
+    if scales.shape != blocks:
+        raise context.malformed(f"scales {scales.type}; expected {list(blocks)}")
+    places = context.builder.constant(np.arange(size) // block)
+    where = context.builder.where
+
+    def rows(table: Value) -> Value:
+        return context.add("gather", table, indices, axis=0, node=where)
+
+    def of_elements(table: Value) -> Value:
+        """What the blocks of the gathered elements have, for each element."""
+        found = rows(table)
+        return context.add("gather", found, places, axis=found.rank - 1, node=where)
+
+    levels = context.cast(_apart(context, rows(data), bits), INT32)
+    if zero is None:
+        middle = context.scalar(1 << (bits - 1), INT32)
+    else:
+        words = (*blocks[:-1], -(-blocks[-1] * bits // 8))
+        if zero.dtype != UINT8 or zero.shape != words:
+            raise context.malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
+        array = _unpacked(context.array_of(zero, "the zero points"), bits, blocks[-1])
+        middle = context.cast(of_elements(context.builder.constant(array)), INT32)
+    distance = context.add("subtract", levels, middle)
+    return [context.add("multiply", context.cast(distance, scales.dtype), of_elements(scales))]
+
+
+def _apart(context: Context, words: Value, bits: int) -> Value:
+    """The numbers along the last axis of bytes, which hold the lowest bits first."""
+    if bits == 8:
+        return words
+    shifts = context.builder.constant(np.arange(0, 8, bits, dtype=np.uint8))
+    shifted = context.add("shift_right", context.unsqueeze(words, [words.rank]), shifts)
+    apart = context.add("bitwise_and", shifted, context.scalar((1 << bits) - 1, UINT8))
+    return context.reshape(apart, (*words.shape[:-1], words.shape[-1] * (8 // bits)))
+
+
+BLOCK_QUANTISED: Table = {
+    (MICROSOFT, "GatherBlockQuantized"): _gather,
+    (MICROSOFT, "MatMulNBits"): _matmul_n_bits,
+}

@@ -71,6 +71,9 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     ),
     (MICROSOFT, "FusedGemm"): _Schema(_FUSED_GEMM, 3, 1),
     (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
+    (MICROSOFT, "GatherBlockQuantized"): _Schema(
+        dict.fromkeys(("bits", "block_size", "gather_axis", "quantize_axis"), "INT"), 4, 1
+    ),
     (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
     (MICROSOFT, "GroupQueryAttention"): _Schema(
         {
