@@ -3,6 +3,7 @@ made here, load and are right at all shapes."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,29 @@ def test_architectures_load_and_are_right_at_all_shapes(name: str, tmp_path: Pat
     files = Exported(tmp_path)
     export(ARCHITECTURES[name], TINY, files)
     assert compared(files, threads=1) == {"exporter": "", "verdict": "right", "why": ""}
+
+
+@pytest.mark.parametrize(("torch_says", "verdict"), [(0.0, "right"), (0.01, "wrong")])
+def test_torch_decides_where_onnxruntime_is_apart(
+    torch_says: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    value = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    node = onnx.helper.make_node("Abs", ["x"], ["y"])
+    ends = [value("x", shape=["n"])], [value("y", shape=["n"])]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "one", *ends),
+        opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9,
+    )  # fmt: skip
+    files = Exported(tmp_path)
+    onnx.save(model, files.model)
+    for shape in range(SHAPES):
+        x = np.ones(shape + 1, np.float32)
+        np.savez(tmp_path / f"feeds-{shape}.npz", x=x)
+        np.savez(tmp_path / f"torch-{shape}.npz", y=x + np.float32(torch_says))
+    run = ort.InferenceSession.run
+    monkeypatch.setattr(ort.InferenceSession, "run", lambda *a: [y + 0.01 for y in run(*a)])
+    found = compared(files, threads=1)
+    assert found["verdict"] == verdict
+    assert "differs by 0.01" in found["why"]
