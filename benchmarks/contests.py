@@ -87,7 +87,8 @@ class Arena:
         # Tunings choose among the same uKernels: those that are compiled.
         library = self._products.compiled.library
         self._planners = {
-            name: Planner(replace(library, hardware=hardware)) for name, hardware in tunings.items()
+            name: Planner(replace(library, hardware=hardware), hardware.correction)
+            for name, hardware in tunings.items()
         }
         empty = self._bed.weights(backend.hardware.levels[0], self._width_columns, 1)
         plan = self._products.planner.plan(self._problem(Shape(1, self._width_columns, 1), 0))

@@ -1,10 +1,11 @@
 """`python -m benchmarks.machines`: what calibration and learning find on this machine.
 
 For each ISA, in a process of its own: the machine is calibrated from the nearest recorded machine
-and from every other recorded one, then contests (`benchmarks.contests`) tell the regret of what
-each tuning chooses, and their plans become samples. Contests of convolutions and attention
-(`benchmarks.step_contests`) follow. From all samples follow rank correlation and transfer between
-machines. Writes `samples*.jsonl` and `machines.json` to the results' folder.
+and from every other recorded one, and for the widest ISA as `ftuner tune --thorough` does; then
+contests (`benchmarks.contests`) tell the regret of what each tuning chooses, and their plans become
+samples. Contests of convolutions and attention (`benchmarks.step_contests`) follow. From all
+samples follow rank correlation and transfer between machines. Writes `samples*.jsonl` and
+`machines.json` to the results' folder.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,17 +39,18 @@ from ftuner.hardware.priors import with_nearest
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn.evaluation import score
 from ftuner.learn.features import table_of
-from ftuner.learn.samples import Dataset, Header, append, read
-from ftuner.learn.training import choose
+from ftuner.learn.samples import SUFFIX, Dataset, Header, append, read
+from ftuner.learn.sampling import SECONDS, sample
+from ftuner.learn.training import choose, learn
 from ftuner.learn.transfer import Machine, evaluated
 from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.runtime.cpu.backend import CpuBackend, default_backend
+from ftuner.runtime.cpu.backend import CALIBRATION_S, CpuBackend, default_backend
 from ftuner.runtime.cpu.calibration.calibrate import calibrate
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.cpu.trials import Bed, timed
 
-CALIBRATED = "calibrated"
+CALIBRATED, PRIOR, THOROUGH = "calibrated", "prior", "thorough"
 SHAPES = tuple(
     Shape(*extents)
     for extents in (
@@ -77,6 +80,26 @@ def wrong_priors(hardware: CpuHardware) -> dict[str, CpuHardware]:
     }
 
 
+def thorough(backend: CpuBackend, prior: CpuHardware) -> CpuHardware:
+    """The machine as `ftuner tune --thorough` leaves it: calibrated for longer, and with what it
+    learned from samples of its own, if that chooses better plans than the estimate."""
+    isa = prior.widest.name
+    kernels = Kernels(prior, isa, backend.cache)
+    found = calibrate(kernels, CALIBRATION_S["thorough"], backend.with_tuning)
+    tuned = replace(prior, tuning=found.tuning)
+    other = CpuBackend(backend.cache, isa)
+    other.use(tuned)
+    with TemporaryDirectory() as place:
+        path = Path(place) / f"samples{SUFFIX}"
+        sample(other, path, SECONDS)
+        try:
+            learned = learn(table_of(read(path)), tuned.fingerprint, forms=("linear",))
+        except DatasetError as error:
+            print(f"{THOROUGH}: {error}", file=sys.stderr)
+            return tuned
+    return replace(tuned, correction=learned)
+
+
 def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
     """All that is measured with the ISA of this process."""
     backend = CpuBackend()
@@ -86,12 +109,14 @@ def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
     began = time.perf_counter()
     found = calibrate(Kernels(prior, isa, backend.cache), budget_s, backend.with_tuning)
     took_s = time.perf_counter() - began
-    tunings = {CALIBRATED: replace(prior, tuning=found.tuning), "prior": prior}
+    tunings = {CALIBRATED: replace(prior, tuning=found.tuning), PRIOR: prior}
+    widest = isa == backend.hardware.widest.name
+    if widest:
+        tunings[THOROUGH] = thorough(backend, prior)
     for name, machine in wrong_priors(bare).items():
         again = calibrate(Kernels(machine, isa, backend.cache), budget_s, backend.with_tuning)
         tunings[name] = replace(machine, tuning=again.tuning)
     backend.use(tunings[CALIBRATED])
-    widest = isa == backend.hardware.widest.name
     path = folder / ("samples.jsonl" if widest else f"samples-{isa}.jsonl")
     path.unlink(missing_ok=True)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -128,7 +153,7 @@ def _contest(arena: Arena, level: Any, shape: Shape, path: Path, header: Header)
     own = outcome.regrets[CALIBRATED]
     print(
         f"{level.name:4} {shape!s:>14}  {100 * own['regret']:5.1f}% "
-        f"(noise {100 * own['noise']:.1f}%), prior {100 * outcome.regrets['prior']['regret']:5.1f}%"
+        f"(noise {100 * own['noise']:.1f}%), prior {100 * outcome.regrets[PRIOR]['regret']:5.1f}%"
         f"  {own['best']}",
         file=sys.stderr, flush=True,
     )  # fmt: skip
@@ -255,7 +280,7 @@ def main(
         parts.append(json.loads(done.stdout))
     widest = parts[0]
     own = [case for case in widest["cases"] if case["dtype"] == "float32"]
-    names = list(own[0]["regrets"])
+    names, tried = list(own[0]["regrets"]), (PRIOR, CALIBRATED, THOROUGH)
     found = learned(folder)
     document = {
         "schema": SCHEMA,
@@ -264,12 +289,13 @@ def main(
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions(),
         "calibration": {part["isa"]: part["calibration"] for part in parts},
-        "regret": {name: regrets(own, name) for name in ("prior", CALIBRATED)},
-        "wrong_priors": {
-            name: regrets(own, name) for name in names if name not in ("prior", CALIBRATED)
-        },
+        "regret": {name: regrets(own, name) for name in tried},
+        "wrong_priors": {name: regrets(own, name) for name in names if name not in tried},
         "restricted": {
-            part["isa"]: {name: _summary(part["cases"], name) for name in names} for part in parts
+            part["isa"]: {
+                name: _summary(part["cases"], name) for name in part["cases"][0]["regrets"]
+            }
+            for part in parts
         },
         "rank": {name: found[name]["tau"] for name in ("analytic", "corrected")},
         "learned": found,
