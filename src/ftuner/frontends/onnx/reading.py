@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, UINT16, DType
+from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.files import ExternalData, content
@@ -42,6 +43,10 @@ MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Most elements of an attribute that is a list; exporters write longer data as tensors."""
 UNNAMED = ("", "?")
 """Names of dims that exporters write for any unknown extent: equal names are different extents."""
+PACKED = {"int4": INT8, "uint4": UINT8}
+"""Dtypes of which a byte holds two elements, and those that hold them here."""
+PACKED_READERS = frozenset({"DequantizeLinear"})
+"""Operators to which it is the same whether integers are held in 4 or 8 bits."""
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
@@ -162,14 +167,23 @@ class _Reader:
         if graph.sparse_initializer:
             raise GraphError("sparse initialisers are not supported")
         constants: dict[str, TensorRecord] = {}
+        packed: set[str] = set()
         for tensor in graph.initializer:
             name = text_of(tensor.name)
             if not name or name in constants:
                 raise GraphError(f"more than one initialiser is named {name!r}")
-            constants[name] = self.tensor(tensor, f"initialiser {name!r}")
+            what = f"initialiser {name!r}"
+            dtype = PACKED.get(_name_of(tensor.data_type))
+            if dtype is None:
+                constants[name] = self.tensor(tensor, what)
+            else:
+                constants[name] = self.packed(tensor, dtype, what)
+                packed.add(name)
         inputs = tuple(text_of(v.name) for v in graph.input if v.name not in constants)
         outputs = tuple(text_of(v.name) for v in graph.output)
-        return GraphRecord(inputs, outputs, constants, tuple(self.node(n) for n in graph.node))
+        nodes = tuple(self.node(n) for n in graph.node)
+        _expect_dequantised(packed, nodes, outputs)
+        return GraphRecord(inputs, outputs, constants, nodes)
 
     def input(self, value: onnx.ValueInfoProto) -> InputRecord:
         what = f"input {value.name!r}"
@@ -267,15 +281,40 @@ class _Reader:
             raise GraphError(f"{what} is malformed: {found.dtype}{list(found.shape)}")
         return TensorRecord(found, dtype)
 
+    def packed(self, tensor: onnx.TensorProto, dtype: DType, what: str) -> TensorRecord:
+        """A tensor of a dtype in `PACKED`, whose lower half of a byte comes first."""
+        if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
+            raise GraphError(f"{what} has the shape {list(tensor.dims)}")
+        count = math.prod(tensor.dims)
+        if tensor.data_location == self.library.TensorProto.EXTERNAL:
+            found = self.external_bytes(tensor, -(-count // 2), what)
+        elif tensor.HasField("raw_data"):
+            found = np.frombuffer(tensor.raw_data, np.uint8)
+        else:
+            found = np.array(tensor.int32_data, np.int64).astype(np.uint8)
+        if len(found) != -(-count // 2):
+            raise GraphError(f"{what} is malformed: {len(found)} bytes for {count} elements")
+        apart = np.stack([found & 15, found >> 4], axis=-1).ravel()[:count]
+        if dtype.kind == "int":
+            apart = (apart ^ 8).astype(np.int8) - 8
+        return TensorRecord(apart.astype(dtype.name).reshape(tuple(tensor.dims)), dtype)
+
     def external(self, tensor: onnx.TensorProto, dtype: DType, what: str) -> Array:
         """An array from a file beside the model."""
+        size = math.prod(tensor.dims) * dtype.itemsize
+        name = UINT16.name if dtype == BFLOAT16 else dtype.name
+        found = self.external_bytes(tensor, size, what).view(np.dtype(name).newbyteorder("<"))
+        found = found.astype(name, copy=False).reshape(tuple(tensor.dims))
+        return of_bfloat16(found) if dtype == BFLOAT16 else found
+
+    def external_bytes(self, tensor: onnx.TensorProto, size: int, what: str) -> Array:
+        """`size` bytes from a file beside the model."""
         entries = {text_of(e.key): text_of(e.value) for e in tensor.external_data}
         location = entries.get("location", "")
         if self.data is None:
             raise GraphError(
                 f"{what} is in the file {location!r}: give the path of the model, not its bytes"
             )
-        size = math.prod(tensor.dims) * dtype.itemsize
         try:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", size))
@@ -283,10 +322,27 @@ class _Reader:
             raise GraphError(f"{what}: {error}") from None
         if length != size:
             raise GraphError(f"{what}: {size} bytes wanted, {length} given of {location!r}")
-        name = UINT16.name if dtype == BFLOAT16 else dtype.name
-        found = self.data.read(location, offset, size, what).view(np.dtype(name).newbyteorder("<"))
-        found = found.astype(name, copy=False).reshape(tuple(tensor.dims))
-        return of_bfloat16(found) if dtype == BFLOAT16 else found
+        return self.data.read(location, offset, size, what)
+
+
+def _expect_dequantised(
+    packed: AbstractSet[str], nodes: Iterable[NodeRecord], outputs: Iterable[str] = ()
+) -> None:
+    """Raises:
+    GraphError: a constant of 4 bits is read by what would see that it is held in 8.
+    """
+    if not packed:
+        return
+    if seen := packed & {*outputs}:
+        raise GraphError(f"output {min(seen)!r}: elements of 4 bits are not supported")
+    for node in nodes:
+        if node.op not in PACKED_READERS and (seen := packed & {*node.inputs}):
+            raise GraphError(f"{node.label} reads {min(seen)!r}: elements of 4 bits are not "
+                             f"supported but by {', '.join(PACKED_READERS)}")  # fmt: skip
+        for inner in node.attributes.values():
+            if isinstance(inner, GraphRecord):
+                hidden = {*inner.constants}
+                _expect_dequantised(packed - hidden, inner.nodes, inner.outputs)
 
 
 def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
@@ -308,12 +364,20 @@ def dtype_of(number: int, what: str) -> DType:
     Raises:
         GraphError: no tensor has it, or there is none.
     """
-    names: Any = import_undivided("onnx").TensorProto.DataType
-    try:
-        name = names.Name(number).lower()
-    except ValueError:
-        raise GraphError(f"{what}: no element type has the number {number}") from None
+    name = _name_of(number)
+    if not name:
+        raise GraphError(f"{what}: no element type has the number {number}")
     found = ELEMENT_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
     if found is None:
         raise GraphError(f"{what}: element type {name} is not supported")
+    return found
+
+
+def _name_of(number: int) -> str:
+    """What ONNX calls an element type; nothing if none has the number."""
+    names: Any = import_undivided("onnx").TensorProto.DataType
+    try:
+        found: str = names.Name(number).lower()
+    except ValueError:
+        return ""
     return found
