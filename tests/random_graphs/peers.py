@@ -25,9 +25,12 @@ element elsewhere than the specification says, sums for LRN as many channels as 
 and reduces the axes of a picture for GlobalMaxPool whatever the rank."""
 
 
-LIMITED = ("not currently supported", "Invalid num_outputs value")
-"""What onnxruntime says where a kernel of it lacks a part of its operator, or where a Split has an
-empty piece, on which implementations do not agree."""
+LIMITED = (
+    "not currently supported", "Invalid num_outputs value", "batch_size must be 1 when",
+)  # fmt: skip
+"""What onnxruntime says where a kernel of it lacks a part of its operator (a GroupQueryAttention
+of several sequences with a past takes one position each), or where a Split has an empty piece, on
+which implementations do not agree."""
 
 
 LARGE = 1e3
