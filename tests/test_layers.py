@@ -41,13 +41,13 @@ ONLY_ON_CPU = {
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
     "cost.winograd": "a GPU computes convolutions by their definition",
     "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
-    "cost.recurrence": "no GPU kernel computes recurrent layers",
+    "cost.recurrence": "a GPU launches each step of a layer: nothing is chosen by cost",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
-    "planner.recurrence": "no GPU kernel computes recurrent layers",
+    "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.call_cache": "native code that skips Python for calls seen before",
@@ -67,6 +67,7 @@ ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
     "cost.attention_tile": "a tile of the attention kernel, as `cost.tile` is one of a product",
     "planner.attention_candidates": "tiles of the attention kernel",
+    "core.recurrence": "a CPU cuts layers by its planner, a GPU into blocks",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
@@ -215,9 +216,9 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     """Back ends find the file by the name of the step's kind."""
     kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
-    kinds |= {ConvolutionStep.kind, DepthwiseStep.kind}
+    kinds |= {ConvolutionStep.kind, DepthwiseStep.kind, RecurrenceStep.kind}
     only = {
-        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind, RecurrenceStep.kind},
+        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind},
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from ftuner.runtime.gpu.arrays import allows_tf32, tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
-from ftuner.runtime.gpu.program import Program
+from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.model import Model
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
@@ -236,6 +236,18 @@ def test_what_torch_was_told_of_tf32() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+class Idle(Launch):
+    """A launch of nothing."""
+
+    def __call__(self, arrays: Sequence[torch.Tensor]) -> None: ...
+
+
+class Idles(Idle):
+    """A step of many launches."""
+
+    count = 20
+
+
 @pytest.mark.parametrize(
     ("launches", "elements", "expected"), [(2, 1, False), (20, 1, True), (20, 1 << 28, False)]
 )
@@ -245,9 +257,18 @@ def test_recording_must_pay(launches: int, elements: int, expected: bool) -> Non
     device = torch.device("meta")
     x = torch.empty(elements, device=device)
     outputs = [((1,), torch.float32)]
-    program = Program([lambda arrays: None] * launches, outputs, device, gpu("h200"))
+    program = Program([Idle()] * launches, outputs, device, gpu("h200"))
     for _ in range(RECORDED_RUN):
         if program.is_due([x]):
             program.record([x], made)
         program.run([x])
     assert bool(program.memory) == expected
+
+
+def test_a_step_of_many_launches_is_worth_recording() -> None:
+    device = torch.device("meta")
+    x = torch.empty(1, device=device)
+    program = Program([Idles()], [((1,), torch.float32)], device, gpu("h200"))
+    for _ in range(RECORDED_RUN):
+        program.run([x])
+    assert program.is_due([x])

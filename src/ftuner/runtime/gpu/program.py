@@ -25,6 +25,9 @@ class Launch(ABC):
     """A step at known extents. Calling it launches the step on the current stream; `arrays` are the
     inputs and outputs of the run."""
 
+    count: int = 1
+    """How many kernels a call launches, about: what recording saves is by this."""
+
     @abstractmethod
     def __call__(self, arrays: Sequence[Tensor]) -> None: ...
 
@@ -77,7 +80,7 @@ class Program:
         self._arena_bytes = arena_bytes
         self._device = device
         self._bytes_per_s = hardware.dram_bandwidth_bytes_per_s
-        queueing_s = HELD_MARGIN * hardware.tuning.host_launch_s * len(steps)
+        queueing_s = HELD_MARGIN * hardware.tuning.host_launch_s * max(len(steps), self.launches)
         self._held_cycles = int(queueing_s * hardware.clock_hz)
         self._tuning = hardware.tuning
         self._recorded: _Recorded | None = None
@@ -87,7 +90,7 @@ class Program:
     @property
     def launches(self) -> int:
         """The number of launches."""
-        return len(self._launches)
+        return sum(launch.count for launch in self._launches)
 
     @property
     def memory(self) -> list[Tensor]:
@@ -143,7 +146,7 @@ class Program:
         copied_s = 2 * self.bytes_to_keep(inputs) / self._bytes_per_s
         launch_s = self._tuning.host_launch_s
         recorded_s = self._tuning.replay_s + copies * launch_s + copied_s
-        self._worth_recording = len(self._launches) * launch_s > recorded_s
+        self._worth_recording = self.launches * launch_s > recorded_s
         return self._worth_recording
 
     def bytes_to_keep(self, inputs: Sequence[Tensor]) -> int:
